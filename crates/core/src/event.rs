@@ -1,0 +1,211 @@
+//! What the host tells the core. Every event is total: late, unknown or repeated ones are ignored and counted (I7).
+
+use crate::types::{Access, DeviceId, IoId, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
+
+/// A fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Pages `range` are managed from now on, as one region. Their content is zero until [`Event::Adopted`] or
+    /// [`Event::Inherited`] says otherwise. The only event, with `Core::new`, that may allocate.
+    RegionAdded {
+        /// Chosen by the host; not in use.
+        region: RegionId,
+        /// Pages that belong to no region.
+        range: PageRange,
+    },
+    /// The region now covers `range`, which overlaps or touches what it covered. Pages that fall out are discarded.
+    RegionResized {
+        /// The region.
+        region: RegionId,
+        /// Its new pages.
+        range: PageRange,
+    },
+    /// The region is split: pages from `at` on now belong to `upper`. No page changes state (munmap in the middle,
+    /// mprotect, mremap of a part).
+    RegionSplit {
+        /// The region that keeps the lower part.
+        region: RegionId,
+        /// First page of the upper part.
+        at: PageIdx,
+        /// The new region.
+        upper: RegionId,
+    },
+    /// The region is gone with all its contents.
+    RegionRemoved {
+        /// The region.
+        region: RegionId,
+    },
+    /// These pages exist already and are mapped in the program: they are charged and put on the inactive list
+    /// (adoption in place of a process that ran natively; pages the host found that the core did not know).
+    Adopted {
+        /// Pages of a region that the core holds as untouched; others in the range are left alone.
+        range: PageRange,
+    },
+    /// These untouched pages have their content in `len` consecutive slots of an inherited device (a forked child
+    /// takes over what its parent had swapped out).
+    Inherited {
+        /// The pages.
+        range: PageRange,
+        /// The device, added with `inherited` set.
+        device: DeviceId,
+        /// Slot of the first page.
+        slot: SlotIdx,
+    },
+    /// A task touched a page that is not mapped (or, where the host write-protects, may not be written).
+    Fault {
+        /// The page.
+        page: PageIdx,
+        /// Load or store.
+        access: Access,
+        /// Who waits.
+        task: TaskId,
+    },
+    /// Answer to [`crate::effect::Effect::Map`] of a blind host: done, or refused, for a part or the whole of the range.
+    Mapped {
+        /// The pages this answer covers.
+        range: PageRange,
+        /// What happened.
+        answer: MoveAnswer,
+    },
+    /// Answer to [`crate::effect::Effect::Unmap`] of a blind host.
+    Unmapped {
+        /// The pages this answer covers.
+        range: PageRange,
+        /// What happened.
+        answer: MoveAnswer,
+    },
+    /// A read or write ended.
+    IoDone {
+        /// The identifier in the effect.
+        io: IoId,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// The contents of these pages are gone: munmap, MADV_DONTNEED, brk down. They read as zero from now on.
+    Discarded {
+        /// The pages.
+        range: PageRange,
+    },
+    /// The host saw that these pages were used since it last looked.
+    Referenced {
+        /// The pages.
+        range: PageRange,
+    },
+    /// A hint of the program.
+    Advice {
+        /// The pages.
+        range: PageRange,
+        /// The hint.
+        advice: Advice,
+    },
+    /// The budget is now this many pages. Below the charge: the core reclaims until it holds again.
+    BudgetChanged {
+        /// Pages.
+        pages: u32,
+    },
+    /// A swap device is there.
+    DeviceAdded {
+        /// Chosen by the host; not in use.
+        device: DeviceId,
+        /// What it is.
+        spec: DeviceSpec,
+    },
+    /// The device now has this many usable slots (the host backed more of the file with disk space). Never shrinks.
+    DeviceGrown {
+        /// The device.
+        device: DeviceId,
+        /// Usable slots, slot 0 included.
+        slots: u32,
+    },
+    /// Bring everything in from the device, then forget it.
+    Swapoff {
+        /// The device.
+        device: DeviceId,
+    },
+    /// While held, the core unmaps nothing, and maps every page that is resident but unmapped (swap cache, staging) back
+    /// in: the moments around a fork, when the child copies the page tables. Faults are still answered; the budget may be
+    /// exceeded by what they need. `Core::is_settled()` tells when no effect is in flight.
+    Hold {
+        /// Begin or end.
+        on: bool,
+    },
+    /// `len` slots got one more (pin) or one less (unpin) holder outside this core: a forked child. A slot with such a
+    /// holder is never rewritten or reused.
+    SlotsPinned {
+        /// The device.
+        device: DeviceId,
+        /// First slot.
+        slot: SlotIdx,
+        /// Number of slots; those that are free are passed over.
+        len: u32,
+        /// One more, or one less.
+        pin: bool,
+    },
+    /// The moment that `Core::deadline()` named has come.
+    Timeout,
+}
+
+/// How a blind host fared with a map or unmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MoveAnswer {
+    /// Done.
+    Done,
+    /// Map: a page is there already, and it is the truth; the frame is dropped. (UFFDIO: EEXIST.)
+    Present,
+    /// Unmap: no page is there (ENOENT). Map: the address is gone. The page is untouched from now on.
+    Gone,
+    /// The page cannot be moved at present (EBUSY: pinned, shared after fork; or not writable): it stays as it was, and
+    /// goes to the unevictable list for a while.
+    Busy,
+}
+
+/// How a read or write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// All pages read, or written.
+    Done,
+    /// A write that was not needed: the content equals what the slot holds.
+    Unchanged,
+    /// A write that was not needed: the page is all zero. The slot is freed and the page is untouched from now on.
+    Zero,
+    /// The device failed, or a read did not match its checksum. A read poisons its pages; a written page stays in memory.
+    Failed,
+    /// The device has no space for this write. As a failed write; the device takes no more new slots.
+    NoSpace,
+}
+
+/// A hint of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Advice {
+    /// Forget the hint given before.
+    Normal,
+    /// Expect ascending access: read ahead at the largest window.
+    Sequential,
+    /// Expect random access: no readahead.
+    Random,
+    /// Bring the pages in.
+    WillNeed,
+    /// Move the pages to the tail of the inactive list.
+    Cold,
+    /// Reclaim the pages now.
+    PageOut,
+    /// The pages may not be reclaimed (mlock).
+    Lock,
+    /// They may again (munlock).
+    Unlock,
+}
+
+/// What a swap device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceSpec {
+    /// Usable slots, slot 0 included (slot 0 is never used).
+    pub slots: u32,
+    /// 0..=32767, higher is used first; `None`: below all of those, in order of arrival.
+    pub priority: Option<i16>,
+    /// Seeks cost time: VMA readahead is off while any such device is on.
+    pub rotational: bool,
+    /// Reads and writes end inside the call (zram): no swap cache and no readahead.
+    pub synchronous: bool,
+    /// Holds a forked parent's pages: read only, no slot of it is ever allocated.
+    pub inherited: bool,
+}

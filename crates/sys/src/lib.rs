@@ -1,0 +1,1 @@
+//! To be filled by the first change of this crate.
