@@ -26,9 +26,8 @@ pub enum Effect {
         /// True if a task waits for a page of the range; false for readahead, which may come later.
         demand: bool,
     },
-    /// Write the frames of the pages to `range.len` consecutive slots. The pages are unmapped. A blind host may answer
-    /// `Unchanged` or `Zero` instead of writing; it then answers for single pages, so such hosts get a write per page
-    /// or split the range: see [`crate::event::Outcome`].
+    /// Write the frames of the pages to `range.len` consecutive slots. The pages are unmapped. A blind host, which cannot
+    /// see dirty bits, may answer `Unchanged` or `Zero` for some of the pages instead of writing them.
     Write {
         /// To be named in the answer.
         io: IoId,

@@ -74,10 +74,12 @@ pub enum Event {
         /// What happened.
         answer: MoveAnswer,
     },
-    /// A read or write ended.
+    /// A read or write ended for some or all of its pages. The I/O is over when every page has been answered for.
     IoDone {
         /// The identifier in the effect.
         io: IoId,
+        /// The pages this answer covers.
+        range: PageRange,
         /// How it ended.
         outcome: Outcome,
     },
@@ -162,7 +164,7 @@ pub enum MoveAnswer {
 /// How a read or write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// All pages read, or written.
+    /// Read, or written.
     Done,
     /// A write that was not needed: the content equals what the slot holds.
     Unchanged,
