@@ -249,10 +249,13 @@ mod tests {
     #[test]
     fn a_descriptor_is_closed_once_and_can_sit_high() {
         let (read, write) = pipe(0).expect("pipe");
+        // Numbers that no other test of this process takes.
         let high = write.dup_high(600).expect("dup");
-        assert!(high.raw() >= 600);
-        let raw = write.raw();
+        let higher = high.dup_high(650).expect("dup");
+        assert!(high.raw() >= 600 && higher.raw() >= 650);
         drop(write);
+        let raw = higher.raw();
+        drop(higher);
         assert!(!is_open(raw) && is_open(high.raw()));
 
         let mut fds = [PollFd::new(&read, events::IN), PollFd::none()];

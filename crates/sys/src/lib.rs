@@ -27,12 +27,20 @@ pub mod text;
 pub mod fd;
 pub mod file;
 pub mod mem;
+pub mod socket;
+
+pub mod maps;
+pub mod pagemap;
+pub mod proc;
 
 pub mod uffd;
 pub mod uring;
 
 pub mod signal;
 pub mod thread;
+
+pub mod probe;
+pub mod sysinfo;
 
 pub use syscall::Errno;
 

@@ -195,7 +195,8 @@ pub struct SigInfo {
 
 /// `si_code` of SIGBUS for a page that has no content: what userfaultfd in SIGBUS mode sends.
 pub const BUS_ADDRESS_ERROR: i32 = 2;
-/// `si_code` of SIGBUS for a poisoned page on access.
+/// `si_code` of SIGBUS for a poisoned page, on kernels built with memory failure handling; others send
+/// [`BUS_ADDRESS_ERROR`] for it too.
 pub const BUS_POISONED: i32 = 4;
 
 /// Send a signal to a process (or, negative, to a group); 0 only looks whether it is there.

@@ -177,13 +177,13 @@ impl Modes {
 pub enum Stop {
     /// EEXIST: the page is there already.
     Present,
-    /// ENOENT: there is no page to move; or the destination is not (or no longer) registered.
+    /// ENOENT: there is no page to move, or nothing is mapped at either place (for copies: or not registered).
     Hole,
     /// EBUSY: the page is shared with a child, merged, pinned, or in the kernel's own swap cache.
     Busy,
     /// EAGAIN: the address space is changing (an event waits to be read), or the run was cut short.
     Again,
-    /// EINVAL: mlocked, not anonymous, or not such a range.
+    /// EINVAL: mlocked, not anonymous, not registered, or the run leaves its mapping on either side (then nothing is done).
     Invalid,
     /// ENOMEM: no memory for the page or its table.
     NoMemory,

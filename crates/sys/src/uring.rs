@@ -59,6 +59,9 @@ impl SetupFlags {
     /// Completions are run when the owner enters the kernel anyway (5.19).
     pub const COOP: Self = Self(k::IORING_SETUP_COOP_TASKRUN | k::IORING_SETUP_TASKRUN_FLAG);
     /// Only the thread that makes the ring submits; completions are run when it asks for them (6.1).
+    ///
+    /// Not for a thread that sleeps in `ppoll` on the ring's descriptor: on Linux 6.18 a finished request does not wake it
+    /// (`a_deferred_ring_is_waited_for_through_its_event`). Sleep in [`Ring::enter`], or poll a [`Ring::set_event`] counter.
     pub const DEFER: Self = Self(k::IORING_SETUP_SINGLE_ISSUER | k::IORING_SETUP_DEFER_TASKRUN);
 }
 
@@ -69,6 +72,8 @@ pub struct Completion {
     pub user_data: u64,
     /// Bytes done (for polls: events), or the error.
     pub result: Result<u32, Errno>,
+    /// More completions of the same request will come ([`Ring::put_poll_multi`]).
+    pub more: bool,
 }
 
 /// The head and tail of a queue, shared with the kernel.
@@ -171,7 +176,7 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(pointer) }
     }
 
-    /// Readable when a completion waits (with [`SetupFlags::DEFER`]: when one can be run; then call [`Self::enter`]).
+    /// Readable when a completion waits. Do not sleep on it with [`SetupFlags::DEFER`].
     pub const fn fd(&self) -> &Fd {
         &self.fd
     }
@@ -256,6 +261,13 @@ impl Ring {
         self.put(Self::request(k::io_uring_op::IORING_OP_POLL_ADD as u32, fd.raw(), 0, 0, 0, events, user_data));
     }
 
+    /// Put a lasting wait for `events` of `fd`: a completion each time, with `more` as long as the wait lasts.
+    pub fn put_poll_multi(&mut self, fd: &Fd, events: i16, user_data: u64) {
+        let events = u32::from(events.cast_unsigned());
+        let op = k::io_uring_op::IORING_OP_POLL_ADD as u32;
+        self.put(Self::request(op, fd.raw(), 0, 0, k::IORING_POLL_ADD_MULTI, events, user_data));
+    }
+
     /// Put a request to cancel the request with `target` as its user data. Result ENOENT: it is done or was never there;
     /// EALREADY: it can no longer be stopped.
     pub fn put_cancel(&mut self, target: u64, user_data: u64) {
@@ -311,14 +323,15 @@ impl Ring {
         let pointer: *const [u64; 2] = core::ptr::with_exposed_provenance(addr);
         // SAFETY: in the mapping that `self` keeps; the tail says that the kernel has written it and will not again before the
         // head is moved on.
-        let [user_data, result] = unsafe { pointer.read() };
+        let [user_data, result_word] = unsafe { pointer.read() };
         head_word.store(head.wrapping_add(1), Ordering::Release);
-        let field = low_u32(result).cast_signed();
+        let field = low_u32(result_word).cast_signed();
         let result = match Errno::from_negated(i64::from(field)) {
             Some(errno) => Err(errno),
             None => Ok(field.cast_unsigned()),
         };
-        Some(Completion { user_data, result })
+        let more = result_word >> 32 & u64::from(k::IORING_CQE_F_MORE) != 0;
+        Some(Completion { user_data, result, more })
     }
 
     /// How many completions wait.

@@ -1,6 +1,7 @@
 //! io_uring against the real kernel: data, order, errors, polling, cancelling.
 
-use pagetide_sys::fd::{Fd, PollFd, events, pipe, poll};
+use pagetide_sys::clock;
+use pagetide_sys::fd::{Fd, PollFd, eventfd, events, pipe, poll};
 use pagetide_sys::file::{self, IoVec, flags};
 use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
 use pagetide_sys::syscall::Errno;
@@ -49,18 +50,18 @@ fn what_is_written_directly_is_read_back_in_every_mode() {
         ring.put_write(&fd, source.range(), 4096, 1);
         assert_eq!(ring.pending(), 1);
         assert_eq!(ring.enter(1), Ok(1));
-        assert_eq!(finish(&mut ring), Completion { user_data: 1, result: Ok(32 * 4096) });
+        assert_eq!(finish(&mut ring), Completion { user_data: 1, result: Ok(32 * 4096), more: false });
 
         // Two pieces in reverse order of memory: the vectored form keeps the order of the array.
         let pieces =
             [IoVec::new(target.range().part(16 * 4096, 16 * 4096)), IoVec::new(target.range().part(0, 16 * 4096))];
         // SAFETY: the array lives until the request is submitted below.
         unsafe { ring.put_readv(&fd, &pieces, 4096, 2) };
-        assert_eq!(finish(&mut ring), Completion { user_data: 2, result: Ok(32 * 4096) });
+        assert_eq!(finish(&mut ring), Completion { user_data: 2, result: Ok(32 * 4096), more: false });
         assert_eq!(first_byte(target.range(), 16), first_byte(source.range(), 0));
         assert_eq!(first_byte(target.range(), 15), first_byte(source.range(), 31));
         ring.put_fsync(&fd, 3);
-        assert_eq!(finish(&mut ring), Completion { user_data: 3, result: Ok(0) });
+        assert_eq!(finish(&mut ring), Completion { user_data: 3, result: Ok(0), more: false });
     }
 }
 
@@ -95,7 +96,7 @@ fn a_full_queue_says_so_and_completions_beyond_it_are_kept() {
     // 16 answers, 4 places: the rest waits in the kernel and is flushed by the next calls.
     while taken < 16 {
         if let Some(answer) = ring.next_completion() {
-            assert_eq!(answer, Completion { user_data: taken, result: Ok(0) });
+            assert_eq!(answer, Completion { user_data: taken, result: Ok(0), more: false });
             taken += 1;
         } else {
             ring.enter(1).expect("enter");
@@ -103,19 +104,63 @@ fn a_full_queue_says_so_and_completions_beyond_it_are_kept() {
     }
 }
 
+/// Reads that really wait for the disk, each slept for in `ppoll` on what `wait_on` gives.
+fn read_and_poll(mode: SetupFlags, use_event: bool) {
+    const SLEEP_NS: u64 = 10_000_000_000;
+    let fd = disk_file();
+    let frame = frames(64);
+    fill(frame.range(), 1);
+    file::pwritev(&fd, &[IoVec::new(frame.range())], 0, 0).expect("write");
+    let mut ring = Ring::new(4, 8, mode).expect("io_uring");
+    let event = eventfd(0).expect("eventfd");
+    if use_event {
+        ring.set_event(&event).expect("register");
+    }
+    let start = clock::now();
+    for turn in 0..64 {
+        ring.put_read(&fd, frame.range().page(0), turn * 4096, turn);
+        ring.enter(0).expect("enter");
+        while ring.ready() == 0 {
+            let mut fds = [PollFd::new(if use_event { &event } else { ring.fd() }, events::IN)];
+            assert_eq!(poll(&mut fds, Some(SLEEP_NS)), Ok(1));
+            file::take_event(&event).expect("read");
+            ring.enter(0).expect("enter");
+        }
+        assert_eq!(finish(&mut ring), Completion { user_data: turn, result: Ok(4096), more: false });
+    }
+    // A wake that is missed shows as a poll that ends by its time.
+    assert!(clock::now() - start < SLEEP_NS, "{mode:?}: a finished read did not wake the poller");
+}
+
 #[test]
 fn the_ring_is_polled_beside_other_descriptors() {
-    let fd = disk_file();
-    file::allocate(&fd, 0, 4096).expect("space");
-    for mode in MODES {
-        let mut ring = Ring::new(4, 8, mode).expect("io_uring");
-        let frame = frames(1);
-        ring.put_read(&fd, frame.range(), 0, 9);
-        ring.enter(0).expect("enter");
-        let mut fds = [PollFd::new(ring.fd(), events::IN)];
-        assert_eq!(poll(&mut fds, Some(5_000_000_000)), Ok(1), "{mode:?} wakes the poller");
-        assert_eq!(finish(&mut ring), Completion { user_data: 9, result: Ok(4096) });
+    read_and_poll(SetupFlags::PLAIN, false);
+    read_and_poll(SetupFlags::COOP, false);
+}
+
+/// A deferred ring's own descriptor does not wake a poller on Linux 6.18: only its event does.
+#[test]
+fn a_deferred_ring_is_waited_for_through_its_event() {
+    read_and_poll(SetupFlags::DEFER, true);
+    read_and_poll(SetupFlags::COOP, true);
+}
+
+#[test]
+fn a_lasting_poll_fires_again() {
+    let (read, write) = pipe(flags::NONBLOCK).expect("pipe");
+    let mut ring = Ring::new(4, 8, SetupFlags::DEFER).expect("io_uring");
+    ring.put_poll_multi(&read, events::IN, 5);
+    ring.enter(0).expect("enter");
+    for _ in 0..3 {
+        assert_eq!(ring.next_completion(), None);
+        file::write_all(&write, b"x").expect("write");
+        let seen = finish(&mut ring);
+        assert_eq!((seen.user_data, seen.result, seen.more), (5, Ok(1), true));
+        assert_eq!(file::read(&read, &mut [0; 8]), Ok(1));
     }
+    ring.put_cancel(5, 6);
+    let answers = [finish(&mut ring), finish(&mut ring)];
+    assert!(answers.iter().any(|answer| answer.result == Err(Errno::ECANCELED) && !answer.more));
 }
 
 #[test]
@@ -142,7 +187,7 @@ fn polls_fire_and_are_cancelled() {
 #[test]
 fn a_wait_ends_at_its_time() {
     let mut ring = Ring::new(1, 2, SetupFlags::PLAIN).expect("io_uring");
-    let before = pagetide_sys::clock::now();
+    let before = clock::now();
     assert_eq!(ring.enter_timeout(1, 3_000_000), Ok(0));
-    assert!(pagetide_sys::clock::now() - before >= 3_000_000);
+    assert!(clock::now() - before >= 3_000_000);
 }
