@@ -23,8 +23,8 @@ use pagetide_sys::mem::{self, ManagedRange, Mapping};
 use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Uffd, Wake};
 
 use crate::frames::{Frame, FrameRun, Frames};
-use crate::io::{Direction, Engine, Requests, Transfer};
-use crate::spans::{PAGE_BYTES, PAGE_SHIFT, Spans};
+use crate::io::{Direction, Engine, PagePart, REQUEST_PAGES, Requests, Transfer};
+use crate::spans::{PAGE_SHIFT, Spans};
 use crate::store::{Store, checksum};
 
 /// A page in bytes, as a length.
@@ -114,9 +114,9 @@ pub(crate) struct LiveMachine {
 }
 
 impl Machine for LiveMachine {
-    fn execute(&mut self, core: &Core, _now: Nanos, effects: &[Effect], answers: &mut Answers) {
+    fn execute(&mut self, _core: &Core, _now: Nanos, effects: &[Effect], answers: &mut Answers) {
         for &effect in effects {
-            self.carry_out(core, effect, answers);
+            self.carry_out(effect, answers);
         }
     }
 }
@@ -192,18 +192,13 @@ impl LiveMachine {
         self.frames.spare_count()
     }
 
-    /// Requests that are not over.
-    pub(crate) fn pending_requests(&self) -> usize {
-        self.requests.pending()
-    }
-
     /// True if orders wait for the program's own system call to go on.
     pub(crate) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
     fn frames_memory(&self, run: FrameRun) -> ManagedRange {
-        self.staging.range().part((run.first.0 as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
+        run_of(self.staging.range(), run)
     }
 
     fn frame_memory(&self, frame: Frame) -> ManagedRange {
@@ -249,7 +244,7 @@ impl LiveMachine {
         frame
     }
 
-    fn carry_out(&mut self, core: &Core, effect: Effect, answers: &mut Answers) {
+    fn carry_out(&mut self, effect: Effect, answers: &mut Answers) {
         match effect {
             Effect::Read { io, device, slot, range, demand } => self.read(io, device, slot, range, demand),
             // The pages are hashed when the request begins, just before the device reads them.
@@ -557,10 +552,10 @@ impl LiveMachine {
     }
 
     /// Orders that waited for the program are tried again.
-    pub(crate) fn retry_deferred(&mut self, core: &Core, answers: &mut Answers) {
+    pub(crate) fn retry_deferred(&mut self, answers: &mut Answers) {
         for _ in 0..self.deferred.len() {
             let Some(effect) = self.deferred.pop_front() else { break };
-            self.carry_out(core, effect, answers);
+            self.carry_out(effect, answers);
         }
     }
 
@@ -598,100 +593,68 @@ impl LiveMachine {
     pub(crate) fn begin_requests(&mut self, answers: &mut Answers) {
         while let Some((token, direction)) = self.requests.begin() {
             match direction {
-                Direction::Read => self.begin_read(token),
-                Direction::Write => self.begin_write(token, answers),
+                Direction::Read => self.gather_read(token),
+                Direction::Write => self.gather_write(token, answers),
             }
+            if self.requests.get(token).len == 0 {
+                self.requests.end(token);
+                continue;
+            }
+            self.submit(token);
         }
         self.engine.flush();
     }
 
-    fn begin_read(&mut self, token: u32) {
-        let transfer = self.requests.get(token).transfer;
-        self.fill_request(token, transfer);
+    fn gather_read(&mut self, token: u32) {
+        while let Some((page, slot, io)) = self.requests.next_page(token) {
+            self.requests.add(token, slot, PagePart { page, io, sum: 0 });
+        }
         self.stats.read_requests += 1;
-        self.engine.submit(token, self.requests.get(token));
     }
 
-    /// Hash the pages; answer for those that need no write; write the runs between them.
-    fn begin_write(&mut self, token: u32, answers: &mut Answers) {
-        let transfer = self.requests.get(token).transfer;
-        let mut run: Option<(u32, u32)> = None;
-        let mut first_run_taken = false;
-        for offset in 0..=transfer.range.len {
-            let need = (offset < transfer.range.len).then(|| self.hash_for_write(token, transfer, offset)).flatten();
-            match need {
-                Some(Outcome::Done) => run = Some(run.map_or((offset, 1), |(first, len)| (first, len + 1))),
-                answer => {
-                    if let Some((first, len)) = run.take() {
-                        self.start_write_run(token, transfer, first, len, &mut first_run_taken);
-                    }
-                    if let Some(outcome) = answer {
-                        let range = PageRange::one(PageIdx(transfer.range.first.0 + offset));
-                        answers.push(Event::IoDone { io: transfer.io, range, outcome });
-                    }
-                }
+    /// Hash the pages; answer for those that need no write; gather the others as long as their slots are neighbours.
+    fn gather_write(&mut self, token: u32, answers: &mut Answers) {
+        while let Some((page, slot, io)) = self.requests.next_page(token) {
+            let frame = self.frame(page).expect("a page under write has its frame");
+            let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+            let device = self.requests.get(token).device;
+            let outcome = if sum == self.zero_sum {
+                Outcome::Zero
+            } else if self.store(device).sum(slot) == sum {
+                Outcome::Unchanged
+            } else {
+                // Until the write is done the slot holds neither the old page nor surely the new one.
+                self.store(device).set_sum(slot, 0);
+                self.requests.add(token, slot, PagePart { page, io, sum });
+                continue;
+            };
+            answers.push(Event::IoDone { io, range: PageRange::one(page), outcome });
+            if self.requests.get(token).len > 0 {
+                break;
             }
         }
-        if !first_run_taken {
-            self.requests.end(token);
-        }
-    }
-
-    /// What is to be done with the page at `offset` of a write: `Done` stands for "write it".
-    fn hash_for_write(&mut self, token: u32, transfer: Transfer, offset: u32) -> Option<Outcome> {
-        let page = PageIdx(transfer.range.first.0 + offset);
-        let slot = SlotIdx(transfer.slot.0 + offset);
-        let frame = self.frame(page).expect("a page under write has its frame");
-        let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
-        if sum == self.zero_sum {
-            return Some(Outcome::Zero);
-        }
-        let held = self.store(transfer.device).sum(slot);
-        if held == sum {
-            return Some(Outcome::Unchanged);
-        }
-        // Until the write is done the slot holds neither the old page nor surely the new one.
-        self.store(transfer.device).set_sum(slot, 0);
-        self.requests.set_sum(token, offset as usize, sum);
-        Some(Outcome::Done)
-    }
-
-    /// Write one run of a transfer: the first takes the transfer's own entry, later ones queue as transfers of their own.
-    fn start_write_run(&mut self, token: u32, transfer: Transfer, first: u32, len: u32, taken: &mut bool) {
-        let run = Transfer {
-            slot: SlotIdx(transfer.slot.0 + first),
-            range: PageRange::new(PageIdx(transfer.range.first.0 + first), len),
-            ..transfer
-        };
-        if *taken {
-            self.requests.push(run);
-            return;
-        }
-        *taken = true;
-        self.requests.narrow(token, run, first as usize);
-        self.fill_request(token, run);
         self.stats.write_requests += 1;
-        self.engine.submit(token, self.requests.get(token));
     }
 
-    fn fill_request(&mut self, token: u32, transfer: Transfer) {
-        let fd = self.store(transfer.device).file().raw();
-        let mut run: Option<FrameRun> = None;
-        for page in transfer.range.pages() {
+    fn submit(&mut self, token: u32) {
+        let request = self.requests.get(token);
+        let (device, len) = (request.device, request.len);
+        let fd = self.store(device).file().raw();
+        let mut runs = [FrameRun { first: Frame(0), len: 0 }; REQUEST_PAGES];
+        let mut count = 0;
+        for index in 0..len {
+            let page = self.requests.get(token).parts[index].page;
             let frame = self.frame(page).expect("a page in flight has its frame");
-            match &mut run {
-                Some(run) if run.first.0 + run.len == frame.0 => run.len += 1,
-                _ => {
-                    if let Some(run) = run.replace(FrameRun { first: frame, len: 1 }) {
-                        self.requests.push_piece(token, self.frames_memory(run));
-                    }
-                }
+            if count > 0 && runs[count - 1].first.0 + runs[count - 1].len == frame.0 {
+                runs[count - 1].len += 1;
+            } else {
+                runs[count] = FrameRun { first: frame, len: 1 };
+                count += 1;
             }
         }
-        if let Some(run) = run {
-            self.requests.push_piece(token, self.frames_memory(run));
-        }
-        self.requests.set_fd(token, fd);
+        let staging = self.staging.range();
+        self.requests.fill(token, fd, runs[..count].iter().map(|&run| run_of(staging, run)));
+        self.engine.submit(token, self.requests.get(token));
     }
 
     /// Collect finished requests.
@@ -714,52 +677,45 @@ impl LiveMachine {
     }
 
     fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
-        let transfer = self.requests.get(token).transfer;
-        let whole = (transfer.range.len as usize) << PAGE_SHIFT;
+        let request = self.requests.get(token);
+        let (direction, device, len) = (request.direction, request.device, request.len);
         let outcome = match result {
-            Ok(bytes) if bytes == whole => Outcome::Done,
-            Err(Errno::ENOSPC | Errno::EDQUOT) if transfer.direction == Direction::Write => {
-                self.outbox.no_space = true;
-                Outcome::NoSpace
-            }
+            Ok(bytes) if bytes == request.bytes() => Outcome::Done,
+            Err(Errno::ENOSPC | Errno::EDQUOT) if direction == Direction::Write => Outcome::NoSpace,
             Ok(_) | Err(_) => Outcome::Failed,
         };
-        match (transfer.direction, outcome) {
-            (Direction::Write, Outcome::Done) => {
-                for offset in 0..transfer.range.len {
-                    let sum = self.requests.get(token).sums[offset as usize];
-                    self.store(transfer.device).set_sum(SlotIdx(transfer.slot.0 + offset), sum);
+        let mut run: Option<(IoId, PageRange, Outcome)> = None;
+        for index in 0..len {
+            let part = self.requests.get(token).parts[index];
+            let slot = self.requests.get(token).slot_at(index);
+            let outcome = match (direction, outcome) {
+                (Direction::Write, Outcome::Done) => {
+                    self.store(device).set_sum(slot, part.sum);
+                    outcome
                 }
-                answers.push(Event::IoDone { io: transfer.io, range: transfer.range, outcome });
+                (Direction::Read, Outcome::Done) if !self.is_intact(part.page, device, slot) => Outcome::Failed,
+                _ => outcome,
+            };
+            match &mut run {
+                Some((io, range, last)) if *io == part.io && *last == outcome && range.end() == part.page => range.len += 1,
+                _ => {
+                    if let Some((io, range, outcome)) = run.replace((part.io, PageRange::one(part.page), outcome)) {
+                        answers.push(Event::IoDone { io, range, outcome });
+                    }
+                }
             }
-            (Direction::Read, Outcome::Done) => self.verify(transfer, answers),
-            _ => answers.push(Event::IoDone { io: transfer.io, range: transfer.range, outcome }),
+        }
+        if let Some((io, range, outcome)) = run {
+            answers.push(Event::IoDone { io, range, outcome });
         }
         self.requests.end(token);
     }
 
-    /// Compare what was read with the checksums; answer in runs.
-    fn verify(&mut self, transfer: Transfer, answers: &mut Answers) {
-        let mut good_from = 0;
-        for offset in 0..transfer.range.len {
-            let page = PageIdx(transfer.range.first.0 + offset);
-            let frame = self.frame(page).expect("a page in flight has its frame");
-            let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
-            if sum == self.store(transfer.device).sum(SlotIdx(transfer.slot.0 + offset)) {
-                continue;
-            }
-            self.answer_read(transfer, good_from, offset, Outcome::Done, answers);
-            self.answer_read(transfer, offset, offset + 1, Outcome::Failed, answers);
-            good_from = offset + 1;
-        }
-        self.answer_read(transfer, good_from, transfer.range.len, Outcome::Done, answers);
-    }
-
-    fn answer_read(&self, transfer: Transfer, from: u32, to: u32, outcome: Outcome, answers: &mut Answers) {
-        if from < to {
-            let range = PageRange::new(PageIdx(transfer.range.first.0 + from), to - from);
-            answers.push(Event::IoDone { io: transfer.io, range, outcome });
-        }
+    /// True if what was read into the page's frame is what was written to the slot.
+    fn is_intact(&mut self, page: PageIdx, device: DeviceId, slot: SlotIdx) -> bool {
+        let frame = self.frame(page).expect("a page in flight has its frame");
+        let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+        sum == self.store(device).sum(slot)
     }
 
     /// Give at most `most` spare frames' memory back to the kernel.
@@ -781,6 +737,11 @@ impl LiveMachine {
         }
         released
     }
+}
+
+/// The memory of a run of frames of the staging area.
+fn run_of(staging: ManagedRange, run: FrameRun) -> ManagedRange {
+    staging.part((run.first.0 as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
 }
 
 /// The program's memory at these virtual pages, by name.
