@@ -464,15 +464,15 @@ impl Player {
         let limit_hits = self.core.vmstat().get(pagetide_core::Counter::max);
         let begun = limit_hits - self.limit_hits;
         self.limit_hits = limit_hits;
-        if begun > 0 {
-            self.end_call();
-            let each = scanned / begun;
-            if begun > 1 {
-                *self.scans.entry(each).or_insert(0) += begun - 1;
+        match scanned.checked_div(begun) {
+            Some(each) => {
+                self.end_call();
+                if begun > 1 {
+                    *self.scans.entry(each).or_insert(0) += begun - 1;
+                }
+                self.call = scanned - each * (begun - 1);
             }
-            self.call = scanned - each * (begun - 1);
-        } else {
-            self.call += scanned;
+            None => self.call += scanned,
         }
     }
 
