@@ -248,11 +248,16 @@ impl Core {
                     if let Some(stop) = self.run_batch(run, &mut looks, out) {
                         return stop;
                     }
+                    let wrote = run.batch.pageout > 0;
                     self.end_batch(run);
+                    if wrote && !self.cfg.is_blind() {
+                        // Writes end while a run is going on: in virtual time that takes a turn of the host.
+                        return RunEnd::Yield;
+                    }
                 }
                 Stage::PassEnd => self.end_pass(run),
                 Stage::Done => {
-                    self.ws_snapshot = self.ws_activate;
+                    self.ws_snapshot = self.policy_activations();
                     if run.nr_reclaimed > 0 {
                         self.kswapd.progress();
                     }
@@ -264,10 +269,11 @@ impl Core {
 
     /// Decide what this priority asks for.
     fn prepare_pass(&mut self, run: &mut ReclaimRun) {
-        for kind in 0..2 {
-            run.may_deactivate[kind] = run.force_deactivate
-                || self.ws_activate[kind] != self.ws_snapshot[kind]
-                || self.inactive_is_low(kind);
+        let activations = self.policy_activations();
+        for (kind, &now) in activations.iter().enumerate() {
+            let came_back = now != self.ws_snapshot[kind];
+            run.may_deactivate[kind] =
+                run.force_deactivate || came_back || self.inactive_is_low(kind);
         }
         let sizes = self.policy_sizes();
         let cache_trim = (sizes[IF] >> run.priority) != 0 && !run.may_deactivate[1];
@@ -469,7 +475,7 @@ impl Core {
 
     /// After the last priority: done, or once more from the start for one of the reasons the kernel knows.
     fn end_priorities(&mut self, run: &mut ReclaimRun) -> Stage {
-        self.ws_snapshot = self.ws_activate;
+        self.ws_snapshot = self.policy_activations();
         if run.nr_reclaimed > 0 {
             return Stage::Done;
         }
