@@ -26,6 +26,7 @@ use crate::frames::{Frame, FrameRun, Frames};
 use crate::io::{Direction, Engine, PagePart, REQUEST_PAGES, Requests, Transfer};
 use crate::spans::{PAGE_SHIFT, Spans};
 use crate::store::{Store, checksum};
+use crate::unshare::{Unsharer, WAITING_MAX};
 
 /// A page in bytes, as a length.
 const PAGE: usize = 1 << PAGE_SHIFT;
@@ -46,6 +47,15 @@ pub(crate) struct Outbox {
     pub(crate) wakes: u64,
     /// A device has no space left for the slots it promised.
     pub(crate) no_space: bool,
+}
+
+/// What to do with a page that cannot be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Busy {
+    /// A fork may share it: make it private, then try again.
+    MakePrivate,
+    /// That has been tried.
+    Answer,
 }
 
 /// Counters that the core cannot know.
@@ -82,6 +92,7 @@ impl MachineStats {
 pub(crate) struct MachineParts {
     pub(crate) uffd: Uffd,
     pub(crate) engine: Box<dyn Engine>,
+    pub(crate) unsharer: Unsharer,
     pub(crate) staging: Mapping,
     pub(crate) zeroes: Mapping,
     pub(crate) pages_max: u32,
@@ -103,6 +114,10 @@ pub(crate) struct LiveMachine {
     zeroes: Mapping,
     stores: Vec<(DeviceId, Store)>,
     deferred: VecDeque<Effect>,
+    unsharer: Unsharer,
+    /// Pages to be moved out that are being made private, in the order asked.
+    unsharing: VecDeque<PageRange>,
+    unshared: u32,
     /// Faults that are not answered yet, with the time when they were seen.
     waiting: Vec<(PageIdx, Nanos)>,
     latencies: Vec<Nanos>,
@@ -136,6 +151,9 @@ impl LiveMachine {
             zeroes: parts.zeroes,
             stores: Vec::with_capacity(8),
             deferred: VecDeque::with_capacity(4096),
+            unsharer: parts.unsharer,
+            unsharing: VecDeque::with_capacity(WAITING_MAX),
+            unshared: 0,
             waiting: Vec::with_capacity(256),
             latencies: Vec::with_capacity(256),
             seed: parts.seed,
@@ -194,7 +212,7 @@ impl LiveMachine {
 
     /// True if orders wait for the program's own system call to go on.
     pub(crate) fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
+        !self.deferred.is_empty() || !self.unsharing.is_empty()
     }
 
     fn frames_memory(&self, run: FrameRun) -> ManagedRange {
@@ -252,7 +270,7 @@ impl LiveMachine {
                 self.requests.push(Transfer { direction: Direction::Write, io, device, slot, range });
             }
             Effect::Map { range, source, access } => self.map(range, source, access, answers),
-            Effect::Unmap { range } => self.unmap(range, answers),
+            Effect::Unmap { range } => self.unmap(range, Busy::MakePrivate, answers),
             Effect::Drop { range } => self.drop_frames(range),
             // In thread mode the ioctl that maps the page wakes its waiters.
             Effect::Wake { .. } => self.outbox.wakes += 1,
@@ -438,7 +456,7 @@ impl LiveMachine {
         }
     }
 
-    fn unmap(&mut self, range: PageRange, answers: &mut Answers) {
+    fn unmap(&mut self, range: PageRange, busy: Busy, answers: &mut Answers) {
         let mut offset = 0;
         while offset < range.len {
             let page = PageIdx(range.first.0 + offset);
@@ -448,12 +466,12 @@ impl LiveMachine {
                 continue;
             };
             let piece = PageRange::new(page, (range.len - offset).min(in_span));
-            offset += self.unmap_run(vpn, piece, answers);
+            offset += self.unmap_run(vpn, piece, busy, answers);
         }
     }
 
     /// Move pages out, from the start of `piece`; the number of pages answered for or deferred.
-    fn unmap_run(&mut self, vpn: u64, piece: PageRange, answers: &mut Answers) -> u32 {
+    fn unmap_run(&mut self, vpn: u64, piece: PageRange, busy: Busy, answers: &mut Answers) -> u32 {
         let Some(run) = self.frames.take_holes(piece.len) else {
             answers.push(Event::Unmapped { range: piece, answer: MoveAnswer::Busy });
             return piece.len;
@@ -477,6 +495,12 @@ impl LiveMachine {
         let next = PageRange::one(PageIdx(piece.first.0 + done));
         match stop {
             Stop::Hole | Stop::Gone => answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone }),
+            Stop::Busy if busy == Busy::MakePrivate && self.unsharing.len() < WAITING_MAX => {
+                let rest = PageRange::new(next.first, piece.len - done);
+                self.unsharer.ask(managed(vpn + u64::from(done), rest.len));
+                self.unsharing.push_back(rest);
+                return piece.len;
+            }
             Stop::Busy | Stop::Invalid | Stop::NoMemory => {
                 self.stats.busy_pages += 1;
                 answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Busy });
@@ -551,8 +575,13 @@ impl LiveMachine {
         answer.stop
     }
 
-    /// Orders that waited for the program are tried again.
+    /// Orders that waited for the program, or for pages to be made private, are tried again.
     pub(crate) fn retry_deferred(&mut self, answers: &mut Answers) {
+        while self.unshared != self.unsharer.done() {
+            self.unshared = self.unshared.wrapping_add(1);
+            let range = self.unsharing.pop_front().expect("ranges are done in the order asked");
+            self.unmap(range, Busy::Answer, answers);
+        }
         for _ in 0..self.deferred.len() {
             let Some(effect) = self.deferred.pop_front() else { break };
             self.carry_out(effect, answers);
