@@ -546,12 +546,20 @@ fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
     let mut offset = 0;
     while offset < run.len {
         let page = pager.machine().spans.page(run.vpn + u64::from(offset)).expect("runs lie in the spans of the snapshot");
-        let untouched = |pager: &Pager, ahead: u32| pager.core().page(PageIdx(page.0 + ahead)).state == PageState::Untouched;
+        let untouched = |pager: &Pager, ahead: u32| {
+        let view = pager.core().page(PageIdx(page.0 + ahead));
+        view.state == PageState::Untouched && view.flight == Flight::None
+    };
         let len = u32::try_from((0..run.len - offset).take_while(|&ahead| untouched(pager, ahead)).count()).expect("a run");
         if len > 0 {
             let device = DeviceId(u8::try_from(run.device).expect("few devices"));
             let slot = SlotIdx(run.slot + offset);
-            pager.step(now, Event::Inherited { range: PageRange::new(page, len), device, slot });
+            let range = PageRange::new(page, len);
+            pager.step(now, Event::Inherited { range, device, slot });
+            for page in range.pages() {
+                let state = pager.core().page(page).state;
+                assert!(state == PageState::Swapped, "I5: inherited page {page:?} is {state:?}: its content would be lost");
+            }
         }
         offset += len.max(1);
     }

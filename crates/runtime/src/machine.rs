@@ -358,6 +358,9 @@ impl LiveMachine {
             let pages = piece.len.min(ZEROES_PAGES);
             self.uffd.copy_run(managed(vpn, pages), self.zeroes(pages), false, Wake::Now)
         };
+        if self.crosses_a_mapping(&answer, piece.len) {
+            return self.zero_run(vpn, piece.part(0, piece.len / 2), access, answers);
+        }
         let done = pages_of(answer.done);
         self.stats.zero_filled_pages += u64::from(done);
         self.answer_map(piece, done, answer.stop, Effect::Map { range: piece, source: Source::Zero, access }, answers)
@@ -399,6 +402,9 @@ impl LiveMachine {
         let none = RangeAnswer { done: 0, stop: Some(Stop::Invalid) };
         let mut answer = if self.can_move { self.uffd.move_run(to, from, false, Wake::Now) } else { none };
         self.stats.moves += 1;
+        if self.crosses_a_mapping(&answer, len) {
+            return self.map_run(vpn, piece.part(0, len / 2), access, answers);
+        }
         let moved = pages_of(answer.done);
         self.stats.moved_in_pages += u64::from(moved);
         // EINVAL: the place is not writable at present, or locked; EBUSY: the frame is pinned for a moment. A copy works.
@@ -413,6 +419,13 @@ impl LiveMachine {
         }
         let rest = Effect::Map { range: piece, source: Source::Frame, access };
         self.answer_map(piece, pages_of(answer.done), answer.stop, rest, answers)
+    }
+
+    /// True if a call over several pages was refused as a whole. A span may lie in several mappings of the kernel (which does
+    /// not join all neighbours), and a call that crosses from one into the next does nothing (EINVAL from a move, ENOENT from a
+    /// copy): half of it may not cross.
+    fn crosses_a_mapping(&self, answer: &RangeAnswer, pages: u32) -> bool {
+        self.can_move && pages > 1 && answer.done == 0 && matches!(answer.stop, Some(Stop::Invalid | Stop::Hole))
     }
 
     /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
@@ -442,6 +455,9 @@ impl LiveMachine {
                 done + 1
             }
             Stop::Hole | Stop::Gone => {
+                // An unmapped place is told of before the kernel answers anything but EAGAIN: content without a place is a
+                // broken invariant.
+                assert!(self.frame(next.first).is_none(), "I5: the place of page {next:?} is gone while we hold its content");
                 self.gone(next, answers);
                 done + 1
             }
@@ -479,6 +495,10 @@ impl LiveMachine {
         let piece = PageRange::new(piece.first, run.len);
         let answer = self.uffd.move_run(self.frames_memory(run), managed(vpn, run.len), false, Wake::Later);
         self.stats.moves += 1;
+        if piece.len > 1 && answer.done == 0 && answer.stop == Some(Stop::Invalid) {
+            run.frames().for_each(|frame| self.frames.now_hole(frame));
+            return self.unmap_run(vpn, piece.part(0, piece.len / 2), busy, answers);
+        }
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);
         for (offset, frame) in (0..).zip(run.frames()) {
@@ -590,6 +610,18 @@ impl LiveMachine {
 
     /// The content of these pages is gone: orders that wait are answered as such, so that no old copy is mapped.
     pub(crate) fn forget_deferred(&mut self, range: PageRange, answers: &mut Answers) {
+        for index in 0..self.unsharing.len() {
+            let (before, hit, after) = cut(self.unsharing[index], range);
+            if hit.len == 0 {
+                continue;
+            }
+            // The entry stays, if empty: entries end in the order in which they were asked for.
+            self.unsharing[index] = before;
+            if after.len > 0 {
+                self.deferred.push_back(Effect::Unmap { range: after });
+            }
+            answers.push(Event::Unmapped { range: hit, answer: MoveAnswer::Gone });
+        }
         for _ in 0..self.deferred.len() {
             let Some(effect) = self.deferred.pop_front() else { break };
             let (pages, is_map) = match effect {
