@@ -195,7 +195,7 @@ impl Core {
             self.end_flight(p);
             match answer {
                 MoveAnswer::Done | MoveAnswer::Present => {
-                    self.mapped(p, answer == MoveAnswer::Present, out)
+                    self.mapped(p, answer == MoveAnswer::Present)
                 }
                 MoveAnswer::Gone => self.forget(p),
                 MoveAnswer::Busy => {
@@ -209,7 +209,12 @@ impl Core {
         self.jobs.memory_freed();
     }
 
-    fn mapped(&mut self, p: u32, present: bool, out: &mut Effects) {
+    fn mapped(&mut self, p: u32, present: bool) {
+        if self.pages.is(p, DISCARD) && !present {
+            // It was mapped before the discard, which took the program's page table entry with it.
+            self.forget(p);
+            return;
+        }
         self.set_mapped(p);
         // Blind: what is mapped may be written.
         self.pages.set(p, DIRTY);
@@ -225,8 +230,6 @@ impl Core {
             self.drop_slot(p);
             self.pages.clear(p, DISCARD);
             self.pages.set(p, WRITABLE);
-        } else if self.pages.is(p, DISCARD) {
-            self.discard_when_room(p, out);
         }
     }
 
