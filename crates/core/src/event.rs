@@ -159,7 +159,7 @@ pub enum MoveAnswer {
     /// Unmap: no page is there (ENOENT). Map: the address is gone. The page is untouched from now on.
     Gone,
     /// The page cannot be moved at present (EBUSY: pinned, shared after fork; or not writable): it stays as it was, and
-    /// goes to the unevictable list for a while.
+    /// goes to the unevictable list for a while. Map: only of a page that has its frame already; it is asked for again.
     Busy,
 }
 

@@ -265,8 +265,12 @@ fn check(profile: &str, kind: HostKind, memory: MemoryMode, settings: &[&str], s
 }
 
 fn cases() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(192);
     ProptestConfig {
-        cases: 192,
+        cases,
         failure_persistence: None,
         max_shrink_iters: 20_000,
         ..ProptestConfig::default()

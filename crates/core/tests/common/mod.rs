@@ -52,6 +52,7 @@ pub(crate) struct World {
     pub(crate) log: Option<Vec<String>>,
     pub(crate) events: u64,
     pub(crate) audits: bool,
+    pub(crate) now: u64,
     /// Pages whose map was ordered, and which were discarded before it was carried out.
     pub(crate) cancelled: BTreeSet<u32>,
     /// A page whose story is told on stderr.
@@ -78,6 +79,7 @@ impl World {
             log: None,
             events: 0,
             audits: true,
+            now: 0,
             cancelled: BTreeSet::new(),
             trace: None,
         }
@@ -109,7 +111,7 @@ impl World {
 
     pub(crate) fn event(&mut self, event: Event) {
         let mut out = Effects::new();
-        self.core.handle(0, event, &mut out);
+        self.core.handle(self.now, event, &mut out);
         self.events += 1;
         self.hash.add(out.as_slice());
         if let Some(p) = self.trace {
@@ -294,6 +296,13 @@ impl World {
                 range,
             } => self.answer_write(io, device, slot, range, outcome),
             Pending::Map { range, source } => {
+                if outcome != Outcome::Done && source == Source::Frame {
+                    self.event(Event::Mapped {
+                        range,
+                        answer: MoveAnswer::Busy,
+                    });
+                    return;
+                }
                 for page in range.pages() {
                     let p = page.0;
                     let gone = self.cancelled.remove(&p);
@@ -315,6 +324,13 @@ impl World {
                 }
             }
             Pending::Unmap { range } => {
+                if outcome != Outcome::Done {
+                    self.event(Event::Unmapped {
+                        range,
+                        answer: MoveAnswer::Busy,
+                    });
+                    return;
+                }
                 for page in range.pages() {
                     if self.mapped.remove(&page.0) {
                         self.event(Event::Unmapped {
@@ -369,7 +385,8 @@ impl World {
         for _ in 0..1_000_000 {
             if !self.pending.is_empty() {
                 self.answer(0);
-            } else if self.core.deadline().is_some_and(|at| at == 0) {
+            } else if let Some(at) = self.core.deadline() {
+                self.now = self.now.max(at);
                 self.event(Event::Timeout);
             } else {
                 return;
@@ -427,6 +444,7 @@ impl World {
                         self.core.deadline().is_some(),
                         "I9: the fault on page {p} is never answered"
                     );
+                    self.now = self.now.max(self.core.deadline().unwrap_or(0));
                     self.event(Event::Timeout);
                 }
                 steps += 1;
