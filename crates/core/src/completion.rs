@@ -6,7 +6,7 @@
 use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
 use crate::page::{
-    ACTIVE, BUSY, DIRTY, DISCARD, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, PAGEOUT, POISON,
+    ACTIVE, BUSY, DIRTY, DISCARD, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON,
     READAHEAD, RECLAIM, WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
@@ -198,11 +198,15 @@ impl Core {
                     self.mapped(p, answer == MoveAnswer::Present)
                 }
                 MoveAnswer::Gone => self.forget(p),
-                MoveAnswer::Busy => {
-                    if self.pages.is(p, DISCARD) {
+                // Still under way to write access, or not mapped at all: in both cases the discard decides.
+                MoveAnswer::Busy if self.pages.is(p, DISCARD | MAPPED) => {
+                    if !self.pages.is(p, MAPPED) {
                         self.discard_when_room(p, out);
+                    } else if self.pages.is(p, DISCARD) {
+                        self.forget(p);
                     }
                 }
+                MoveAnswer::Busy => {}
             }
             self.release_waiters(p);
         }
