@@ -489,6 +489,7 @@ impl Core {
             return;
         }
         self.control.rescue_at = None;
+        self.jobs.memory_freed();
         let mut p = self.lru.tail(UN);
         let mut looks = 0;
         while p != NIL && looks < LOOKS_MAX {
