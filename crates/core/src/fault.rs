@@ -42,7 +42,7 @@ impl Core {
             self.finish_discard(p, out);
         }
         if first && self.pages.word(p) & (FRAME | SLOT | crate::page::MAPPED) == FRAME | SLOT {
-            self.swap_cache_hit(p);
+            self.swap_cache_hit(p, out);
         }
         if self.pages.in_flight(p) {
             if self.pages.flight(p) == Flight::Mapping
