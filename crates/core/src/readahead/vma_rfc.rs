@@ -4,6 +4,8 @@
 //! `2^(count/2)` pages in the direction of the last step.
 
 use super::{Walk, Window};
+use crate::effect::Effects;
+use crate::job::STEP_ROOM;
 use crate::page::{FRAME, MAPPED, PageState};
 use crate::policy::Core;
 use crate::types::PMD_PAGES;
@@ -56,6 +58,21 @@ impl Core {
             size,
         };
         window
+    }
+
+    /// A fault found its page cached: read ahead all the same, as far as frames are free.
+    pub(crate) fn rfc_cached(&mut self, at: usize, p: u32, out: &mut Effects) {
+        let mut window = self.rfc_window(at, p);
+        if window.single {
+            return;
+        }
+        while out.room() >= STEP_ROOM && !self.io.is_full() && self.try_charge() {
+            let Some(q) = self.window_next(&mut window) else {
+                self.uncharge_unused();
+                return;
+            };
+            self.read_page(q, false, out);
+        }
     }
 
     fn rfc_class(&self, start: u32, end: u32, last: u32, p: u32) -> Class {
