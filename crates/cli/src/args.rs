@@ -8,12 +8,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::backend;
 use crate::settings;
 use crate::size::{self, Amount};
-use crate::swap::{self, SwapArg};
+use crate::swap;
 
 const EXAMPLES: &str = "\
 Examples:
   pagetide run --memory 8G -- python3 job.py
   pagetide run --memory 25% --swap /data/tmp:64G --stats stats.json -- sort -S 4G big.txt
+  pagetide doctor
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine or program cannot be served.
 `run` passes on the program's own exit code (128+N after signal N; 126 and 127 as shells say them).";
@@ -32,6 +33,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a program inside a memory budget
     Run(RunArgs),
+    /// Say what this machine offers, what is missing and how to get it
+    Doctor(DoctorArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -65,11 +68,11 @@ pub(crate) struct RunArgs {
     #[arg(long, short = 'm', value_name = "SIZE", value_parser = size::parse_amount)]
     pub(crate) memory: Amount,
 
-    /// Where the rest goes: a directory or a new file on a disk; may be given several times [default: /var/tmp, else the
-    /// current directory]. SIZE: how far it may grow [default: 32 budgets, within the free space]. PRIO 0 to 32767:
-    /// higher is used first, equal ones take turns
+    /// Where the rest goes: a directory on a disk; may be given several times [default: /var/tmp, else the current
+    /// directory]. The file has no name and vanishes with the run. SIZE: how far it may grow [default: 16 budgets, within
+    /// the free space]. PRIO 0 to 32767: higher is used first, equal ones take turns
     #[arg(long, value_name = "PATH[:SIZE][:PRIO]", value_parser = swap::parse)]
-    pub(crate) swap: Vec<SwapArg>,
+    pub(crate) swap: Vec<backend::SwapSpec>,
 
     /// How readily anonymous memory goes to swap compared with file pages
     #[arg(long, value_name = "0..200", value_parser = clap::value_parser!(u8).range(0..=200))]
@@ -139,6 +142,14 @@ impl From<IfUnsupported> for backend::IfUnsupported {
     }
 }
 
+/// `pagetide doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,7 +162,7 @@ mod tests {
     fn run_args(line: &str) -> RunArgs {
         match parse(line).expect(line).command {
             Command::Run(args) => args,
-            other => panic!("{other:?}"),
+            other @ (Command::Doctor(_) | Command::Completions { .. }) => panic!("{other:?}"),
         }
     }
 

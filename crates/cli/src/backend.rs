@@ -32,8 +32,8 @@ pub(crate) struct RunOptions {
     pub(crate) preload: PathBuf,
     pub(crate) if_unsupported: IfUnsupported,
 }
-#[derive(Clone, Debug)]
-pub(crate) struct FaultLatency {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LatencySummary {
     pub(crate) count: u64,
     pub(crate) p50: u64,
     pub(crate) p90: u64,
@@ -41,22 +41,21 @@ pub(crate) struct FaultLatency {
     pub(crate) max: u64,
 }
 #[derive(Clone, Debug)]
-pub(crate) struct RunStats {
+pub(crate) struct RunReport {
+    pub(crate) exit_status: i32,
     pub(crate) memory_budget_bytes: u64,
     pub(crate) peak_resident_bytes: u64,
     pub(crate) peak_overhead_bytes: u64,
+    pub(crate) peak_metadata_bytes: u64,
+    pub(crate) peak_managed_bytes: u64,
     pub(crate) processes: u32,
+    pub(crate) managed_processes: u32,
     pub(crate) vmstat: Vec<(&'static str, u64)>,
-    pub(crate) fault_latency_ns: FaultLatency,
-}
-#[derive(Clone, Debug)]
-pub(crate) struct RunReport {
-    pub(crate) exit_status: i32,
-    pub(crate) stats: RunStats,
+    pub(crate) fault_latency_ns: LatencySummary,
 }
 /// Smallest budget.
 pub(crate) const BUDGET_BYTES_MIN: u64 = 8 << 20;
 
-pub(crate) fn run(options: RunOptions) -> Result<RunReport, Failure> {
+pub(crate) fn run(options: &RunOptions) -> Result<RunReport, Failure> {
     Err(Failure::unsupported(format!("this build has no live runtime: {options:?}"), "use one that has"))
 }

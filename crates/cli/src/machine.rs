@@ -1,69 +1,39 @@
-//! What this machine has: memory and disk space. Reads /proc, /sys and statfs only.
+//! What this machine has, as far as a budget and a place for swap need it.
 
-use std::fs;
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{StatVfs, statfs, statvfs};
+use pagetide_sys::fd::Fd;
+use pagetide_sys::file::{self, FsInfo};
+use pagetide_sys::sysinfo;
+use rustix::fs::{Access, access};
 
 /// Memory that a program here can use: the machine's, or a smaller limit of the control group that we are in (a container).
 pub(crate) fn memory_bytes() -> Option<u64> {
-    let machine = meminfo_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")?;
-    Some(cgroup_limit_bytes().map_or(machine, |limit| limit.min(machine)))
+    let machine = sysinfo::meminfo().ok()?.total_bytes;
+    Some(sysinfo::cgroup_memory().limit_bytes.map_or(machine, |limit| limit.min(machine)))
 }
 
-/// One line of /proc/meminfo.
-fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-/// The smallest `memory.max` from our control group (version 2) up to the root, if any is set.
-fn cgroup_limit_bytes() -> Option<u64> {
-    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Path::new("/sys/fs/cgroup")
-        .join(path)
-        .ancestors()
-        .take_while(|directory| directory.starts_with("/sys/fs/cgroup"))
-        .filter_map(|directory| fs::read_to_string(directory.join("memory.max")).ok()?.trim().parse().ok())
-        .min()
-}
-
-/// A file system as a place for swap.
+/// A directory as a place for swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Volume {
-    /// Keeps its files in memory (tmpfs, ramfs): paging to it frees nothing.
-    pub(crate) in_memory: bool,
-    /// Cannot be written.
-    pub(crate) read_only: bool,
-    /// Its size.
-    pub(crate) total_bytes: u64,
+pub(crate) struct Place {
+    /// It lies on a disk (not in memory, as tmpfs does) and files can be made in it.
+    pub(crate) usable: bool,
     /// What this user can still write.
     pub(crate) free_bytes: u64,
 }
 
-impl Volume {
-    /// The file system that holds `path`.
-    pub(crate) fn of(path: &Path) -> io::Result<Self> {
-        const TMPFS_MAGIC: u64 = 0x0102_1994;
-        const RAMFS_MAGIC: u64 = 0x8584_58f6;
-        let magic = u64::try_from(statfs(path)?.f_type).unwrap_or(0) & 0xffff_ffff;
-        let StatVfs { f_frsize, f_blocks, f_bavail, f_flag, .. } = statvfs(path)?;
-        Ok(Self {
-            in_memory: magic == TMPFS_MAGIC || magic == RAMFS_MAGIC,
-            read_only: f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
-            total_bytes: f_blocks.saturating_mul(f_frsize),
-            free_bytes: f_bavail.saturating_mul(f_frsize),
-        })
-    }
-
-    /// What swap may take: the free space less a floor that stays free for everybody else, the larger of 1 GiB and
-    /// a twentieth of the file system (at most half of what is free, so that small file systems can be used at all).
-    pub(crate) fn usable_bytes(self) -> u64 {
-        let floor = (self.total_bytes / 20).max(1 << 30).min(self.free_bytes / 2);
-        self.free_bytes - floor
+impl Place {
+    /// Looks at a directory.
+    pub(crate) fn of(directory: &Path) -> io::Result<Self> {
+        let name = CString::new(directory.as_os_str().as_bytes())?;
+        let failed = |errno: pagetide_sys::Errno| io::Error::from_raw_os_error(errno.code());
+        let open = Fd::open(&name, file::flags::READ | file::flags::DIRECTORY, 0).map_err(failed)?;
+        let FsInfo { kind, available_bytes, .. } = file::fs_info(&open).map_err(failed)?;
+        let writable = access(directory, Access::WRITE_OK).is_ok();
+        Ok(Self { usable: writable && !kind.is_memory(), free_bytes: available_bytes })
     }
 }
 
@@ -72,26 +42,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meminfo_lines_are_read_by_their_whole_key() {
-        let meminfo = "MemTotalX:  1 kB\nMemTotal:       24683908 kB\nMemFree: 5 kB\n";
-        assert_eq!(meminfo_bytes(meminfo, "MemTotal"), Some(24_683_908 * 1024));
-        assert_eq!(meminfo_bytes(meminfo, "MemAvailable"), None);
-    }
-
-    #[test]
-    fn this_machine_has_memory_and_a_file_system() {
+    fn this_machine_has_memory() {
         assert!(memory_bytes().expect("Linux has /proc/meminfo") > 1 << 20);
-        let volume = Volume::of(Path::new("/")).expect("the root can be asked");
-        assert!(volume.free_bytes <= volume.total_bytes);
-        assert!(Volume::of(Path::new("/dev/shm")).is_ok_and(|shm| shm.in_memory));
     }
 
     #[test]
-    fn a_floor_of_free_space_is_kept() {
-        let volume = |total_bytes, free_bytes| Volume { in_memory: false, read_only: false, total_bytes, free_bytes };
-        assert_eq!(volume(100 << 30, 50 << 30).usable_bytes(), 45 << 30);
-        assert_eq!(volume(10 << 30, 10 << 30).usable_bytes(), 9 << 30);
-        assert_eq!(volume(1 << 30, 512 << 20).usable_bytes(), 256 << 20);
-        assert_eq!(volume(0, 0).usable_bytes(), 0);
+    fn a_file_system_in_memory_is_no_place_for_swap() {
+        assert!(Place::of(Path::new("/dev/shm")).is_ok_and(|place| !place.usable));
+        assert!(Place::of(Path::new("/nonexistent")).is_err());
+        assert!(Place::of(Path::new("/proc/self/cmdline")).is_err());
     }
 }

@@ -23,6 +23,8 @@ mod backend;
 mod run;
 mod stats;
 
+mod doctor;
+
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -55,6 +57,7 @@ fn show_usage(message: &clap::Error) -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "pagetide", &mut script);

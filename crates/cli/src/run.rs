@@ -30,14 +30,14 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCod
     let budget_bytes = budget_bytes(args.memory)?;
     let options = RunOptions {
         budget_bytes,
-        swap: swap::resolve(&args.swap, budget_bytes)?,
+        swap: swap::places(&args.swap, budget_bytes)?,
         settings,
         fault_mode: args.fault_mode.into(),
         command: args.command.clone(),
         preload: preload::find()?,
         if_unsupported: args.if_unsupported.into(),
     };
-    let report = backend::run(options)?;
+    let report = backend::run(&options)?;
     if let Some(path) = &args.stats {
         stats::write(path, &report)?;
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::backend::{FaultLatency, RunReport};
+use crate::backend::{LatencySummary, RunReport};
 use crate::failure::{Exit, Failure};
 
 /// The object as it is written. Counters keep the order of the counter table.
@@ -14,9 +14,12 @@ use crate::failure::{Exit, Failure};
 struct Document<'a> {
     exit_status: i32,
     processes: u32,
+    managed_processes: u32,
     memory_budget_bytes: u64,
     peak_resident_bytes: u64,
     peak_overhead_bytes: u64,
+    peak_metadata_bytes: u64,
+    peak_managed_bytes: u64,
     vmstat: Counters<'a>,
     fault_latency_ns: Latency,
 }
@@ -44,14 +47,17 @@ struct Latency {
 
 /// The text of the file.
 pub(crate) fn to_json(report: &RunReport) -> String {
-    let FaultLatency { count, p50, p90, p99, max } = report.stats.fault_latency_ns;
+    let LatencySummary { count, p50, p90, p99, max } = report.fault_latency_ns;
     let document = Document {
         exit_status: report.exit_status,
-        processes: report.stats.processes,
-        memory_budget_bytes: report.stats.memory_budget_bytes,
-        peak_resident_bytes: report.stats.peak_resident_bytes,
-        peak_overhead_bytes: report.stats.peak_overhead_bytes,
-        vmstat: Counters(&report.stats.vmstat),
+        processes: report.processes,
+        managed_processes: report.managed_processes,
+        memory_budget_bytes: report.memory_budget_bytes,
+        peak_resident_bytes: report.peak_resident_bytes,
+        peak_overhead_bytes: report.peak_overhead_bytes,
+        peak_metadata_bytes: report.peak_metadata_bytes,
+        peak_managed_bytes: report.peak_managed_bytes,
+        vmstat: Counters(&report.vmstat),
         fault_latency_ns: Latency { count, p50, p90, p99, max },
     };
     let mut text = serde_json::to_string_pretty(&document).expect("numbers and names are always JSON");
@@ -93,19 +99,19 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::RunStats;
 
     fn report() -> RunReport {
         RunReport {
             exit_status: 143,
-            stats: RunStats {
-                memory_budget_bytes: 1 << 30,
-                peak_resident_bytes: 1_000,
-                peak_overhead_bytes: 10,
-                processes: 2,
-                vmstat: vec![("pgmajfault", 7), ("pgfault", 9)],
-                fault_latency_ns: FaultLatency { count: 9, p50: 1, p90: 2, p99: 3, max: 4 },
-            },
+            memory_budget_bytes: 1 << 30,
+            peak_resident_bytes: 1_000,
+            peak_overhead_bytes: 10,
+            peak_metadata_bytes: 5,
+            peak_managed_bytes: 900,
+            processes: 2,
+            managed_processes: 1,
+            vmstat: vec![("pgmajfault", 7), ("pgfault", 9)],
+            fault_latency_ns: LatencySummary { count: 9, p50: 1, p90: 2, p99: 3, max: 4 },
         }
     }
 
