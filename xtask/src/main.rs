@@ -5,6 +5,7 @@
 
 mod deny;
 mod directions;
+mod docs;
 mod shell;
 mod tidy;
 
@@ -14,10 +15,11 @@ use std::process::ExitCode;
 type Door = fn() -> Result<(), String>;
 
 /// Name, what it checks, and the check; in the order in which `lint` runs them, quick ones first.
-const DOORS: [(&str, &str, Door); 7] = [
+const DOORS: [(&str, &str, Door); 8] = [
     ("fmt", "the code is formatted", fmt),
     ("tidy", "file lengths, headers, leftovers, unsafe, promises and links", tidy::check),
     ("directions", "crates depend on each other only as ARCHITECTURE.md says", directions::check),
+    ("docs-fresh", "docs/knobs.md, counters.md and errors.md are what their tables say", docs::check),
     ("no-std", "the core builds and links without the standard library", no_std),
     ("deny", "licences, duplicates and sources of dependencies (cargo-deny)", deny::check),
     ("clippy", "no warning in any target", clippy),
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let answer = match words.as_slice() {
         ["lint"] => lint(),
+        ["docs"] => docs::write(),
         [name] => match DOORS.iter().find(|(door, _, _)| door == name) {
             Some((_, _, check)) => check(),
             None => Err(doors()),
@@ -47,7 +50,10 @@ fn main() -> ExitCode {
 /// The list of doors.
 fn doors() -> String {
     let lines: Vec<String> = DOORS.iter().map(|(name, what, _)| format!("  {name:<12}{what}")).collect();
-    format!("cargo xtask DOOR, where DOOR is\n  lint        all of these\n{}", lines.join("\n"))
+    format!(
+        "cargo xtask DOOR, where DOOR is\n  lint        all of these\n{}\n  docs        write the generated pages again",
+        lines.join("\n")
+    )
 }
 
 /// Every door, all findings at once.

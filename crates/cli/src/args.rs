@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Say what this machine offers, what is missing and how to get it
     Doctor(DoctorArgs),
+    /// List the settings of the policy, their values and the profiles
+    Knobs(KnobsArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -150,6 +152,18 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
+/// `pagetide knobs`.
+#[derive(Debug, Args)]
+pub(crate) struct KnobsArgs {
+    /// Show the values of this profile
+    #[arg(long, value_name = "NAME", default_value = "pagetide")]
+    pub(crate) profile: String,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,7 +176,7 @@ mod tests {
     fn run_args(line: &str) -> RunArgs {
         match parse(line).expect(line).command {
             Command::Run(args) => args,
-            other @ (Command::Doctor(_) | Command::Completions { .. }) => panic!("{other:?}"),
+            other @ (Command::Doctor(_) | Command::Knobs(_) | Command::Completions { .. }) => panic!("{other:?}"),
         }
     }
 

@@ -24,6 +24,7 @@ mod run;
 mod stats;
 
 mod doctor;
+mod knobs;
 
 use std::process::ExitCode;
 
@@ -58,6 +59,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Knobs(args) => knobs::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "pagetide", &mut script);
