@@ -21,6 +21,10 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
+    /// Every way to end badly.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Failed, Self::Usage, Self::Unsupported, Self::NotExecutable, Self::NotFound];
+
     /// The number.
     pub(crate) const fn code(self) -> u8 {
         match self {
