@@ -19,4 +19,4 @@ mod store;
 pub mod alloc;
 mod own;
 mod unshare;
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, ErrorPage};
