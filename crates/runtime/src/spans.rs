@@ -110,7 +110,7 @@ impl Spans {
 
     /// The pages of the first span inside `[vpn, end)`, clipped to it, and the address behind them.
     pub(crate) fn first_piece(&self, vpn: u64, end: u64) -> Option<(PageRange, u64)> {
-        let span = self.by_address.get(self.index_at_or_after(vpn)).filter(|span| span.vpn < end)?;
+        let span = self.by_address.get(self.index_at_or_after(vpn)).filter(|span| span.vpn.max(vpn) < end)?;
         let (from, to) = (span.vpn.max(vpn), span.end_vpn().min(end));
         Some((PageRange::new(span.page_at(from), pages_u32(to - from)), to))
     }
@@ -285,6 +285,16 @@ mod tests {
         assert_eq!(spans.page(0x7f12_3456_7 + 9), Some(PageIdx(span.range.first.0 + 9)));
         assert_eq!(spans.page(0x7f12_3456_7 + 10), None);
         assert_eq!(spans.place(PageIdx(span.range.first.0 + 4)), Some((0x7f12_3456_7 + 4, 6)));
+    }
+
+    /// A walk by pieces over `[vpn, end)` ends there, also inside a span: an empty piece would be found for ever.
+    #[test]
+    fn no_piece_is_left_at_the_end_of_a_walk_inside_a_span() {
+        let mut spans = table();
+        let span = spans.add(1000, 50, 0).expect("the table is empty");
+        let (piece, behind) = spans.first_piece(990, 1010).expect("the span begins at 1000");
+        assert_eq!((piece, behind), (PageRange::new(span.range.first, 10), 1010));
+        assert_eq!(spans.first_piece(behind, 1010), None);
     }
 
     #[test]
