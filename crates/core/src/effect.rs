@@ -10,6 +10,11 @@ use crate::types::{Access, DeviceId, IoId, PageIdx, PageRange, SlotIdx, TaskId};
 /// At most this many effects per event (I1).
 pub const EFFECTS_MAX: usize = 64;
 
+/// How many effects back a neighbour is looked for.
+const MERGE_LOOK: usize = 8;
+/// Pages one effect carries at most.
+pub const RANGE_MAX: u32 = 256;
+
 /// An order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
@@ -78,6 +83,131 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    /// Widen by a map, unmap or drop of the pages next to it. (Reads and writes need their I/O entry widened too.)
+    fn absorb(&mut self, new: &Self) -> bool {
+        match (self, new) {
+            (Self::Unmap { range }, Self::Unmap { range: more })
+            | (Self::Drop { range }, Self::Drop { range: more }) => join(range, *more),
+            (
+                Self::Map {
+                    range,
+                    source,
+                    access,
+                },
+                Self::Map {
+                    range: more,
+                    source: s,
+                    access: a,
+                },
+            ) => *source == *s && *access == *a && join(range, *more),
+            (
+                Self::Read { .. }
+                | Self::Write { .. }
+                | Self::Map { .. }
+                | Self::Unmap { .. }
+                | Self::Drop { .. }
+                | Self::Wake { .. }
+                | Self::Poison { .. }
+                | Self::OutOfMemory { .. },
+                _,
+            ) => false,
+        }
+    }
+
+    /// The effect in a few words, for hashing (I8).
+    fn words(&self) -> [u64; 5] {
+        let pages = |r: PageRange| (u64::from(r.first.0) << 32) | u64::from(r.len);
+        match *self {
+            Self::Read {
+                io,
+                device,
+                slot,
+                range,
+                demand,
+            } => {
+                let place = (u64::from(device.0) << 32) | u64::from(slot.0);
+                [1, pages(range), place, u64::from(io.0), u64::from(demand)]
+            }
+            Self::Write {
+                io,
+                device,
+                slot,
+                range,
+            } => [
+                2,
+                pages(range),
+                (u64::from(device.0) << 32) | u64::from(slot.0),
+                u64::from(io.0),
+                0,
+            ],
+            Self::Map {
+                range,
+                source,
+                access,
+            } => [
+                3,
+                pages(range),
+                u64::from(source == Source::Zero),
+                u64::from(access == Access::Write),
+                0,
+            ],
+            Self::Unmap { range } => [4, pages(range), 0, 0, 0],
+            Self::Drop { range } => [5, pages(range), 0, 0, 0],
+            Self::Wake { task, page } => [6, u64::from(task.0), u64::from(page.0), 0, 0],
+            Self::Poison { range } => [7, pages(range), 0, 0, 0],
+            Self::OutOfMemory { task, page } => [8, u64::from(task.0), u64::from(page.0), 0, 0],
+        }
+    }
+}
+
+fn join(range: &mut PageRange, more: PageRange) -> bool {
+    if range.len + more.len > RANGE_MAX {
+        return false;
+    }
+    if range.end() == more.first {
+        range.len += more.len;
+    } else if more.end() == range.first {
+        range.first = more.first;
+        range.len += more.len;
+    } else {
+        return false;
+    }
+    true
+}
+
+/// Hash of a stream of effects, the same on every machine: two runs are the same if their hashes are (I8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EffectHash(u64);
+
+impl EffectHash {
+    /// Of no effects.
+    pub const fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    /// Add what one event brought.
+    pub fn add(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            for word in effect.words() {
+                self.0 = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+                self.0 ^= self.0 >> 29;
+            }
+        }
+    }
+
+    /// The hash so far.
+    pub const fn value(self) -> u64 {
+        self.0
+    }
+}
+
+impl Default for EffectHash {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Where the content of a page to be mapped is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -97,7 +227,12 @@ pub struct Effects {
 impl Effects {
     /// An empty buffer.
     pub const fn new() -> Self {
-        Self { list: [Effect::Unmap { range: PageRange::new(PageIdx(0), 0) }; EFFECTS_MAX], len: 0 }
+        Self {
+            list: [Effect::Unmap {
+                range: PageRange::new(PageIdx(0), 0),
+            }; EFFECTS_MAX],
+            len: 0,
+        }
     }
 
     /// The orders, oldest first.
@@ -117,14 +252,36 @@ impl Effects {
 
     /// Append one. The core checks `room()` first and goes on at its deadline when there is none (I1).
     pub(crate) fn push(&mut self, effect: Effect) {
-        assert!(self.len < EFFECTS_MAX, "I1: more than {EFFECTS_MAX} effects for one event");
+        assert!(
+            self.len < EFFECTS_MAX,
+            "I1: more than {EFFECTS_MAX} effects for one event"
+        );
         self.list[self.len] = effect;
         self.len += 1;
     }
 
-    /// The newest, to be widened by a neighbour.
-    pub(crate) fn last_mut(&mut self) -> Option<&mut Effect> {
-        self.list[..self.len].last_mut()
+    /// Append, or widen one of the latest effects of the same kind that ends or begins where this one begins or ends.
+    /// The host may execute effects in any order, so it does not matter what lies between. `from` is the length the buffer
+    /// had when the event came: what was there before may be executed already.
+    pub(crate) fn push_merged(&mut self, effect: Effect, from: usize) {
+        let low = from.max(self.len.saturating_sub(MERGE_LOOK));
+        for old in self.list[low..self.len].iter_mut().rev() {
+            if old.absorb(&effect) {
+                return;
+            }
+        }
+        self.push(effect);
+    }
+
+    /// How many are there.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The latest orders that a neighbour may widen, newest first.
+    pub(crate) fn recent_mut(&mut self, from: usize) -> impl Iterator<Item = &mut Effect> {
+        let low = from.max(self.len.saturating_sub(MERGE_LOOK));
+        self.list[low..self.len].iter_mut().rev()
     }
 }
 

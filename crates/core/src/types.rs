@@ -50,7 +50,10 @@ impl PageRange {
 
     /// One page.
     pub const fn one(page: PageIdx) -> Self {
-        Self { first: page, len: 1 }
+        Self {
+            first: page,
+            len: 1,
+        }
     }
 
     /// The first page after the range.

@@ -1,0 +1,575 @@
+//! Configuration: the table of knobs, the profiles, and the sizes a host fixes for good.
+//!
+//! A [`Config`] is valid by construction. Knobs are set by `KEY=VALUE`; an unknown key is an error that names the nearest
+//! one. A profile is a set of knob defaults plus switches that only make sense together (a kernel version).
+
+use alloc::{format, string::String, string::ToString};
+
+/// What the host can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostKind {
+    /// Young and dirty bits live in the core's page table (the simulator): `Core::touch` sets them.
+    Exact,
+    /// No accessed or dirty bits, and maps and unmaps take time (the live runtime).
+    Blind,
+}
+
+/// What limits memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryMode {
+    /// A memory cgroup limit: reclaim only when a charge hits it.
+    Memcg {
+        /// Version 1: reclaim waits for a page under write-back that it meets twice.
+        v1: bool,
+    },
+    /// A machine, or a live budget: watermarks below the budget, kswapd, direct reclaim.
+    Watermarks,
+}
+
+/// Which pages come early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readahead {
+    /// Only the faulting page.
+    Off,
+    /// The aligned block of slots around the fault (one state for all).
+    Cluster,
+    /// As `cluster`, with a fixed window (before 3.15).
+    ClusterFixed,
+    /// S3: by direction, before the lookup.
+    VmaRfc,
+    /// S0: windows per region, sized by hits.
+    Vma,
+    /// Streams per region, windows mapped whole but for a marker.
+    Stream,
+}
+
+/// How reclaim is divided between anonymous and file pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balance {
+    /// Up to 5.7.
+    ScannedRotated,
+    /// S1 as posted in 2016.
+    LruCost2016,
+    /// 5.8 to 6.1: only I/O costs.
+    CostIo,
+    /// Since 6.2: `32 * io + rotated`.
+    Cost,
+}
+
+/// How swapoff finds pages that are in the swap cache already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapoffMode {
+    /// 5.1 to 5.7: readahead is called for every page.
+    NoLookup,
+    /// 6.18: looked up first, statistics untouched.
+    Lookup,
+    /// S2, 5.8 to 6.17: looked up first, hits counted.
+    LookupStats,
+}
+
+/// How a blind host's core finds out whether a mapped page at the inactive tail is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sample {
+    /// Unmapped and given one more lap; a touch is a soft fault.
+    Lap,
+    /// Not at all: it goes.
+    None,
+}
+
+/// Order in which slots are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotOrder {
+    /// 6.13 and later: started clusters before free ones.
+    NonfullFirst,
+    /// Before: free clusters first; devices of equal priority alternate every 64 slots.
+    FreeFirst,
+}
+
+/// A wrong setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    message: String,
+}
+
+impl ConfigError {
+    fn new(message: String) -> Self {
+        Self { message }
+    }
+}
+
+impl core::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+/// A setting: one line of the table.
+#[derive(Debug)]
+pub struct Knob {
+    /// As it is spelled everywhere.
+    pub name: &'static str,
+    /// The values it takes, as a person reads them.
+    pub values: &'static str,
+    /// Unit of a number, or empty.
+    pub unit: &'static str,
+    /// One line.
+    pub doc: &'static str,
+    set: fn(&mut Config, &str) -> bool,
+    get: fn(&Config) -> String,
+}
+
+fn number(text: &str, min: u32, max: u32, into: &mut u32) -> bool {
+    match text.parse::<u32>() {
+        Ok(n) if n >= min && n <= max => {
+            *into = n;
+            true
+        }
+        Ok(_) | Err(_) => false,
+    }
+}
+
+fn choice<T: Copy + PartialEq>(text: &str, names: &[(&str, T)], into: &mut T) -> bool {
+    match names.iter().find(|(name, _)| *name == text) {
+        Some(&(_, value)) => {
+            *into = value;
+            true
+        }
+        None => false,
+    }
+}
+
+fn name_of<T: Copy + PartialEq>(value: T, names: &[(&str, T)]) -> String {
+    names
+        .iter()
+        .find(|(_, v)| *v == value)
+        .map_or_else(String::new, |(name, _)| (*name).to_string())
+}
+
+const READAHEAD: &[(&str, Readahead)] = &[
+    ("off", Readahead::Off),
+    ("cluster", Readahead::Cluster),
+    ("cluster-fixed", Readahead::ClusterFixed),
+    ("vma-rfc", Readahead::VmaRfc),
+    ("vma", Readahead::Vma),
+    ("stream", Readahead::Stream),
+];
+const BALANCE: &[(&str, Balance)] = &[
+    ("scanned-rotated", Balance::ScannedRotated),
+    ("lru-cost-2016", Balance::LruCost2016),
+    ("cost-io", Balance::CostIo),
+    ("cost", Balance::Cost),
+];
+const SWAPOFF: &[(&str, SwapoffMode)] = &[
+    ("no-lookup", SwapoffMode::NoLookup),
+    ("lookup", SwapoffMode::Lookup),
+    ("lookup-stats", SwapoffMode::LookupStats),
+];
+const SAMPLE: &[(&str, Sample)] = &[("lap", Sample::Lap), ("none", Sample::None)];
+const SWITCH: &[(&str, bool)] = &[("on", true), ("off", false)];
+const ANON_LIST: &[(&str, bool)] = &[("inactive", false), ("active", true)];
+
+/// All knobs.
+pub const KNOBS: &[Knob] = &[
+    Knob {
+        name: "swappiness",
+        values: "0..201",
+        unit: "",
+        doc: "weight of anonymous against file reclaim; 100: equal cost; 201: anonymous only",
+        set: |c, v| number(v, 0, 201, &mut c.swappiness),
+        get: |c| c.swappiness.to_string(),
+    },
+    Knob {
+        name: "page-cluster",
+        values: "0..31",
+        unit: "log2 pages",
+        doc: "largest swap readahead window; 0: none (vma: at most 5)",
+        set: |c, v| number(v, 0, 31, &mut c.page_cluster),
+        get: |c| c.page_cluster.to_string(),
+    },
+    Knob {
+        name: "readahead",
+        values: "off, cluster, cluster-fixed, vma-rfc, vma, stream",
+        unit: "",
+        doc: "which swapped pages are read before they are asked for",
+        set: |c, v| choice(v, READAHEAD, &mut c.readahead),
+        get: |c| name_of(c.readahead, READAHEAD),
+    },
+    Knob {
+        name: "readahead-max",
+        values: "2..256",
+        unit: "pages",
+        doc: "largest window of a stream",
+        set: |c, v| number(v, 2, 256, &mut c.readahead_max),
+        get: |c| c.readahead_max.to_string(),
+    },
+    Knob {
+        name: "zero-ahead",
+        values: "0..256",
+        unit: "pages",
+        doc: "largest window of zero pages mapped ahead of a first-touch stream; 0: none",
+        set: |c, v| number(v, 0, 256, &mut c.zero_ahead),
+        get: |c| c.zero_ahead.to_string(),
+    },
+    Knob {
+        name: "balance",
+        values: "scanned-rotated, lru-cost-2016, cost-io, cost",
+        unit: "",
+        doc: "how reclaim is divided between anonymous and file pages",
+        set: |c, v| choice(v, BALANCE, &mut c.balance),
+        get: |c| name_of(c.balance, BALANCE),
+    },
+    Knob {
+        name: "swapoff",
+        values: "no-lookup, lookup, lookup-stats",
+        unit: "",
+        doc: "what swapoff does about pages that are in the swap cache",
+        set: |c, v| choice(v, SWAPOFF, &mut c.swapoff),
+        get: |c| name_of(c.swapoff, SWAPOFF),
+    },
+    Knob {
+        name: "min-scan-priority",
+        values: "0..1",
+        unit: "",
+        doc: "lowest reclaim priority before out of memory; 1: priority 0 is one last pass",
+        set: |c, v| number(v, 0, 1, &mut c.min_scan_priority),
+        get: |c| c.min_scan_priority.to_string(),
+    },
+    Knob {
+        name: "watermark-scale",
+        values: "1..3000",
+        unit: "1/10000 of the budget",
+        doc: "distance between the watermarks min, low and high",
+        set: |c, v| number(v, 1, 3000, &mut c.watermark_scale),
+        get: |c| c.watermark_scale.to_string(),
+    },
+    Knob {
+        name: "reclaim-batch",
+        values: "1..64",
+        unit: "pages",
+        doc: "pages taken from a list at a time",
+        set: |c, v| number(v, 1, 64, &mut c.reclaim_batch),
+        get: |c| c.reclaim_batch.to_string(),
+    },
+    Knob {
+        name: "sample",
+        values: "lap, none",
+        unit: "",
+        doc: "whether a page that may be in use is watched for one lap before it goes (live only)",
+        set: |c, v| choice(v, SAMPLE, &mut c.sample),
+        get: |c| name_of(c.sample, SAMPLE),
+    },
+    Knob {
+        name: "free-on-write-done",
+        values: "on, off",
+        unit: "",
+        doc: "free a page when its write ends instead of looking at it once more",
+        set: |c, v| choice(v, SWITCH, &mut c.free_on_write_done),
+        get: |c| name_of(c.free_on_write_done, SWITCH),
+    },
+    Knob {
+        name: "anon-list",
+        values: "inactive, active",
+        unit: "",
+        doc: "list on which a new anonymous page starts",
+        set: |c, v| choice(v, ANON_LIST, &mut c.anon_active),
+        get: |c| name_of(c.anon_active, ANON_LIST),
+    },
+    Knob {
+        name: "lru-batch",
+        values: "0..31",
+        unit: "pages",
+        doc: "new pages held back before they are put on a list; 0: none",
+        set: |c, v| number(v, 0, 31, &mut c.lru_batch),
+        get: |c| c.lru_batch.to_string(),
+    },
+    Knob {
+        name: "charge-batch",
+        values: "0..64",
+        unit: "pages",
+        doc: "pages charged at a time under a memcg limit; 0 or 1: singly",
+        set: |c, v| number(v, 0, 64, &mut c.charge_batch),
+        get: |c| c.charge_batch.to_string(),
+    },
+];
+
+/// Names of the profiles, newest kernel last but for our own.
+pub const PROFILES: &[&str] = &[
+    "linux-3.10",
+    "linux-4.10",
+    "linux-5.6",
+    "linux-6.1",
+    "linux-6.18",
+    "pagetide",
+];
+
+/// Everything that is fixed when a core is built.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) host: HostKind,
+    pub(crate) memory: MemoryMode,
+    pub(crate) pages_max: u32,
+    pub(crate) slots_max: u32,
+    pub(crate) budget: u32,
+    pub(crate) min_free: u32,
+    pub(crate) swappiness: u32,
+    pub(crate) page_cluster: u32,
+    pub(crate) readahead: Readahead,
+    pub(crate) readahead_max: u32,
+    pub(crate) zero_ahead: u32,
+    pub(crate) balance: Balance,
+    pub(crate) swapoff: SwapoffMode,
+    pub(crate) min_scan_priority: u32,
+    pub(crate) watermark_scale: u32,
+    pub(crate) reclaim_batch: u32,
+    pub(crate) sample: Sample,
+    pub(crate) free_on_write_done: bool,
+    pub(crate) anon_active: bool,
+    pub(crate) lru_batch: u32,
+    pub(crate) charge_batch: u32,
+    /// A referenced anonymous page on the inactive list is activated at once (until 5.8).
+    pub(crate) activate_at_once: bool,
+    /// Anonymous pages leave shadow entries (since 5.9).
+    pub(crate) anon_shadows: bool,
+    /// File pages leave shadow entries (since 3.15).
+    pub(crate) file_shadows: bool,
+    /// Refault sizes compare with the active file list only (until 5.8).
+    pub(crate) refault_active_file: bool,
+    pub(crate) slot_order: SlotOrder,
+    /// A cost event of zero is skipped (6.18).
+    pub(crate) skip_zero_cost: bool,
+    /// The walk over all groups that a fruitless memcg reclaim repeats (since 6.12).
+    pub(crate) full_walk_retry: bool,
+    /// Decisions use list sizes up to this old; 0: fresh.
+    pub(crate) stat_interval_ns: u64,
+    pub(crate) profile: &'static str,
+}
+
+impl Config {
+    /// The settings of a profile for a host, with no memory yet: set `budget` and `pages_max`.
+    pub fn profile(name: &str, host: HostKind) -> Result<Self, ConfigError> {
+        let mut config = Self::linux_6_18(host);
+        match name {
+            "linux-6.18" => {}
+            "linux-6.1" => config.older_6_1(),
+            "linux-5.6" => config.older_5_6(),
+            "linux-4.10" => config.older_4_10(),
+            "linux-3.10" => config.older_3_10(),
+            "pagetide" => config.ours(),
+            other => {
+                let near = nearest(other, PROFILES.iter().copied());
+                return Err(ConfigError::new(format!(
+                    "no profile `{other}`; did you mean `{near}`?"
+                )));
+            }
+        }
+        config.profile = PROFILES
+            .iter()
+            .find(|p| **p == name)
+            .copied()
+            .unwrap_or("linux-6.18");
+        Ok(config)
+    }
+
+    fn linux_6_18(host: HostKind) -> Self {
+        Self {
+            host,
+            memory: MemoryMode::Watermarks,
+            pages_max: 0,
+            slots_max: 0,
+            budget: 0,
+            min_free: 0,
+            swappiness: 60,
+            page_cluster: 3,
+            readahead: Readahead::Vma,
+            readahead_max: 64,
+            zero_ahead: 0,
+            balance: Balance::Cost,
+            swapoff: SwapoffMode::Lookup,
+            min_scan_priority: 0,
+            watermark_scale: 10,
+            reclaim_batch: 32,
+            sample: Sample::Lap,
+            free_on_write_done: false,
+            anon_active: false,
+            lru_batch: 31,
+            charge_batch: 64,
+            activate_at_once: false,
+            anon_shadows: true,
+            file_shadows: true,
+            refault_active_file: false,
+            slot_order: SlotOrder::NonfullFirst,
+            skip_zero_cost: true,
+            full_walk_retry: true,
+            stat_interval_ns: 0,
+            profile: "linux-6.18",
+        }
+    }
+
+    fn older_6_1(&mut self) {
+        self.balance = Balance::CostIo;
+        self.swapoff = SwapoffMode::LookupStats;
+        self.lru_batch = 15;
+        self.slot_order = SlotOrder::FreeFirst;
+        self.skip_zero_cost = false;
+        self.full_walk_retry = false;
+    }
+
+    fn older_5_6(&mut self) {
+        self.older_6_1();
+        self.balance = Balance::ScannedRotated;
+        self.swapoff = SwapoffMode::NoLookup;
+        self.anon_active = true;
+        self.activate_at_once = true;
+        self.anon_shadows = false;
+        self.refault_active_file = true;
+    }
+
+    fn older_4_10(&mut self) {
+        self.older_5_6();
+        self.readahead = Readahead::Cluster;
+        self.lru_batch = 14;
+    }
+
+    fn older_3_10(&mut self) {
+        self.older_4_10();
+        self.readahead = Readahead::ClusterFixed;
+        self.file_shadows = false;
+    }
+
+    fn ours(&mut self) {
+        self.swappiness = 100;
+        self.readahead = Readahead::Stream;
+        self.zero_ahead = 64;
+        self.swapoff = SwapoffMode::LookupStats;
+        self.watermark_scale = 100;
+        self.free_on_write_done = true;
+        self.lru_batch = 0;
+        self.charge_batch = 0;
+    }
+
+    /// Set one knob from `KEY=VALUE`.
+    pub fn set(&mut self, setting: &str) -> Result<(), ConfigError> {
+        let Some((key, value)) = setting.split_once('=') else {
+            return Err(ConfigError::new(format!("`{setting}`: expected KEY=VALUE")));
+        };
+        let (key, value) = (key.trim(), value.trim());
+        let Some(knob) = KNOBS.iter().find(|k| k.name == key) else {
+            let near = nearest(key, KNOBS.iter().map(|k| k.name));
+            return Err(ConfigError::new(format!(
+                "no setting `{key}`; did you mean `{near}`?"
+            )));
+        };
+        if (knob.set)(self, value) {
+            Ok(())
+        } else {
+            Err(ConfigError::new(format!(
+                "{key}: `{value}` is not one of {}",
+                knob.values
+            )))
+        }
+    }
+
+    /// The value of a knob, as `set` takes it.
+    pub fn get(&self, key: &str) -> Option<String> {
+        KNOBS
+            .iter()
+            .find(|k| k.name == key)
+            .map(|knob| (knob.get)(self))
+    }
+
+    /// The profile it was built from.
+    pub const fn profile_name(&self) -> &'static str {
+        self.profile
+    }
+
+    /// Pages the host's table holds, and frames it may use.
+    #[must_use]
+    pub const fn memory(mut self, mode: MemoryMode, pages_max: u32, budget: u32) -> Self {
+        self.memory = mode;
+        self.pages_max = pages_max;
+        self.budget = budget;
+        self
+    }
+
+    /// Slots that all devices together will ever have; rounded up to whole clusters for each device.
+    #[must_use]
+    pub const fn slots_max(mut self, slots: u32) -> Self {
+        self.slots_max = slots;
+        self
+    }
+
+    /// Frames that only a fault in direct reclaim may take (the min watermark).
+    #[must_use]
+    pub const fn min_free(mut self, pages: u32) -> Self {
+        self.min_free = pages;
+        self
+    }
+
+    /// Age of the list sizes that decisions use (the kernel: 2 s in memcg reclaim; 0: always fresh).
+    #[must_use]
+    pub const fn stat_interval_ns(mut self, ns: u64) -> Self {
+        self.stat_interval_ns = ns;
+        self
+    }
+
+    pub(crate) fn is_blind(&self) -> bool {
+        self.host == HostKind::Blind
+    }
+}
+
+/// The candidate with the smallest edit distance.
+fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
+    candidates
+        .min_by_key(|c| distance(word.as_bytes(), c.as_bytes()))
+        .unwrap_or("")
+}
+
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: alloc::vec::Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_knob_reads_back_what_it_was_set_to() {
+        let mut config = Config::profile("pagetide", HostKind::Exact).expect("a profile");
+        for knob in KNOBS {
+            let value = (knob.get)(&config);
+            config
+                .set(&format!("{}={value}", knob.name))
+                .expect("its own value");
+            assert_eq!(config.get(knob.name), Some(value));
+        }
+        assert!(KNOBS.len() <= 15);
+    }
+
+    #[test]
+    fn a_wrong_key_names_the_nearest() {
+        let mut config = Config::profile("linux-6.1", HostKind::Exact).expect("a profile");
+        let error = config.set("swapiness=3").expect_err("misspelt").to_string();
+        assert_eq!(error, "no setting `swapiness`; did you mean `swappiness`?");
+        let error = config
+            .set("page-cluster=40")
+            .expect_err("out of range")
+            .to_string();
+        assert_eq!(error, "page-cluster: `40` is not one of 0..31");
+        let error = Config::profile("linux-6.2", HostKind::Exact)
+            .expect_err("unknown")
+            .to_string();
+        assert_eq!(error, "no profile `linux-6.2`; did you mean `linux-6.1`?");
+    }
+}

@@ -1,0 +1,245 @@
+//! What is under way: reads and writes, and the faults that wait for a page.
+//!
+//! Both tables are of fixed size. No policy: who waits for what is decided elsewhere.
+
+use crate::types::{Access, IoId, PageRange, TaskId};
+use alloc::{vec, vec::Vec};
+
+const NONE: u32 = u32::MAX;
+
+/// Reads and writes in flight at most.
+const IO_MAX: u32 = 1 << 14;
+
+/// A read or write in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Io {
+    pub(crate) range: PageRange,
+    /// Pages not answered for yet.
+    pub(crate) left: u32,
+    pub(crate) write: bool,
+    generation: u32,
+    next_free: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct IoTable {
+    entries: Vec<Io>,
+    free: u32,
+    live: u32,
+}
+
+impl IoTable {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: Vec::with_capacity(IO_MAX as usize),
+            free: NONE,
+            live: 0,
+        }
+    }
+
+    pub(crate) const fn live(&self) -> u32 {
+        self.live
+    }
+
+    pub(crate) const fn is_full(&self) -> bool {
+        self.live >= IO_MAX
+    }
+
+    pub(crate) fn insert(&mut self, range: PageRange, write: bool) -> IoId {
+        assert!(!self.is_full(), "checked by the caller");
+        self.live += 1;
+        let at = if self.free == NONE {
+            let at = u32::try_from(self.entries.len()).expect("at most IO_MAX");
+            self.entries.push(Io {
+                range,
+                left: range.len,
+                write,
+                generation: 0,
+                next_free: NONE,
+            });
+            at
+        } else {
+            let at = self.free;
+            let entry = &mut self.entries[at as usize];
+            self.free = entry.next_free;
+            let generation = (entry.generation + 1) & 0xffff;
+            *entry = Io {
+                range,
+                left: range.len,
+                write,
+                generation,
+                next_free: NONE,
+            };
+            at
+        };
+        IoId(at | (self.entries[at as usize].generation << 14))
+    }
+
+    pub(crate) fn get_mut(&mut self, id: IoId) -> Option<&mut Io> {
+        let entry = self.entries.get_mut((id.0 & (IO_MAX - 1)) as usize)?;
+        (entry.left > 0 && entry.generation == id.0 >> 14).then_some(entry)
+    }
+
+    /// `n` of its pages are answered for.
+    pub(crate) fn answer(&mut self, id: IoId, n: u32) {
+        let at = id.0 & (IO_MAX - 1);
+        let free = self.free;
+        let entry = self.get_mut(id).expect("checked by the caller");
+        entry.left -= n;
+        if entry.left == 0 {
+            entry.next_free = free;
+            self.free = at;
+            self.live -= 1;
+        }
+    }
+}
+
+/// A fault that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) page: u32,
+    pub(crate) task: TaskId,
+    pub(crate) access: Access,
+    next: u32,
+}
+
+const BUCKETS: usize = 1024;
+/// Faults that wait at most; tasks beyond it are sent back to fault again.
+const WAITERS_MAX: usize = 1 << 16;
+
+/// Faults by the page they wait for, and those whose page is ready for another look.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    pool: Vec<Waiter>,
+    free: u32,
+    heads: Vec<u32>,
+    ready_head: u32,
+    ready_tail: u32,
+    ready_len: u32,
+    waiting: u32,
+}
+
+impl Waiters {
+    pub(crate) fn new() -> Self {
+        Self {
+            pool: Vec::with_capacity(WAITERS_MAX),
+            free: NONE,
+            heads: vec![NONE; BUCKETS],
+            ready_head: NONE,
+            ready_tail: NONE,
+            ready_len: 0,
+            waiting: 0,
+        }
+    }
+
+    fn bucket(page: u32) -> usize {
+        page as usize % BUCKETS
+    }
+
+    fn take_entry(&mut self, page: u32, task: TaskId, access: Access) -> Option<u32> {
+        let waiter = Waiter {
+            page,
+            task,
+            access,
+            next: NONE,
+        };
+        if self.free != NONE {
+            let at = self.free;
+            self.free = self.pool[at as usize].next;
+            self.pool[at as usize] = waiter;
+            return Some(at);
+        }
+        if self.pool.len() >= WAITERS_MAX {
+            return None;
+        }
+        self.pool.push(waiter);
+        Some(u32::try_from(self.pool.len() - 1).expect("at most WAITERS_MAX"))
+    }
+
+    /// Wait for the page. False if the table is full.
+    pub(crate) fn wait(&mut self, page: u32, task: TaskId, access: Access) -> bool {
+        let Some(at) = self.take_entry(page, task, access) else {
+            return false;
+        };
+        self.waiting += 1;
+        // At the end of the chain, so that those who came first are answered first.
+        let bucket = Self::bucket(page);
+        let mut last = self.heads[bucket];
+        if last == NONE {
+            self.heads[bucket] = at;
+            return true;
+        }
+        while self.pool[last as usize].next != NONE {
+            last = self.pool[last as usize].next;
+        }
+        self.pool[last as usize].next = at;
+        true
+    }
+
+    fn push_ready(&mut self, at: u32) {
+        self.pool[at as usize].next = NONE;
+        if self.ready_tail == NONE {
+            self.ready_head = at;
+        } else {
+            self.pool[self.ready_tail as usize].next = at;
+        }
+        self.ready_tail = at;
+        self.ready_len += 1;
+    }
+
+    /// Those who wait for the page may look again. Returns how many.
+    pub(crate) fn release(&mut self, page: u32) -> u32 {
+        let bucket = Self::bucket(page);
+        let (mut previous, mut at, mut released) = (NONE, self.heads[bucket], 0);
+        while at != NONE {
+            let next = self.pool[at as usize].next;
+            if self.pool[at as usize].page == page {
+                if previous == NONE {
+                    self.heads[bucket] = next;
+                } else {
+                    self.pool[previous as usize].next = next;
+                }
+                self.push_ready(at);
+                self.waiting -= 1;
+                released += 1;
+            } else {
+                previous = at;
+            }
+            at = next;
+        }
+        released
+    }
+
+    /// A fault that is to be looked at again soon. False if the table is full.
+    pub(crate) fn defer(&mut self, page: u32, task: TaskId, access: Access) -> bool {
+        let Some(at) = self.take_entry(page, task, access) else {
+            return false;
+        };
+        self.push_ready(at);
+        true
+    }
+
+    pub(crate) fn pop_ready(&mut self) -> Option<Waiter> {
+        let at = self.ready_head;
+        if at == NONE {
+            return None;
+        }
+        let waiter = self.pool[at as usize];
+        self.ready_head = waiter.next;
+        if self.ready_head == NONE {
+            self.ready_tail = NONE;
+        }
+        self.pool[at as usize].next = self.free;
+        self.free = at;
+        self.ready_len -= 1;
+        Some(waiter)
+    }
+
+    pub(crate) const fn ready_len(&self) -> u32 {
+        self.ready_len
+    }
+
+    pub(crate) const fn waiting(&self) -> u32 {
+        self.waiting
+    }
+}

@@ -1,0 +1,256 @@
+//! The LRU lists: five of the kernel, and one of discarded pages whose frames are still to be dropped.
+//!
+//! Insert at the head, scan from the tail. New pages may pass through a batch in which they are on no list (the kernel's
+//! per-CPU batches); a page with a frame is on exactly one list or in the batch. No policy here.
+
+use crate::page::{ACTIVE, BUSY, FILE, LRU, NIL, PCP, PageTable, ROTATE, UNEVICTABLE};
+
+/// Inactive anonymous.
+pub(crate) const IA: usize = 0;
+/// Active anonymous.
+pub(crate) const AA: usize = 1;
+/// Inactive file.
+pub(crate) const IF: usize = 2;
+/// Active file.
+pub(crate) const AF: usize = 3;
+/// Unevictable.
+pub(crate) const UN: usize = 4;
+/// Discarded, frame not yet dropped.
+pub(crate) const DI: usize = 5;
+
+const BATCH_MAX: usize = 31;
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lru {
+    lists: [List; 6],
+    add: [u32; BATCH_MAX],
+    add_len: usize,
+    rotate: [u32; BATCH_MAX],
+    rotate_len: usize,
+    /// Pages a batch holds before it is drained; 0: no batches.
+    batch: usize,
+}
+
+impl Lru {
+    pub(crate) const fn new(batch: usize) -> Self {
+        let empty = List {
+            head: NIL,
+            tail: NIL,
+            len: 0,
+        };
+        let batch = if batch > BATCH_MAX { BATCH_MAX } else { batch };
+        Self {
+            lists: [empty; 6],
+            add: [0; BATCH_MAX],
+            add_len: 0,
+            rotate: [0; BATCH_MAX],
+            rotate_len: 0,
+            batch,
+        }
+    }
+
+    pub(crate) const fn len(&self, list: usize) -> u32 {
+        self.lists[list].len
+    }
+
+    pub(crate) const fn tail(&self, list: usize) -> u32 {
+        self.lists[list].tail
+    }
+
+    pub(crate) const fn head(&self, list: usize) -> u32 {
+        self.lists[list].head
+    }
+
+    /// Pages in the batch, on no list yet.
+    pub(crate) const fn pending(&self) -> usize {
+        self.add_len
+    }
+
+    /// Inactive anon, active anon, inactive file, active file.
+    pub(crate) const fn sizes(&self) -> [u32; 4] {
+        [
+            self.lists[0].len,
+            self.lists[1].len,
+            self.lists[2].len,
+            self.lists[3].len,
+        ]
+    }
+
+    /// The list that the flags of a page name.
+    pub(crate) fn list_of(pages: &PageTable, p: u32) -> usize {
+        let word = pages.word(p);
+        if word & (UNEVICTABLE | BUSY) != 0 {
+            UN
+        } else {
+            usize::from(word & FILE != 0) * 2 + usize::from(word & ACTIVE != 0)
+        }
+    }
+
+    pub(crate) fn push_head(&mut self, pages: &mut PageTable, list: usize, p: u32) {
+        debug_assert!(!pages.is(p, LRU | PCP));
+        let head = self.lists[list].head;
+        pages.set_prev(p, NIL);
+        pages.set_next(p, head);
+        if head == NIL {
+            self.lists[list].tail = p;
+        } else {
+            pages.set_prev(head, p);
+        }
+        self.lists[list].head = p;
+        self.lists[list].len += 1;
+        pages.set(p, LRU);
+        pages.set_list(p, list);
+    }
+
+    pub(crate) fn push_tail(&mut self, pages: &mut PageTable, list: usize, p: u32) {
+        debug_assert!(!pages.is(p, LRU | PCP));
+        let tail = self.lists[list].tail;
+        pages.set_next(p, NIL);
+        pages.set_prev(p, tail);
+        if tail == NIL {
+            self.lists[list].head = p;
+        } else {
+            pages.set_next(tail, p);
+        }
+        self.lists[list].tail = p;
+        self.lists[list].len += 1;
+        pages.set(p, LRU);
+        pages.set_list(p, list);
+    }
+
+    /// Take the page off its list, or out of the batch.
+    pub(crate) fn remove(&mut self, pages: &mut PageTable, p: u32) {
+        if pages.is(p, PCP) {
+            let at = self.add[..self.add_len]
+                .iter()
+                .position(|&q| q == p)
+                .expect("PCP: the page is in the batch");
+            self.add.copy_within(at + 1..self.add_len, at);
+            self.add_len -= 1;
+            pages.clear(p, PCP);
+            return;
+        }
+        if pages.take(p, ROTATE) {
+            let at = self.rotate[..self.rotate_len]
+                .iter()
+                .position(|&q| q == p)
+                .expect("ROTATE: the page is in the batch");
+            self.rotate.copy_within(at + 1..self.rotate_len, at);
+            self.rotate_len -= 1;
+        }
+        debug_assert!(pages.is(p, LRU), "page {p} is on no list");
+        let list = pages.list(p);
+        let (prev, next) = (pages.prev(p), pages.next(p));
+        if prev == NIL {
+            self.lists[list].head = next;
+        } else {
+            pages.set_next(prev, next);
+        }
+        if next == NIL {
+            self.lists[list].tail = prev;
+        } else {
+            pages.set_prev(next, prev);
+        }
+        self.lists[list].len -= 1;
+        pages.clear(p, LRU);
+    }
+
+    /// A page that just got a frame: to the list its flags name, through the batch if there is one.
+    pub(crate) fn add(&mut self, pages: &mut PageTable, p: u32) {
+        if self.batch == 0 {
+            let list = Self::list_of(pages, p);
+            self.push_head(pages, list, p);
+            return;
+        }
+        pages.set(p, PCP);
+        self.add[self.add_len] = p;
+        self.add_len += 1;
+        if self.add_len >= self.batch {
+            self.drain_add(pages);
+        }
+    }
+
+    /// Move to the head of the list its flags name.
+    pub(crate) fn putback(&mut self, pages: &mut PageTable, p: u32) {
+        self.remove(pages, p);
+        let list = Self::list_of(pages, p);
+        self.push_head(pages, list, p);
+    }
+
+    /// Queue the move to the tail of the inactive list. Returns how many were moved by a drain.
+    pub(crate) fn rotate(&mut self, pages: &mut PageTable, p: u32) -> u32 {
+        if self.batch == 0 {
+            self.move_tail(pages, p);
+            return 1;
+        }
+        if pages.is(p, PCP | ROTATE) {
+            return 0;
+        }
+        pages.set(p, ROTATE);
+        self.rotate[self.rotate_len] = p;
+        self.rotate_len += 1;
+        if self.rotate_len >= self.batch {
+            self.drain_rotate(pages)
+        } else {
+            0
+        }
+    }
+
+    fn move_tail(&mut self, pages: &mut PageTable, p: u32) {
+        self.remove(pages, p);
+        pages.clear(p, ACTIVE);
+        let list = Self::list_of(pages, p);
+        self.push_tail(pages, list, p);
+    }
+
+    fn drain_add(&mut self, pages: &mut PageTable) {
+        for at in 0..self.add_len {
+            let p = self.add[at];
+            pages.clear(p, PCP);
+            let list = Self::list_of(pages, p);
+            self.push_head(pages, list, p);
+        }
+        self.add_len = 0;
+    }
+
+    fn drain_rotate(&mut self, pages: &mut PageTable) -> u32 {
+        let batch = self.rotate;
+        let len = self.rotate_len;
+        self.rotate_len = 0;
+        for &p in &batch[..len] {
+            pages.clear(p, ROTATE);
+            self.move_tail(pages, p);
+        }
+        u32::try_from(len).expect("at most 31")
+    }
+
+    /// Empty both batches (the kernel's `lru_add_drain`). Returns how many pages were rotated.
+    pub(crate) fn drain(&mut self, pages: &mut PageTable) -> u32 {
+        self.drain_add(pages);
+        self.drain_rotate(pages)
+    }
+
+    /// The pages of a list, head first.
+    pub(crate) fn iter<'a>(
+        &'a self,
+        pages: &'a PageTable,
+        list: usize,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let mut at = self.lists[list].head;
+        core::iter::from_fn(move || {
+            let p = at;
+            if p == NIL {
+                return None;
+            }
+            at = pages.next(p);
+            Some(p)
+        })
+    }
+}

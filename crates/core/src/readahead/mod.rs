@@ -1,0 +1,262 @@
+//! Swap readahead: which pages are read together with the one that is wanted.
+//!
+//! What the modes share: the rule for the size of a window, and the window itself, a walk over pages or slots that a job
+//! follows one page at a time.
+
+pub(crate) mod cluster;
+pub(crate) mod stream;
+pub(crate) mod vma;
+pub(crate) mod vma_rfc;
+
+use crate::config::Readahead;
+use crate::event::Advice;
+use crate::page::{DISCARD, FRAME, PageState, READAHEAD};
+use crate::policy::Core;
+use crate::vmstat::Counter;
+
+pub(crate) use cluster::ClusterRa;
+use stream::Streams;
+use vma::VmaRa;
+use vma_rfc::RfcRa;
+
+/// Readahead state of a region.
+#[derive(Clone, Debug)]
+pub(crate) struct RegionRa {
+    pub(crate) advice: Advice,
+    pub(crate) vma: VmaRa,
+    pub(crate) rfc: RfcRa,
+    pub(crate) streams: Streams,
+}
+
+impl RegionRa {
+    pub(crate) const fn new() -> Self {
+        Self {
+            advice: Advice::Normal,
+            vma: VmaRa::new(),
+            rfc: RfcRa::new(),
+            streams: Streams::new(),
+        }
+    }
+}
+
+/// What is walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Walk {
+    /// Pages, ascending.
+    Pages,
+    /// Pool slots, ascending.
+    Slots,
+    /// S3: the target, then page table entries in one direction until enough pages were read.
+    Rfc {
+        back: bool,
+        allocations: u32,
+        found: u32,
+        size: u32,
+    },
+}
+
+/// A window: pages to be read one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    walk: Walk,
+    next: u32,
+    end: u32,
+    target: u32,
+    /// Single pages do not empty the batch of new pages.
+    single: bool,
+    /// Stream windows: mapped when they arrive, but for the marker.
+    pub(crate) marker: Option<u32>,
+}
+
+impl Window {
+    /// Only the target.
+    pub(crate) const fn one(target: u32) -> Self {
+        Self {
+            walk: Walk::Pages,
+            next: target,
+            end: target + 1,
+            target,
+            single: true,
+            marker: None,
+        }
+    }
+
+    /// The pages `from..to`.
+    pub(crate) const fn pages(target: u32, from: u32, to: u32) -> Self {
+        Self {
+            walk: Walk::Pages,
+            next: from,
+            end: to,
+            target,
+            single: to - from <= 1,
+            marker: None,
+        }
+    }
+
+    /// The owners of the pool slots `from..to`.
+    pub(crate) const fn slots(target: u32, from: u32, to: u32) -> Self {
+        Self {
+            walk: Walk::Slots,
+            next: from,
+            end: to,
+            target,
+            single: to - from <= 1,
+            marker: None,
+        }
+    }
+
+    pub(crate) const fn drains(&self) -> bool {
+        !self.single
+    }
+
+    pub(crate) const fn target(&self) -> u32 {
+        self.target
+    }
+
+    /// Leave the target out: it is there already.
+    pub(crate) fn without_target(&mut self, target: u32) {
+        if self.single {
+            self.next = self.end;
+        }
+        self.target = target;
+    }
+}
+
+/// The size of the next window (facts section 6.1): twice what was hit, rounded up to a power of two, at most `max`, and
+/// at least half of the window before.
+pub(crate) fn window_size(previous: Option<u32>, this: u32, hits: u32, max: u32, last: u32) -> u32 {
+    let mut n = hits + 2;
+    if n == 2 {
+        let adjacent = previous.is_some_and(|q| q.abs_diff(this) == 1);
+        n = if adjacent { 2 } else { 1 };
+    } else {
+        n = n.max(4).next_power_of_two();
+    }
+    n.min(max).max(last / 2)
+}
+
+impl Core {
+    /// The mode in force: VMA readahead is off while any rotational device is on.
+    fn readahead_mode(&self) -> Readahead {
+        match self.cfg.readahead {
+            Readahead::Vma if self.swap.rotational > 0 => Readahead::Cluster,
+            mode @ (Readahead::Off
+            | Readahead::Cluster
+            | Readahead::ClusterFixed
+            | Readahead::VmaRfc
+            | Readahead::Vma
+            | Readahead::Stream) => mode,
+        }
+    }
+
+    /// The window of a fault on a swapped page. Updates the state of its mode.
+    pub(crate) fn readahead_window(&mut self, p: u32) -> Window {
+        let slot = self.pages.slot(p).expect("I4: a swapped page has a slot");
+        let Some(at) = self.regions.find(p) else {
+            return Window::one(p);
+        };
+        if self.swap.spec_of(slot).synchronous {
+            return Window::one(p);
+        }
+        match self.readahead_mode() {
+            Readahead::Off => Window::one(p),
+            Readahead::Cluster => self.cluster_window(p, slot, false),
+            Readahead::ClusterFixed => self.cluster_window(p, slot, true),
+            Readahead::VmaRfc => self.rfc_window(at, p),
+            Readahead::Vma => self.vma_window(at, p),
+            Readahead::Stream => self.stream_window(at, p),
+        }
+    }
+
+    /// A fault found its page in the swap cache (or on its way there): what the statistics learn.
+    pub(crate) fn swap_cache_hit(&mut self, p: u32) {
+        let hit = self.pages.take(p, READAHEAD);
+        if hit {
+            self.count(Counter::swap_ra_hit, 1);
+        }
+        let Some(at) = self.regions.find(p) else {
+            return;
+        };
+        match self.readahead_mode() {
+            Readahead::Off | Readahead::ClusterFixed => {}
+            Readahead::Cluster => {
+                if hit {
+                    self.cluster_ra.hit();
+                }
+            }
+            Readahead::VmaRfc => {}
+            Readahead::Vma => self.regions.get_mut(at).ra.vma.found(p, hit),
+            Readahead::Stream => self.stream_hit(at, p, hit),
+        }
+    }
+
+    /// The next page of the window that may need a read, without taking it.
+    pub(crate) fn window_peek(&mut self, window: &mut Window) -> Option<u32> {
+        let mut ahead = window.clone();
+        let page = self.window_next(&mut ahead)?;
+        // Pass over what needs nothing, so that the walk makes progress.
+        let mut behind = window.clone();
+        loop {
+            let before = behind.clone();
+            if self.window_next(&mut behind) == Some(page) {
+                *window = before;
+                return Some(page);
+            }
+        }
+    }
+
+    /// The next page of the window that is only in its slot.
+    pub(crate) fn window_next(&mut self, window: &mut Window) -> Option<u32> {
+        if let Walk::Rfc { .. } = window.walk {
+            return self.rfc_next(window);
+        }
+        while window.next < window.end {
+            let at = window.next;
+            window.next += 1;
+            let page = match window.walk {
+                Walk::Pages => Some(at),
+                Walk::Slots => self.swap.owner(at),
+                Walk::Rfc { .. } => None,
+            };
+            if let Some(page) = page {
+                if self.pages.state(page) == PageState::Swapped && self.regions.find(page).is_some()
+                {
+                    return Some(page);
+                }
+            }
+        }
+        None
+    }
+
+    /// A page that was read has arrived.
+    pub(crate) fn read_arrived(&mut self, p: u32, out: &mut crate::effect::Effects) {
+        if self.pages.word(p) & (FRAME | DISCARD) == FRAME {
+            self.stream_arrived(p, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::window_size;
+
+    #[test]
+    fn windows_grow_with_hits_and_fall_by_halves() {
+        assert_eq!(
+            window_size(None, 0, 4, 8, 0),
+            8,
+            "the first window of a region"
+        );
+        assert_eq!(window_size(Some(7), 100, 0, 8, 8), 4);
+        assert_eq!(window_size(Some(7), 100, 0, 8, 4), 2);
+        assert_eq!(window_size(Some(7), 100, 0, 8, 2), 1);
+        assert_eq!(window_size(Some(99), 100, 0, 8, 1), 2, "adjacent");
+        assert_eq!(window_size(Some(1), 9, 2, 8, 4), 4);
+        assert_eq!(window_size(Some(1), 9, 3, 8, 4), 8);
+        assert_eq!(
+            window_size(Some(1), 9, 0, 2, 32),
+            16,
+            "page-cluster was lowered"
+        );
+    }
+}

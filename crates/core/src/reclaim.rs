@@ -1,0 +1,496 @@
+//! Reclaim runs: which lists are scanned, how far, and when it is enough.
+//!
+//! A run goes through priorities 12..0; at priority p every list is asked for its size >> p (times the balance). It is a
+//! state machine that can stop after any page, because the effect buffer is full (I1) or because it waits for a write, and
+//! goes on later. What happens to one page is in `shrink`.
+
+use crate::balance::ScanFacts;
+use crate::config::MemoryMode;
+use crate::effect::Effects;
+use crate::lru::{AA, AF, IA, IF};
+use crate::policy::Core;
+use crate::shrink::Look;
+use crate::vmstat::Counter;
+
+/// Priority at which a run starts.
+pub(crate) const DEF_PRIORITY: u32 = 12;
+/// Pages a direct run is to reclaim.
+pub(crate) const SWAP_CLUSTER_MAX: u32 = 32;
+/// Fruitless runs after which kswapd sleeps, or a fault is out of memory.
+pub(crate) const MAX_RECLAIM_RETRIES: u32 = 16;
+/// Pages looked at in one event; then the run goes on in the next (I1).
+const LOOKS_MAX: u32 = 1 << 15;
+
+/// On whose behalf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunKind {
+    Kswapd,
+    Direct,
+    Memcg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// kswapd: is there still need; both: targets of this priority.
+    Pass,
+    /// Start of a round over the lists.
+    Round,
+    /// The next list of the round.
+    Lists,
+    /// In a batch of the list.
+    Batch,
+    /// The extra look at active anonymous pages after the loop.
+    Aging,
+    /// kswapd: aging before the pass.
+    AgingFirst,
+    /// What the pass brought.
+    PassEnd,
+    Done,
+}
+
+/// A batch: pages of one list looked at together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) left: u32,
+    pub(crate) scanned: u32,
+    pub(crate) freed: u32,
+    pub(crate) pageout: u32,
+    pub(crate) activated: u32,
+    pub(crate) rotated: u32,
+    pub(crate) referenced: u32,
+}
+
+/// A run of reclaim.
+#[derive(Clone, Debug)]
+pub(crate) struct ReclaimRun {
+    pub(crate) kind: RunKind,
+    stage: Stage,
+    priority: u32,
+    nr_to_reclaim: u32,
+    pub(crate) nr_reclaimed: u32,
+    /// Looked at in this pass, and freed in this pass.
+    pass_scanned: u32,
+    pass_reclaimed: u32,
+    nr: [u32; 4],
+    target: [u32; 4],
+    list: usize,
+    pub(crate) batch: Batch,
+    may_deactivate: [bool; 2],
+    force_deactivate: bool,
+    skipped_deactivate: bool,
+    full_walk: bool,
+    /// S4: the one pass at priority 0.
+    last_pass: bool,
+}
+
+/// Why a run stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunEnd {
+    Done,
+    /// Out of room for effects, or of turns: goes on at the deadline.
+    Yield,
+    /// For the write of this page.
+    WaitPage(u32),
+    /// For some write to end: enough are under way.
+    WaitIo,
+}
+
+impl ReclaimRun {
+    pub(crate) const fn new(kind: RunKind, nr_to_reclaim: u32) -> Self {
+        Self {
+            kind,
+            stage: Stage::Pass,
+            priority: DEF_PRIORITY,
+            nr_to_reclaim,
+            nr_reclaimed: 0,
+            pass_scanned: 0,
+            pass_reclaimed: 0,
+            nr: [0; 4],
+            target: [0; 4],
+            list: 0,
+            batch: Batch {
+                left: 0,
+                scanned: 0,
+                freed: 0,
+                pageout: 0,
+                activated: 0,
+                rotated: 0,
+                referenced: 0,
+            },
+            may_deactivate: [false; 2],
+            force_deactivate: false,
+            skipped_deactivate: false,
+            full_walk: false,
+            last_pass: false,
+        }
+    }
+
+    /// The current batch freed a page (or is sure to).
+    pub(crate) const fn note_freed(&mut self) {
+        self.batch.freed += 1;
+    }
+}
+
+/// The background reclaimer.
+#[derive(Debug)]
+pub(crate) struct Kswapd {
+    run: Option<ReclaimRun>,
+    waits_io: bool,
+    failures: u32,
+}
+
+impl Kswapd {
+    pub(crate) const fn new() -> Self {
+        Self {
+            run: None,
+            waits_io: false,
+            failures: 0,
+        }
+    }
+
+    pub(crate) const fn is_runnable(&self) -> bool {
+        self.run.is_some() && !self.waits_io
+    }
+
+    pub(crate) const fn io_done(&mut self) {
+        self.waits_io = false;
+    }
+
+    pub(crate) const fn progress(&mut self) {
+        self.failures = 0;
+    }
+}
+
+impl Core {
+    /// Free frames are at the low watermark: wake kswapd.
+    pub(crate) fn wake_kswapd(&mut self) {
+        if self.is_memcg()
+            || self.kswapd.run.is_some()
+            || self.kswapd.failures >= MAX_RECLAIM_RETRIES
+        {
+            return;
+        }
+        if self.is_balanced() {
+            return;
+        }
+        self.count(Counter::pageoutrun, 1);
+        let goal = self.mem.high.max(SWAP_CLUSTER_MAX);
+        self.kswapd.run = Some(ReclaimRun::new(RunKind::Kswapd, goal));
+        self.kswapd.waits_io = false;
+    }
+
+    /// Enough frames are free, or on their way to it.
+    fn is_balanced(&self) -> bool {
+        self.mem.charged <= self.mem.budget && self.mem.free() >= self.mem.high
+    }
+
+    /// Let kswapd go on.
+    pub(crate) fn run_kswapd(&mut self, out: &mut Effects) {
+        if !self.kswapd.is_runnable() || self.control.hold {
+            return;
+        }
+        let Some(mut run) = self.kswapd.run.take() else {
+            return;
+        };
+        match self.reclaim(&mut run, out) {
+            RunEnd::Done => {
+                if run.nr_reclaimed == 0 {
+                    self.kswapd.failures += 1;
+                } else {
+                    self.kswapd.failures = 0;
+                }
+            }
+            RunEnd::Yield => self.kswapd.run = Some(run),
+            RunEnd::WaitPage(_) | RunEnd::WaitIo => {
+                self.kswapd.run = Some(run);
+                self.kswapd.waits_io = self.pending > 0 || self.io.live() > 0;
+            }
+        }
+    }
+
+    /// Let a run go on until it is done or has to stop.
+    pub(crate) fn reclaim(&mut self, run: &mut ReclaimRun, out: &mut Effects) -> RunEnd {
+        let mut looks = 0;
+        loop {
+            match run.stage {
+                Stage::Pass => {
+                    if run.kind == RunKind::Kswapd {
+                        if self.is_balanced() {
+                            run.stage = Stage::Done;
+                            continue;
+                        }
+                        // What is being written is as good as free: more would only be written for nothing.
+                        if self.pending > 0 && self.mem.free() + self.pending >= self.mem.high {
+                            return RunEnd::WaitIo;
+                        }
+                        if self.inactive_is_low(0) && self.swap.total > 0 {
+                            run.batch = Batch {
+                                left: SWAP_CLUSTER_MAX,
+                                ..Batch::default()
+                            };
+                            run.list = AA;
+                            run.stage = Stage::AgingFirst;
+                            continue;
+                        }
+                    }
+                    self.prepare_pass(run);
+                }
+                Stage::Round => {
+                    run.list = 0;
+                    let any = run.nr[IA] > 0 || run.nr[IF] > 0 || run.nr[AF] > 0;
+                    run.stage = if any { Stage::Lists } else { Stage::Aging };
+                    if !any {
+                        self.begin_aging(run);
+                    }
+                }
+                Stage::Lists => self.next_list(run),
+                Stage::Batch | Stage::AgingFirst | Stage::Aging => {
+                    if let Some(stop) = self.run_batch(run, &mut looks, out) {
+                        return stop;
+                    }
+                    self.end_batch(run);
+                }
+                Stage::PassEnd => self.end_pass(run),
+                Stage::Done => {
+                    self.ws_snapshot = self.ws_activate;
+                    if run.nr_reclaimed > 0 {
+                        self.kswapd.progress();
+                    }
+                    return RunEnd::Done;
+                }
+            }
+        }
+    }
+
+    /// Decide what this priority asks for.
+    fn prepare_pass(&mut self, run: &mut ReclaimRun) {
+        for kind in 0..2 {
+            run.may_deactivate[kind] = run.force_deactivate
+                || self.ws_activate[kind] != self.ws_snapshot[kind]
+                || self.inactive_is_low(kind);
+        }
+        let sizes = self.policy_sizes();
+        let cache_trim = (sizes[IF] >> run.priority) != 0 && !run.may_deactivate[1];
+        let memcg = run.kind == RunKind::Memcg;
+        let file_is_tiny = !memcg
+            && sizes[IF] + sizes[AF] + self.mem.free() <= self.mem.high
+            && !run.may_deactivate[0]
+            && (sizes[IA] >> run.priority) != 0;
+        run.nr = self.scan_targets(ScanFacts {
+            priority: run.priority,
+            memcg,
+            file_is_tiny,
+            cache_trim,
+        });
+        run.target = run.nr;
+        run.pass_scanned = 0;
+        run.pass_reclaimed = 0;
+        run.stage = Stage::Round;
+    }
+
+    fn next_list(&mut self, run: &mut ReclaimRun) {
+        while run.list < 4 {
+            let list = run.list;
+            if run.nr[list] > 0 {
+                let k = run.nr[list].min(self.cfg.reclaim_batch);
+                run.nr[list] -= k;
+                if list % 2 == 1 && !run.may_deactivate[list / 2] {
+                    run.skipped_deactivate = true;
+                } else {
+                    self.begin_batch(run, k);
+                    run.stage = Stage::Batch;
+                    return;
+                }
+            }
+            run.list += 1;
+        }
+        self.end_round(run);
+    }
+
+    fn begin_batch(&mut self, run: &mut ReclaimRun, k: u32) {
+        let rotated = self.lru.drain(&mut self.pages);
+        self.count(Counter::pgrotated, rotated);
+        run.batch = Batch {
+            left: k.min(self.lru.len(run.list)),
+            ..Batch::default()
+        };
+    }
+
+    /// Goal met? Then scan the larger side down to the share that the smaller one has reached, and stop.
+    fn end_round(&mut self, run: &mut ReclaimRun) {
+        run.stage = Stage::Round;
+        let proportional = run.kind == RunKind::Direct && run.priority == DEF_PRIORITY;
+        if run.pass_reclaimed < run.nr_to_reclaim || proportional {
+            return;
+        }
+        let file = run.nr[IF] + run.nr[AF];
+        let anon = run.nr[IA] + run.nr[AA];
+        if file == 0 || anon == 0 {
+            run.nr = [0; 4];
+            return;
+        }
+        let (less, more) = if file > anon { (0, 1) } else { (1, 0) };
+        let left = u64::from(run.nr[less * 2] + run.nr[less * 2 + 1]);
+        let sum = u64::from(run.target[less * 2] + run.target[less * 2 + 1]) + 1;
+        let percentage = left * 100 / sum;
+        run.nr[less * 2] = 0;
+        run.nr[less * 2 + 1] = 0;
+        for list in [more * 2, more * 2 + 1] {
+            let done = run.target[list] - run.nr[list];
+            let share = u64::from(run.target[list]) * (100 - percentage) / 100;
+            run.nr[list] = u32::try_from(share)
+                .expect("a share of a u32")
+                .saturating_sub(done);
+        }
+    }
+
+    /// One look at the active anonymous pages after the loop, if their inactive list is short.
+    fn begin_aging(&mut self, run: &mut ReclaimRun) {
+        if self.swap.total > 0 && self.inactive_is_low(0) {
+            run.list = AA;
+            self.begin_batch(run, SWAP_CLUSTER_MAX);
+        } else {
+            run.batch = Batch::default();
+            run.stage = Stage::PassEnd;
+        }
+    }
+
+    /// Look at the pages of the batch. Returns why it has to stop in between.
+    fn run_batch(
+        &mut self,
+        run: &mut ReclaimRun,
+        looks: &mut u32,
+        out: &mut Effects,
+    ) -> Option<RunEnd> {
+        while run.batch.left > 0 {
+            // One look can bring an unmap, a write and a drop.
+            if out.room() < 4 || *looks >= LOOKS_MAX {
+                return Some(RunEnd::Yield);
+            }
+            let p = self.lru.tail(run.list);
+            if p == crate::page::NIL {
+                run.batch.left = 0;
+                break;
+            }
+            *looks += 1;
+            if run.list % 2 == 1 {
+                run.batch.left -= 1;
+                run.batch.scanned += 1;
+                self.shrink_active(run, p);
+                continue;
+            }
+            match self.shrink_inactive(run, p, out) {
+                Look::Wait => return Some(RunEnd::WaitPage(p)),
+                Look::NoIo => return Some(RunEnd::WaitIo),
+                Look::Next => {
+                    run.batch.left -= 1;
+                    run.batch.scanned += 1;
+                }
+            }
+        }
+        None
+    }
+
+    fn end_batch(&mut self, run: &mut ReclaimRun) {
+        let batch = run.batch;
+        let kind = run.list / 2;
+        if run.list % 2 == 1 {
+            if self.is_memcg() {
+                // The kernel's pgrefill in /proc/vmstat counts global reclaim only.
+            } else {
+                self.count(Counter::pgrefill, batch.scanned);
+            }
+            self.note_cost(kind, 0, batch.rotated);
+            self.note_scanned(kind, batch.scanned, batch.referenced);
+        } else {
+            self.age += u64::from(batch.activated);
+            self.note_cost(
+                kind,
+                batch.pageout,
+                batch.scanned - batch.freed.min(batch.scanned),
+            );
+            self.note_scanned(kind, batch.scanned, batch.activated);
+            self.count(
+                [Counter::pgscan_anon, Counter::pgscan_file][kind],
+                batch.scanned,
+            );
+            match run.kind {
+                RunKind::Kswapd => {
+                    self.count(Counter::pgscan_kswapd, batch.scanned);
+                    self.count(Counter::pgsteal_kswapd, batch.freed);
+                }
+                RunKind::Direct => {
+                    self.count(Counter::pgscan_direct, batch.scanned);
+                    self.count(Counter::pgsteal_direct, batch.freed);
+                }
+                RunKind::Memcg => {}
+            }
+            run.pass_scanned += batch.scanned;
+            run.pass_reclaimed += batch.freed;
+        }
+        match run.stage {
+            Stage::AgingFirst => self.prepare_pass(run),
+            Stage::Aging => run.stage = Stage::PassEnd,
+            Stage::Batch => {
+                run.list += 1;
+                run.stage = Stage::Lists;
+            }
+            Stage::Pass | Stage::Round | Stage::Lists | Stage::PassEnd | Stage::Done => {
+                unreachable!("no batch here")
+            }
+        }
+        run.batch = Batch::default();
+    }
+
+    fn end_pass(&mut self, run: &mut ReclaimRun) {
+        run.nr_reclaimed += run.pass_reclaimed;
+        run.stage = Stage::Pass;
+        if run.kind == RunKind::Kswapd {
+            let enough = run.pass_scanned >= run.nr_to_reclaim;
+            if !enough || run.pass_reclaimed == 0 {
+                run.priority -= 1;
+            }
+            if run.priority < 1 {
+                run.stage = Stage::Done;
+            }
+            return;
+        }
+        let floor = if run.last_pass {
+            0
+        } else {
+            self.cfg.min_scan_priority
+        };
+        if run.nr_reclaimed >= run.nr_to_reclaim || run.priority <= floor {
+            run.stage = self.end_priorities(run);
+        } else {
+            run.priority -= 1;
+        }
+    }
+
+    /// After the last priority: done, or once more from the start for one of the reasons the kernel knows.
+    fn end_priorities(&mut self, run: &mut ReclaimRun) -> Stage {
+        self.ws_snapshot = self.ws_activate;
+        if run.nr_reclaimed > 0 {
+            return Stage::Done;
+        }
+        let memcg = matches!(self.cfg.memory, MemoryMode::Memcg { .. });
+        if memcg && self.cfg.full_walk_retry && !run.full_walk {
+            run.full_walk = true;
+        } else if run.skipped_deactivate {
+            run.skipped_deactivate = false;
+            run.force_deactivate = true;
+        } else if self.cfg.min_scan_priority > 0 && !run.last_pass && self.pending == 0 {
+            // S4: priority 0 only when the alternative is out of memory.
+            run.last_pass = true;
+            run.priority = 0;
+            return Stage::Pass;
+        } else {
+            return Stage::Done;
+        }
+        if run.kind == RunKind::Direct {
+            self.count(Counter::allocstall, 1);
+        }
+        run.priority = DEF_PRIORITY;
+        Stage::Pass
+    }
+}

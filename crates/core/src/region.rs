@@ -1,0 +1,139 @@
+//! Regions: sorted ranges of pages, each with its readahead state.
+
+use crate::readahead::RegionRa;
+use crate::types::{PageRange, RegionId};
+use alloc::vec::Vec;
+
+/// A region (the kernel: a VMA).
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    pub(crate) id: RegionId,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    pub(crate) ra: RegionRa,
+}
+
+impl Region {
+    pub(crate) const fn range(&self) -> PageRange {
+        PageRange::new(crate::types::PageIdx(self.start), self.end - self.start)
+    }
+}
+
+/// All regions, ascending.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    list: Vec<Region>,
+    last: usize,
+}
+
+/// Room kept for splits, so that only `RegionAdded` allocates.
+const SPARE: usize = 1024;
+
+impl Regions {
+    pub(crate) fn new() -> Self {
+        Self {
+            list: Vec::with_capacity(SPARE),
+            last: 0,
+        }
+    }
+
+    /// Index of the region of a page.
+    pub(crate) fn find(&mut self, page: u32) -> Option<usize> {
+        if let Some(region) = self.list.get(self.last) {
+            if page >= region.start && page < region.end {
+                return Some(self.last);
+            }
+        }
+        let at = self.list.partition_point(|r| r.end <= page);
+        if self.list.get(at)?.start <= page {
+            self.last = at;
+            return Some(at);
+        }
+        None
+    }
+
+    pub(crate) fn get(&self, at: usize) -> &Region {
+        &self.list[at]
+    }
+
+    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Region {
+        &mut self.list[at]
+    }
+
+    pub(crate) fn by_id(&self, id: RegionId) -> Option<usize> {
+        self.list.iter().position(|r| r.id == id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Add a region. False if it is empty, its name is in use or it overlaps another.
+    pub(crate) fn add(&mut self, id: RegionId, range: PageRange) -> bool {
+        let (start, Some(end)) = (range.first.0, range.first.0.checked_add(range.len)) else {
+            return false;
+        };
+        if start == end || self.by_id(id).is_some() {
+            return false;
+        }
+        let at = self.list.partition_point(|r| r.end <= start);
+        if self.list.get(at).is_some_and(|r| r.start < end) {
+            return false;
+        }
+        if self.list.capacity() < self.list.len() + SPARE {
+            self.list.reserve(SPARE * 2);
+        }
+        self.list.insert(
+            at,
+            Region {
+                id,
+                start,
+                end,
+                ra: RegionRa::new(),
+            },
+        );
+        true
+    }
+
+    pub(crate) fn remove(&mut self, at: usize) -> Region {
+        self.last = 0;
+        self.list.remove(at)
+    }
+
+    /// Split at `page`. False if that makes no two parts.
+    pub(crate) fn split(&mut self, id: RegionId, page: u32, upper: RegionId) -> bool {
+        let Some(at) = self.by_id(id) else {
+            return false;
+        };
+        let (start, end) = (self.list[at].start, self.list[at].end);
+        if page <= start || page >= end || self.by_id(upper).is_some() {
+            return false;
+        }
+        let ra = self.list[at].ra.clone();
+        self.list[at].end = page;
+        self.list.insert(
+            at + 1,
+            Region {
+                id: upper,
+                start: page,
+                end,
+                ra,
+            },
+        );
+        self.last = 0;
+        true
+    }
+
+    /// Change the bounds. False if they overlap a neighbour.
+    pub(crate) fn resize(&mut self, at: usize, start: u32, end: u32) -> bool {
+        let below = at == 0 || self.list[at - 1].end <= start;
+        let above = self.list.get(at + 1).is_none_or(|r| r.start >= end);
+        if !below || !above || start >= end {
+            return false;
+        }
+        self.last = 0;
+        self.list[at].start = start;
+        self.list[at].end = end;
+        true
+    }
+}

@@ -1,0 +1,50 @@
+//! Paging under a budget, with both kinds of hosts: the right content at every access, an audit after every event.
+
+mod common;
+
+use common::World;
+use pagetide_core::HostKind;
+
+const KINDS: [HostKind; 2] = [HostKind::Exact, HostKind::Blind];
+
+#[test]
+fn four_times_the_budget_is_paged_with_every_profile() {
+    for kind in KINDS {
+        for profile in pagetide_core::config::PROFILES {
+            let mut world = World::simple(profile, kind, 256, 64, 600);
+            for _ in 0..3 {
+                (0..256).for_each(|p| world.write(p));
+                (0..256).for_each(|p| world.read(p));
+                (0..256).rev().for_each(|p| world.read(p));
+            }
+            world.settle();
+            assert!(world.core.charged() <= 64);
+            assert!(
+                world.count("pswpin") > 256,
+                "{profile} on {kind:?} reads {}",
+                world.count("pswpin")
+            );
+        }
+    }
+}
+
+#[test]
+fn random_accesses_find_what_was_written() {
+    for kind in KINDS {
+        for profile in ["linux-6.18", "pagetide"] {
+            let mut world = World::simple(profile, kind, 200, 40, 400);
+            let mut x = 88_172_645_463_325_252_u64;
+            for _ in 0..4000 {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                let p = u32::try_from(x % 200).expect("small");
+                if x & 1 << 40 == 0 {
+                    world.read(p)
+                } else {
+                    world.write(p)
+                }
+            }
+        }
+    }
+}
