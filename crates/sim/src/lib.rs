@@ -26,4 +26,6 @@ pub mod run;
 pub mod replay;
 pub mod reproduce;
 pub mod swarm;
+pub mod lru;
+pub mod bench;
 pub mod cli;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::rc::Rc;
 
-use pagetide_core::{Config, HostKind, MemoryMode};
 use pagetide_core::types::{Nanos, PageIdx, PageRange};
+use pagetide_core::{Config, HostKind, MemoryMode};
 use pagetide_trace::dense::DenseTrace;
 use serde_json::{Value, json};
 

@@ -199,7 +199,8 @@ fn left_out(source: &Value, joined: &[String]) -> Vec<LeftOut> {
         let Some(reason) = left_out::reason(&leaf) else { continue };
         // The columns of one row are one row.
         let row = leaf.rsplit_once('/').filter(|(_, last)| last.parse::<u32>().is_ok());
-        let path = row.filter(|_| !leaf.contains("_us/") && !leaf.contains("histogram")).map_or(leaf.clone(), |r| r.0.into());
+        let path =
+            row.filter(|_| !leaf.contains("_us/") && !leaf.contains("histogram")).map_or(leaf.clone(), |r| r.0.into());
         if out.last().is_none_or(|last| last.path != path) {
             out.push(LeftOut { path, reason });
         }
@@ -285,7 +286,8 @@ impl Reproduction {
                 );
                 table = name;
             }
-            let (source, sim) = row.ratios().map_or(("-".into(), "-".into()), |(a, b)| (format!("{a:.2}"), format!("{b:.2}")));
+            let (source, sim) =
+                row.ratios().map_or(("-".into(), "-".into()), |(a, b)| (format!("{a:.2}"), format!("{b:.2}")));
             let way = match row.direction() {
                 None => "",
                 Some(true) => "same",
@@ -298,7 +300,10 @@ impl Reproduction {
             );
         }
         let (changing, same) = self.directions();
-        let _ = writeln!(out, "\n{same} of the {changing} rows that change by more than 5 % in the source change the same way here");
+        let _ = writeln!(
+            out,
+            "\n{same} of the {changing} rows that change by more than 5 % in the source change the same way here"
+        );
         if !self.left_out.is_empty() {
             let _ = writeln!(out, "\nleft out:");
             for l in &self.left_out {

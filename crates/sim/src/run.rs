@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use pagetide_core::{Config, HostKind, MemoryMode};
 use pagetide_core::types::Nanos;
+use pagetide_core::{Config, HostKind, MemoryMode};
 use serde_json::{Value, json};
 
 use crate::device::Mechanism;
@@ -75,7 +75,9 @@ pub fn run(workload: &Workload, mut progress: impl FnMut(u64)) -> Result<RunRepo
         until = (until + PROGRESS_STEP_NS).min(workload.duration_ns);
         match world.run(until) {
             RunEnd::TimeUp if until < workload.duration_ns => progress(until / (workload.duration_ns / 10_000).max(1)),
-            end @ (RunEnd::TimeUp | RunEnd::Finished | RunEnd::WrongContent(_) | RunEnd::NoProgress { .. }) => break end,
+            end @ (RunEnd::TimeUp | RunEnd::Finished | RunEnd::WrongContent(_) | RunEnd::NoProgress { .. }) => {
+                break end;
+            }
         }
     };
     Ok(report(workload, &mut world, end))
@@ -110,7 +112,8 @@ pub fn build(workload: &Workload) -> Result<World, WorkloadError> {
         std::iter::repeat_n(t.pages, count as usize)
     });
     let pages_max = World::table_pages(regions);
-    let slots = workload.devices.iter().map(|d| u64::from((d.pages + 1).div_ceil(CLUSTER)) * u64::from(CLUSTER)).sum::<u64>();
+    let slots =
+        workload.devices.iter().map(|d| u64::from((d.pages + 1).div_ceil(CLUSTER)) * u64::from(CLUSTER)).sum::<u64>();
     let slots_max = u32::try_from(slots).ok().filter(|s| *s <= 1 << 30);
     let Some(slots_max) = slots_max else {
         return Err(WorkloadError { line: 1, what: "the devices' sizes sum to more than 4 TiB".to_owned() });

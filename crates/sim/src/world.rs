@@ -470,8 +470,10 @@ impl World {
 
     fn reclaim_work(&self) -> (u64, u64) {
         let vmstat = self.core.vmstat();
-        let scanned = vmstat.get(Counter::pgscan_anon) + vmstat.get(Counter::pgscan_file) + vmstat.get(Counter::pgrefill);
-        let moved = vmstat.get(Counter::pgsteal_anon) + vmstat.get(Counter::pgsteal_file) + vmstat.get(Counter::pswpout);
+        let scanned =
+            vmstat.get(Counter::pgscan_anon) + vmstat.get(Counter::pgscan_file) + vmstat.get(Counter::pgrefill);
+        let moved =
+            vmstat.get(Counter::pgsteal_anon) + vmstat.get(Counter::pgsteal_file) + vmstat.get(Counter::pswpout);
         (scanned, moved)
     }
 
@@ -550,7 +552,15 @@ impl World {
         }
     }
 
-    fn submit(&mut self, now: Nanos, io: IoId, device: DeviceId, slot: SlotIdx, range: PageRange, direction: Direction) {
+    fn submit(
+        &mut self,
+        now: Nanos,
+        io: IoId,
+        device: DeviceId,
+        slot: SlotIdx,
+        range: PageRange,
+        direction: Direction,
+    ) {
         let index = device.0 as usize;
         if direction == Direction::Write {
             for (page, slot) in range.pages().zip(slot.0..) {
@@ -572,7 +582,15 @@ impl World {
         }
     }
 
-    fn new_io(&mut self, now: Nanos, io: IoId, device: usize, slot: u32, range: PageRange, direction: Direction) -> usize {
+    fn new_io(
+        &mut self,
+        now: Nanos,
+        io: IoId,
+        device: usize,
+        slot: u32,
+        range: PageRange,
+        direction: Direction,
+    ) -> usize {
         let fate = self.mischief.fate(now, direction == Direction::Write, range.len, &mut self.rng);
         let entry = Io { io, device, slot, range, direction, submitted_at: now, fate, live: true };
         if let Some(key) = self.free_ios.pop() {
@@ -679,7 +697,9 @@ impl World {
             self.unfinished -= 1;
             match task.state {
                 TaskState::Running => self.leave_cpu(id, now, TaskState::Done),
-                TaskState::New | TaskState::Ready | TaskState::Waiting | TaskState::Done => task.state = TaskState::Done,
+                TaskState::New | TaskState::Ready | TaskState::Waiting | TaskState::Done => {
+                    task.state = TaskState::Done
+                }
             }
         }
         self.oracle.discard(range);

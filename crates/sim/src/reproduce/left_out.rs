@@ -28,8 +28,16 @@ const REASONS: &[(&str, &str)] = &[
 
 /// Parts of the source that say a set-up or repeat what the rows say.
 const NO_RESULTS: &[&str] = &[
-    "/condition/", "/setting/", "change_pct", "/foreground/", "/background/", "/duration_s", "/per_page_delay_us", "/processes",
-    "/virtual_gib", "/derived/",
+    "/condition/",
+    "/setting/",
+    "change_pct",
+    "/foreground/",
+    "/background/",
+    "/duration_s",
+    "/per_page_delay_us",
+    "/processes",
+    "/virtual_gib",
+    "/derived/",
 ];
 
 /// The reason; `None` for numbers that are no results.

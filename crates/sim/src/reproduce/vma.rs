@@ -61,7 +61,8 @@ pub(crate) fn measure(loads: &[Load], readahead: &str, scale: u32) -> Measured {
     let mut config = Config::profile("linux-4.10", HostKind::Exact).expect("a known profile");
     config.set(&format!("readahead={readahead}")).expect("a known readahead");
     // min_free_kbytes of 32 GiB is 22,900.
-    let config = config.memory(MemoryMode::Watermarks, pages_max, memory).slots_max(swap + 1024).min_free(22_900 / 4 / scale);
+    let config =
+        config.memory(MemoryMode::Watermarks, pages_max, memory).slots_max(swap + 1024).min_free(22_900 / 4 / scale);
     let mut world = World::new(config, pages_max, memory, CPUS, Costs::default(), 1);
     let params = preset("nvme").expect("a preset").params.clone();
     world.add_device(&SwapDevice { params, pages: swap, priority: None, rotational: false });
@@ -166,23 +167,22 @@ fn s3(table: &'static str, place: Place, loads: &[Load]) -> Modelled {
         place,
         before: s3_metrics(&measure(loads, "cluster", SCALE)),
         after: s3_metrics(&measure(loads, "vma-rfc", SCALE)),
-        recipe: format!("{table} writers with 24 us per page, profile linux-4.10, readahead cluster against vma-rfc, 32 GiB / {SCALE}, device nvme"),
+        recipe: format!(
+            "{table} writers with 24 us per page, profile linux-4.10, readahead cluster against vma-rfc, 32 GiB / {SCALE}, device nvme"
+        ),
     }
 }
 
 /// S3, sequential.
 pub(super) fn s3_sequential() -> Modelled {
-    let place = Place::Objects {
-        before: "/S3_vma_rfc_2017/sequential/base",
-        after: "/S3_vma_rfc_2017/sequential/optimized",
-    };
+    let place =
+        Place::Objects { before: "/S3_vma_rfc_2017/sequential/base", after: "/S3_vma_rfc_2017/sequential/optimized" };
     s3("sequential", place, &[foreground(Pattern::Sequential, S3_DELAY_NS)])
 }
 
 /// S3, random.
 pub(super) fn s3_random() -> Modelled {
-    let place =
-        Place::Objects { before: "/S3_vma_rfc_2017/random/base", after: "/S3_vma_rfc_2017/random/optimized" };
+    let place = Place::Objects { before: "/S3_vma_rfc_2017/random/base", after: "/S3_vma_rfc_2017/random/optimized" };
     s3("random", place, &[foreground(Pattern::Random, S3_DELAY_NS)])
 }
 
@@ -205,6 +205,8 @@ pub(super) fn s0_combined() -> Modelled {
         },
         before: s0_metrics(&measure(&loads, "cluster", SCALE)),
         after: s0_metrics(&measure(&loads, "vma", SCALE)),
-        recipe: format!("4 sequential and 8 random writers, profile linux-4.10, readahead cluster against vma, 32 GiB / {SCALE}, device nvme"),
+        recipe: format!(
+            "4 sequential and 8 random writers, profile linux-4.10, readahead cluster against vma, 32 GiB / {SCALE}, device nvme"
+        ),
     }
 }
