@@ -2,7 +2,7 @@
 //!
 //! A memcg limit has no watermarks; it is charged in batches, of which the unused rest is the *stock*.
 
-use crate::config::{Config, MemoryMode};
+use crate::config::{Config, MemoryMode, Readahead};
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -33,7 +33,14 @@ impl Budget {
         self.budget = pages;
         self.min = config.min_free.min(pages / 2);
         let share = u64::from(pages) * u64::from(config.watermark_scale) / 10_000;
+        // A stream's next window is to find free frames.
+        let window = if config.readahead == Readahead::Stream {
+            config.readahead_max.min(pages / 16)
+        } else {
+            0
+        };
         let step = (self.min / 4)
+            .max(window)
             .max(u32::try_from(share).expect("at most 30 % of a u32"))
             .min(pages / 4);
         self.low = self.min + step;

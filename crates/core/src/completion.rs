@@ -93,11 +93,11 @@ impl Core {
 
     fn emit_poison(&self, p: u32, out: &mut Effects) {
         for old in out.recent_mut(self.base) {
-            if let Effect::Poison { range } = old {
-                if range.end().0 == p {
-                    range.len += 1;
-                    return;
-                }
+            if let Effect::Poison { range } = old
+                && range.end().0 == p
+            {
+                range.len += 1;
+                return;
             }
         }
         // A fault on it will say so again if there is no room now.
@@ -219,6 +219,7 @@ impl Core {
         if !self.pages.is(p, READAHEAD) || self.pages.is(p, WAITED) {
             self.pages.set(p, YOUNG);
         }
+        self.credit(p);
         if present {
             // What the program has there is the truth, and no slot holds it.
             self.drop_slot(p);

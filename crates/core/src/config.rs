@@ -337,6 +337,8 @@ pub struct Config {
     /// Refault sizes compare with the active file list only (until 5.8).
     pub(crate) refault_active_file: bool,
     pub(crate) slot_order: SlotOrder,
+    /// Slots kept for clean pages are freed once fewer than one slot in so many is free.
+    pub(crate) early_free: u32,
     /// A cost event of zero is skipped (6.18).
     pub(crate) skip_zero_cost: bool,
     /// The walk over all groups that a fruitless memcg reclaim repeats (since 6.12).
@@ -400,6 +402,7 @@ impl Config {
             file_shadows: true,
             refault_active_file: false,
             slot_order: SlotOrder::NonfullFirst,
+            early_free: 2,
             skip_zero_cost: true,
             full_walk_retry: true,
             stat_interval_ns: 0,
@@ -445,6 +448,7 @@ impl Config {
         self.swapoff = SwapoffMode::LookupStats;
         self.watermark_scale = 100;
         self.free_on_write_done = true;
+        self.early_free = 8;
         self.lru_batch = 0;
         self.charge_batch = 0;
     }

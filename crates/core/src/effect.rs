@@ -115,6 +115,31 @@ impl Effect {
         }
     }
 
+    fn range(&self) -> Option<PageRange> {
+        match *self {
+            Self::Read { range, .. }
+            | Self::Write { range, .. }
+            | Self::Map { range, .. }
+            | Self::Unmap { range }
+            | Self::Drop { range }
+            | Self::Poison { range } => Some(range),
+            Self::Wake { .. } | Self::OutOfMemory { .. } => None,
+        }
+    }
+
+    /// The effect is about this page.
+    pub(crate) fn touches(&self, page: u32) -> bool {
+        self.range()
+            .is_some_and(|range| range.contains(PageIdx(page)))
+    }
+
+    fn shares_page(&self, other: &Self) -> bool {
+        let (Some(a), Some(b)) = (self.range(), other.range()) else {
+            return false;
+        };
+        a.first < b.end() && b.first < a.end()
+    }
+
     /// The effect in a few words, for hashing (I8).
     fn words(&self) -> [u64; 5] {
         let pages = |r: PageRange| (u64::from(r.first.0) << 32) | u64::from(r.len);
@@ -268,6 +293,10 @@ impl Effects {
         for old in self.list[low..self.len].iter_mut().rev() {
             if old.absorb(&effect) {
                 return;
+            }
+            if old.shares_page(&effect) {
+                // An exact host maps and unmaps in the order of emission.
+                break;
             }
         }
         self.push(effect);

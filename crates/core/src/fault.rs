@@ -45,10 +45,16 @@ impl Core {
             self.swap_cache_hit(p);
         }
         if self.pages.in_flight(p) {
-            if self.pages.flight(p) == Flight::Mapping && access == Access::Read {
-                self.pages.clear(p, READAHEAD);
+            if self.pages.flight(p) == Flight::Mapping
+                && self.pages.take(p, READAHEAD)
+                && self.pages.is(p, SLOT)
+            {
+                self.count(Counter::swap_ra_hit, 1);
             }
             self.wait_for(p, access, task, out);
+            if self.pages.flight(p) == Flight::Reading && self.pages.take(p, MARKER) {
+                self.marker_touched(p, out);
+            }
             return;
         }
         match self.pages.state(p) {
@@ -131,7 +137,7 @@ impl Core {
             let rotated = self.lru.drain(&mut self.pages);
             self.count(Counter::pgrotated, rotated);
         }
-        if self.pages.is(p, SLOT) && (write || self.swap.is_half_full()) {
+        if self.pages.is(p, SLOT) && (write || self.swap.is_filling()) {
             self.drop_slot(p);
             self.pages.set(p, DIRTY);
         }

@@ -116,7 +116,6 @@ pub(crate) struct Waiters {
     ready_head: u32,
     ready_tail: u32,
     ready_len: u32,
-    waiting: u32,
 }
 
 impl Waiters {
@@ -128,7 +127,6 @@ impl Waiters {
             ready_head: NONE,
             ready_tail: NONE,
             ready_len: 0,
-            waiting: 0,
         }
     }
 
@@ -161,7 +159,6 @@ impl Waiters {
         let Some(at) = self.take_entry(page, task, access) else {
             return false;
         };
-        self.waiting += 1;
         // At the end of the chain, so that those who came first are answered first.
         let bucket = Self::bucket(page);
         let mut last = self.heads[bucket];
@@ -200,7 +197,6 @@ impl Waiters {
                     self.pool[previous as usize].next = next;
                 }
                 self.push_ready(at);
-                self.waiting -= 1;
                 released += 1;
             } else {
                 previous = at;
@@ -237,9 +233,5 @@ impl Waiters {
 
     pub(crate) const fn ready_len(&self) -> u32 {
         self.ready_len
-    }
-
-    pub(crate) const fn waiting(&self) -> u32 {
-        self.waiting
     }
 }

@@ -4,7 +4,7 @@
 //! that needs nothing but an entry in the page table never becomes a job.
 
 use crate::effect::{Effect, Effects};
-use crate::page::{ACTIVE, DIRTY, FRAME, Flight, MAPPED, READAHEAD, WRITABLE, YOUNG};
+use crate::page::{ACTIVE, DIRTY, FRAME, Flight, MAPPED, MARKER, READAHEAD, WRITABLE, YOUNG};
 use crate::policy::Core;
 use crate::readahead::Window;
 use crate::reclaim::{MAX_RECLAIM_RETRIES, ReclaimRun, RunEnd, RunKind, SWAP_CLUSTER_MAX};
@@ -441,6 +441,9 @@ impl Core {
             return None;
         }
         self.read_page(page, target, out);
+        if job.window.marker == Some(page) {
+            self.pages.set(page, MARKER);
+        }
         None
     }
 
@@ -456,7 +459,6 @@ impl Core {
             job.window = Window::one(job.page);
             return None;
         }
-        self.after_window(job.page, &job.window, out);
         self.fault(job.page, job.access, job.task, false, out);
         Some(Step::Done)
     }
@@ -497,6 +499,9 @@ impl Core {
         let slot = self.pages.slot(p).expect("I4: a swapped page has a slot");
         let (device, place) = self.swap.locate(slot);
         for old in out.recent_mut(self.base) {
+            if old.touches(p) {
+                break;
+            }
             if let Effect::Read {
                 io,
                 device: d,

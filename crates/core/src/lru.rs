@@ -64,15 +64,6 @@ impl Lru {
         self.lists[list].tail
     }
 
-    pub(crate) const fn head(&self, list: usize) -> u32 {
-        self.lists[list].head
-    }
-
-    /// Pages in the batch, on no list yet.
-    pub(crate) const fn pending(&self) -> usize {
-        self.add_len
-    }
-
     /// Inactive anon, active anon, inactive file, active file.
     pub(crate) const fn sizes(&self) -> [u32; 4] {
         [

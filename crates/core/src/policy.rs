@@ -82,7 +82,7 @@ impl Core {
             pages: PageTable::new(config.pages_max),
             lru: Lru::new(lru_batch),
             regions: Regions::new(),
-            swap: Swap::new(config.slots_max, config.slot_order),
+            swap: Swap::new(config.slots_max, config.slot_order, config.early_free),
             mem: Budget::new(&config),
             io: IoTable::new(),
             waiters: Waiters::new(),

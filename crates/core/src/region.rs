@@ -13,12 +13,6 @@ pub(crate) struct Region {
     pub(crate) ra: RegionRa,
 }
 
-impl Region {
-    pub(crate) const fn range(&self) -> PageRange {
-        PageRange::new(crate::types::PageIdx(self.start), self.end - self.start)
-    }
-}
-
 /// All regions, ascending.
 #[derive(Debug)]
 pub(crate) struct Regions {
@@ -39,10 +33,12 @@ impl Regions {
 
     /// Index of the region of a page.
     pub(crate) fn find(&mut self, page: u32) -> Option<usize> {
-        if let Some(region) = self.list.get(self.last) {
-            if page >= region.start && page < region.end {
-                return Some(self.last);
-            }
+        if self
+            .list
+            .get(self.last)
+            .is_some_and(|r| page >= r.start && page < r.end)
+        {
+            return Some(self.last);
         }
         let at = self.list.partition_point(|r| r.end <= page);
         if self.list.get(at)?.start <= page {

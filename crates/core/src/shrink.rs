@@ -92,7 +92,7 @@ impl Core {
     }
 
     fn activate(&mut self, run: &mut ReclaimRun, p: u32) {
-        if self.swap.is_half_full()
+        if self.swap.is_filling()
             && !self.pages.in_flight(p)
             && self.pages.slot(p).is_some()
             && self.pages.is(p, MAPPED)
@@ -225,10 +225,11 @@ impl Core {
 
     /// Write a cold page out, or drop it if its slot still holds its bytes. It is unmapped first (exact hosts).
     pub(crate) fn pageout(&mut self, p: u32, out: &mut Effects) -> Pageout {
-        if let Some(slot) = self.pages.slot(p) {
-            if self.pages.is(p, DIRTY) && self.swap.is_read_only(slot) {
-                self.drop_slot(p);
-            }
+        if let Some(slot) = self.pages.slot(p)
+            && self.pages.is(p, DIRTY)
+            && self.swap.is_read_only(slot)
+        {
+            self.drop_slot(p);
         }
         if self.pages.is(p, DIRTY) && self.io.is_full() {
             return Pageout::NoIo;
@@ -298,6 +299,10 @@ impl Core {
         self.count(Counter::nr_vmscan_write, 1);
         let base = self.base;
         for old in out.recent_mut(base) {
+            if old.touches(p) {
+                // Not before the unmap: hosts that execute in order rely on it.
+                break;
+            }
             if let Effect::Write {
                 io,
                 device: d,

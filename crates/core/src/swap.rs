@@ -82,6 +82,8 @@ pub(crate) struct Swap {
     next: u32,
     turn_left: u32,
     slot_order: SlotOrder,
+    /// Slots are freed early once fewer than one in so many is free.
+    early_free: u32,
     auto_priority: i32,
     pub(crate) rotational: u32,
     /// Slots of open devices, and how many of them are in use.
@@ -96,7 +98,7 @@ pub(crate) struct Found {
 }
 
 impl Swap {
-    pub(crate) fn new(slots_max: u32, slot_order: SlotOrder) -> Self {
+    pub(crate) fn new(slots_max: u32, slot_order: SlotOrder, early_free: u32) -> Self {
         let clusters = slots_max.div_ceil(CLUSTER);
         let slots = (clusters * CLUSTER) as usize;
         Self {
@@ -113,6 +115,7 @@ impl Swap {
             next: 0,
             turn_left: 0,
             slot_order,
+            early_free,
             auto_priority: -1,
             rotational: 0,
             total: 0,
@@ -171,9 +174,9 @@ impl Swap {
         self.total - self.used
     }
 
-    /// More than half of all slots are in use: slots are freed early.
-    pub(crate) const fn is_half_full(&self) -> bool {
-        self.free() as u64 * 2 < self.total as u64
+    /// So many slots are in use (the kernel: more than half) that those only kept for clean pages are freed early.
+    pub(crate) const fn is_filling(&self) -> bool {
+        self.free() as u64 * (self.early_free as u64) < self.total as u64
     }
 
     pub(crate) fn add_device(&mut self, id: DeviceId, spec: DeviceSpec) -> bool {
@@ -466,11 +469,12 @@ impl Swap {
             .copied()
             .chain((0..32u8).filter(|d| !known.contains(d)));
         for d in all {
-            if let Some(device) = &self.devices[d as usize] {
-                if !device.closed && !device.spec.inherited {
-                    order[len] = (device.priority, d);
-                    len += 1;
-                }
+            if let Some(device) = &self.devices[d as usize]
+                && !device.closed
+                && !device.spec.inherited
+            {
+                order[len] = (device.priority, d);
+                len += 1;
             }
         }
         order[..len].sort_by_key(|&(priority, _)| core::cmp::Reverse(priority));
@@ -482,12 +486,13 @@ impl Swap {
 
     /// Take the next slot for a page. `may_rob(owner)` tells whether the owner of a used slot can do without it.
     pub(crate) fn allocate(&mut self, page: u32, may_rob: impl Fn(u32) -> bool) -> Option<Found> {
-        let rob = self.is_half_full();
-        if self.current != NIL && (self.slot_order == SlotOrder::NonfullFirst || self.turn_left > 0)
+        let rob = self.is_filling();
+        let stays = self.slot_order == SlotOrder::NonfullFirst || self.turn_left > 0;
+        if self.current != NIL
+            && stays
+            && let Some(found) = self.scan_current(page, rob, &may_rob)
         {
-            if let Some(found) = self.scan_current(page, rob, &may_rob) {
-                return Some(found);
-            }
+            return Some(found);
         }
         self.leave_current();
         for at in 0..self.order_len {

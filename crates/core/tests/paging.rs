@@ -48,3 +48,33 @@ fn random_accesses_find_what_was_written() {
         }
     }
 }
+
+#[test]
+fn a_stream_costs_a_few_faults_per_window() {
+    for kind in KINDS {
+        let mut world = World::simple("pagetide", kind, 8192, 2048, 70_000);
+        world.audits = false;
+        (0..8192).for_each(|p| world.write(p));
+        world.settle();
+        let before = (
+            world.count("pgfault"),
+            world.count("pgmajfault"),
+            world.count("pswpin"),
+        );
+        for p in 0..8192 {
+            world.read(p);
+            world.settle();
+        }
+        world.core.audit();
+        assert!(
+            world.count("pgfault") - before.0 <= 2 * 8192 / 64,
+            "{kind:?}: {} faults",
+            world.count("pgfault") - before.0
+        );
+        assert!(world.count("pgmajfault") - before.1 < 10, "{kind:?}");
+        assert!(
+            world.count("pswpin") - before.2 <= 8192,
+            "nothing is read twice"
+        );
+    }
+}

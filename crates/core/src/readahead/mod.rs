@@ -186,7 +186,7 @@ impl Core {
             }
             Readahead::VmaRfc => {}
             Readahead::Vma => self.regions.get_mut(at).ra.vma.found(p, hit),
-            Readahead::Stream => self.stream_hit(at, p, hit),
+            Readahead::Stream => {}
         }
     }
 
@@ -218,11 +218,11 @@ impl Core {
                 Walk::Slots => self.swap.owner(at),
                 Walk::Rfc { .. } => None,
             };
-            if let Some(page) = page {
-                if self.pages.state(page) == PageState::Swapped && self.regions.find(page).is_some()
-                {
-                    return Some(page);
-                }
+            if let Some(page) = page
+                && self.pages.state(page) == PageState::Swapped
+                && self.regions.find(page).is_some()
+            {
+                return Some(page);
             }
         }
         None

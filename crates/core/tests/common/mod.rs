@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// An effect that is to be executed and answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pending {
+pub(crate) enum Pending {
     Read {
         io: IoId,
         device: DeviceId,
@@ -34,30 +34,30 @@ pub enum Pending {
     },
 }
 
-pub struct World {
-    pub core: Core,
-    pub blind: bool,
+pub(crate) struct World {
+    pub(crate) core: Core,
+    pub(crate) blind: bool,
     /// What the program must see.
-    pub truth: BTreeMap<u32, u64>,
+    pub(crate) truth: BTreeMap<u32, u64>,
     /// Content of the frames.
-    pub frames: BTreeMap<u32, u64>,
-    pub mapped: BTreeSet<u32>,
-    pub slots: BTreeMap<(u8, u32), u64>,
-    pub pending: Vec<Pending>,
-    pub blocked: BTreeMap<u32, (u32, Access)>,
-    pub poisoned: BTreeSet<u32>,
-    pub oom: Vec<u32>,
-    pub version: u64,
-    pub hash: EffectHash,
-    pub log: Option<Vec<String>>,
-    pub events: u64,
-    pub audits: bool,
+    pub(crate) frames: BTreeMap<u32, u64>,
+    pub(crate) mapped: BTreeSet<u32>,
+    pub(crate) slots: BTreeMap<(u8, u32), u64>,
+    pub(crate) pending: Vec<Pending>,
+    pub(crate) blocked: BTreeMap<u32, (u32, Access)>,
+    pub(crate) poisoned: BTreeSet<u32>,
+    pub(crate) oom: Vec<u32>,
+    pub(crate) version: u64,
+    pub(crate) hash: EffectHash,
+    pub(crate) log: Option<Vec<String>>,
+    pub(crate) events: u64,
+    pub(crate) audits: bool,
 }
 
-pub const TASK: u32 = 1;
+pub(crate) const TASK: u32 = 1;
 
 impl World {
-    pub fn new(config: Config, blind: bool) -> Self {
+    pub(crate) fn new(config: Config, blind: bool) -> Self {
         Self {
             core: Core::new(config),
             blind,
@@ -78,7 +78,13 @@ impl World {
     }
 
     /// A profile on a host of a kind, with one region from page 0 and one device.
-    pub fn simple(profile: &str, kind: HostKind, pages: u32, budget: u32, slots: u32) -> Self {
+    pub(crate) fn simple(
+        profile: &str,
+        kind: HostKind,
+        pages: u32,
+        budget: u32,
+        slots: u32,
+    ) -> Self {
         let config = Config::profile(profile, kind).expect("a profile");
         let config = config
             .memory(pagetide_core::MemoryMode::Watermarks, pages, budget)
@@ -95,16 +101,12 @@ impl World {
         world
     }
 
-    pub fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event) {
         let mut out = Effects::new();
         self.core.handle(0, event, &mut out);
         self.events += 1;
         self.hash.add(out.as_slice());
-        let mut effects = out.as_slice().to_vec();
-        // The host may execute effects in any order, but a page that is mapped cannot be written nor dropped: an exact
-        // host's unmaps take effect at emission.
-        effects.sort_by_key(|e| !matches!(e, Effect::Unmap { .. }) || self.blind);
-        for effect in effects {
+        for &effect in out.as_slice() {
             self.take(effect);
         }
         if self.audits {
@@ -227,18 +229,18 @@ impl World {
         );
     }
 
-    pub fn truth(&self, p: u32) -> u64 {
+    pub(crate) fn truth(&self, p: u32) -> u64 {
         self.truth.get(&p).copied().unwrap_or(0)
     }
 
     /// Execute and answer the pending effect at `at`.
-    pub fn answer(&mut self, at: usize) {
+    pub(crate) fn answer(&mut self, at: usize) {
         let pending = self.pending.remove(at);
         self.answer_with(pending, Outcome::Done);
     }
 
     /// Execute and answer; a write or read ends with `outcome` unless that is `Done`.
-    pub fn answer_with(&mut self, pending: Pending, outcome: Outcome) {
+    pub(crate) fn answer_with(&mut self, pending: Pending, outcome: Outcome) {
         match pending {
             Pending::Read {
                 io,
@@ -326,7 +328,7 @@ impl World {
     }
 
     /// Answer everything, oldest first, and let the core finish its work.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..1_000_000 {
             if !self.pending.is_empty() {
                 self.answer(0);
@@ -340,7 +342,7 @@ impl World {
     }
 
     /// A task begins to access a page. True if it had it at once.
-    pub fn begin(&mut self, task: u32, p: u32, access: Access) -> bool {
+    pub(crate) fn begin(&mut self, task: u32, p: u32, access: Access) -> bool {
         if self.mapped.contains(&p) {
             self.finish(p, access);
             return true;
@@ -377,7 +379,7 @@ impl World {
     }
 
     /// A whole access by the only task. False: out of memory or poisoned.
-    pub fn access(&mut self, p: u32, access: Access) -> bool {
+    pub(crate) fn access(&mut self, p: u32, access: Access) -> bool {
         for _ in 0..100_000 {
             if !self.blocked.contains_key(&TASK) && self.begin(TASK, p, access) {
                 return true;
@@ -403,7 +405,7 @@ impl World {
         panic!("I9: page {p} is never mapped");
     }
 
-    pub fn write(&mut self, p: u32) {
+    pub(crate) fn write(&mut self, p: u32) {
         assert!(
             self.access(p, Access::Write),
             "out of memory: {} {:?} {:?}",
@@ -413,7 +415,7 @@ impl World {
         );
     }
 
-    pub fn read(&mut self, p: u32) {
+    pub(crate) fn read(&mut self, p: u32) {
         assert!(
             self.access(p, Access::Read),
             "out of memory: {} {:?} {:?}",
@@ -424,7 +426,7 @@ impl World {
     }
 
     /// The program gives pages back.
-    pub fn discard(&mut self, first: u32, len: u32) {
+    pub(crate) fn discard(&mut self, first: u32, len: u32) {
         let range = PageRange::new(PageIdx(first), len);
         for page in range.pages() {
             self.truth.remove(&page.0);
@@ -436,7 +438,7 @@ impl World {
         self.event(Event::Discarded { range });
     }
 
-    pub fn count(&self, name: &str) -> u64 {
+    pub(crate) fn count(&self, name: &str) -> u64 {
         self.core
             .vmstat()
             .iter()
@@ -446,7 +448,7 @@ impl World {
     }
 }
 
-pub fn device_spec(slots: u32) -> DeviceSpec {
+pub(crate) fn device_spec(slots: u32) -> DeviceSpec {
     DeviceSpec {
         slots,
         priority: None,
@@ -465,7 +467,7 @@ fn pages(range: PageRange) -> String {
 }
 
 /// An effect as scripts show it.
-pub fn text(effect: &Effect) -> String {
+pub(crate) fn text(effect: &Effect) -> String {
     match *effect {
         Effect::Read {
             io,
