@@ -43,6 +43,7 @@ impl Core {
         }
         if first && self.pages.word(p) & (FRAME | SLOT | crate::page::MAPPED) == FRAME | SLOT {
             self.swap_cache_hit(p);
+            self.rfc_hit(p, out);
         }
         if self.pages.in_flight(p) {
             if self.pages.flight(p) == Flight::Mapping

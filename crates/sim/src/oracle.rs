@@ -60,11 +60,16 @@ impl Oracle {
         size_of::<Cell>()
     }
 
-    /// A store into a mapped page.
+    /// A store into a part of a mapped page: the rest of it must be what was stored last.
+    ///
+    /// # Errors
+    /// It is not.
     #[inline]
-    pub fn store(&mut self, page: PageIdx) {
+    pub fn store(&mut self, page: PageIdx) -> Result<(), WrongContent> {
+        self.load(page)?;
         self.last = if self.last >= VERSION_MAX { 1 } else { self.last + 1 };
         self.pages[page.0 as usize] = Cell { expected: self.last, frame: self.last };
+        Ok(())
     }
 
     /// A load from a mapped page.
@@ -154,7 +159,7 @@ mod tests {
         let mut oracle = Oracle::new(4);
         oracle.add_device(4);
         oracle.zero(PageRange::one(PAGE));
-        oracle.store(PAGE);
+        oracle.store(PAGE).expect("a page of zeroes");
         oracle
     }
 
@@ -187,7 +192,7 @@ mod tests {
         assert!(oracle.load(PAGE).is_err(), "read before the write was done");
         let mut oracle = world();
         oracle.write_begins(PAGE, 0, 2);
-        oracle.store(PAGE);
+        oracle.store(PAGE).expect("the frame is still good");
         oracle.write_ends(PAGE, 0, 2, true);
         oracle.read_ends(PAGE, 0, 2);
         assert!(oracle.load(PAGE).is_err(), "the slot holds neither store");

@@ -109,8 +109,9 @@ pub struct World {
     pub tasks: Vec<Task>,
     /// Faults of the world.
     pub mischief: Mischief,
-    /// Makes the canary's bug happen: the n-th write from now stores the wrong bytes.
+    /// Makes the canary's bug happen: of every so many pages written, one is stored with the bytes of another.
     pub canary: Option<u32>,
+    canary_writes: u32,
     oracle: Oracle,
     effects: Effects,
     queue: EventQueue<Happening>,
@@ -149,6 +150,7 @@ impl World {
             tasks: Vec::new(),
             mischief: Mischief::default(),
             canary: None,
+            canary_writes: 0,
             oracle: Oracle::new(pages_max),
             effects: Effects::new(),
             queue: EventQueue::default(),
@@ -673,13 +675,10 @@ impl World {
     }
 
     fn let_canary_sing(&mut self, device: usize, slot: u32) {
-        match &mut self.canary {
-            Some(0) => {
-                self.canary = None;
-                self.oracle.plant_bug(device, slot);
-            }
-            Some(n) => *n -= 1,
-            None => {}
+        let Some(every) = self.canary else { return };
+        self.canary_writes += 1;
+        if self.canary_writes.is_multiple_of(every) {
+            self.oracle.plant_bug(device, slot);
         }
     }
 
@@ -742,13 +741,12 @@ fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizon: Nanos) -
             task.clock = task.clock.max(tried_at);
             return Stop::Miss(page, access, tried_at);
         }
-        match access {
+        let checked = match access {
             Access::Write => oracle.store(page),
-            Access::Read => {
-                if let Err(wrong) = oracle.load(page) {
-                    return Stop::Wrong(wrong);
-                }
-            }
+            Access::Read => oracle.load(page),
+        };
+        if let Err(wrong) = checked {
+            return Stop::Wrong(wrong);
         }
         task.stats.accesses += 1;
         if tried_at == task.clock + task.think_ns {

@@ -4,6 +4,8 @@
 //! `2^(count/2)` pages in the direction of the last step.
 
 use super::{Walk, Window};
+use crate::config::Readahead;
+use crate::effect::Effects;
 use crate::page::{FRAME, MAPPED, PageState};
 use crate::policy::Core;
 use crate::types::PMD_PAGES;
@@ -56,6 +58,23 @@ impl Core {
             size,
         };
         window
+    }
+
+    /// A fault that finds its page cached reads ahead as well: this is what keeps reads ahead of a sequential writer.
+    /// These pages take free frames only; the kernel's allocation there could not reclaim either.
+    pub(crate) fn rfc_hit(&mut self, p: u32, out: &mut Effects) {
+        if self.cfg.readahead != Readahead::VmaRfc {
+            return;
+        }
+        let Some(at) = self.regions.find(p) else {
+            return;
+        };
+        let mut window = self.rfc_window(at, p);
+        while let Some(q) = self.rfc_next(&mut window) {
+            if !self.read_ahead(q, out) {
+                return;
+            }
+        }
     }
 
     fn rfc_class(&self, start: u32, end: u32, last: u32, p: u32) -> Class {

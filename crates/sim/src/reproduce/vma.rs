@@ -124,9 +124,14 @@ fn us(ns: Nanos) -> f64 {
     ns as f64 / 1000.0
 }
 
+/// Single latencies are whole microseconds in the source.
+fn whole_us(ns: Nanos) -> f64 {
+    us(ns).floor()
+}
+
 fn percentiles(latency: &Histogram, into: &mut Metrics) {
     for p in PERCENTILES {
-        into.insert(format!("percentiles_us/{p}"), us(latency.percentile(p)));
+        into.insert(format!("percentiles_us/{p}"), whole_us(latency.percentile(p)));
     }
 }
 
@@ -134,7 +139,7 @@ fn s3_metrics(m: &Measured) -> Metrics {
     let mut out = Metrics::new();
     out.insert("samples".into(), m.accesses_per_s * SOURCE_S / SAMPLE_EVERY);
     out.insert("average_us".into(), us(m.latency.mean()));
-    out.insert("min_us".into(), us(m.latency.min()));
+    out.insert("min_us".into(), whole_us(m.latency.min()));
     out.insert("max_ms".into(), us(m.latency.max()) / 1000.0);
     percentiles(&m.latency, &mut out);
     out
