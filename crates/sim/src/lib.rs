@@ -1,1 +1,4 @@
-//! To be filled by the first change of this crate.
+//! The deterministic simulator around the policy core.
+#![forbid(unsafe_code)]
+
+pub mod script;
