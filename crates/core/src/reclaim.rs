@@ -250,7 +250,12 @@ impl Core {
                     if let Some(stop) = self.run_batch(run, &mut looks, out) {
                         return stop;
                     }
+                    let wrote = run.batch.pageout > 0;
                     self.end_batch(run);
+                    if wrote && !self.cfg.is_blind() {
+                        // Writes end while a run is going on: in virtual time that takes a turn of the host.
+                        return RunEnd::Yield;
+                    }
                 }
                 Stage::PassEnd => self.end_pass(run),
                 Stage::Done => {

@@ -22,6 +22,7 @@ pub mod task;
 pub mod cpu;
 pub mod world;
 pub mod workload;
+pub mod script;
 pub mod run;
 pub mod replay;
 pub mod reproduce;
