@@ -1,2 +1,4 @@
-//! To be filled.
-fn main() {}
+//! tmp
+fn main(){ let a:Vec<String>=std::env::args().collect(); let mut i=1; let mut mem=0u64; let mut stats=false; let mut mode=pagetide::supervise::FaultMode::Auto; while a[i]!="--" { match a[i].as_str(){"--memory"=>{i+=1;mem=a[i].trim_end_matches('M').parse::<u64>().unwrap()<<20;} "--stats"=>stats=true, "--signal"=>mode=pagetide::supervise::FaultMode::Signal, _=>{}} i+=1;} 
+ let o=pagetide::supervise::RunOptions{budget_bytes:mem,swap:vec![pagetide::supervise::SwapSpec{path:"/var/tmp".into(),size_bytes:None,priority:None}],settings:vec![],fault_mode:mode,command:a[i+1..].iter().map(|s|s.into()).collect(),preload:std::env::current_exe().unwrap().parent().unwrap().join("libpagetide_preload.so"),if_unsupported:pagetide::supervise::IfUnsupported::Refuse};
+ match pagetide::supervise::run(&o){Ok(r)=>{ if stats {eprintln!("budget {} peak {} overhead {} meta {} managed {} lat {:?} procs {} managed {}",r.memory_budget_bytes>>20,r.peak_resident_bytes>>20,r.peak_overhead_bytes>>20,r.peak_metadata_bytes>>20,r.peak_managed_bytes>>20,r.fault_latency_ns,r.processes,r.managed_processes); for (k,v) in &r.vmstat{ if *v>0 {eprint!("{k}={v} ");}} eprintln!();} std::process::exit(r.exit_status)} Err(e)=>{eprintln!("{e}");std::process::exit(3)}} }

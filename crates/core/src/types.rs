@@ -56,6 +56,11 @@ impl PageRange {
         }
     }
 
+    /// The `len` pages from `offset` on.
+    pub const fn part(self, offset: u32, len: u32) -> Self {
+        Self { first: PageIdx(self.first.0 + offset), len }
+    }
+
     /// The first page after the range.
     pub const fn end(self) -> PageIdx {
         PageIdx(self.first.0 + self.len)

@@ -1,1 +1,42 @@
-//! To be filled by the first change of this crate.
+//! The LD_PRELOAD object of `pagetide run`: thin, and inert unless its environment names a supervisor.
+//!
+//! At load it starts the runtime's agent; around forks it tells it. Everything else is in `pagetide`.
+
+use std::ffi::CStr;
+
+use pagetide::agent_entry;
+use pagetide::alloc::OwnMemory;
+
+/// The handler's thread never uses the program's malloc.
+#[global_allocator]
+static MEMORY: OwnMemory = OwnMemory::new();
+
+extern "C" fn before_fork() {
+    agent_entry::before_fork();
+}
+
+extern "C" fn after_fork_in_parent() {
+    agent_entry::after_fork_in_parent();
+}
+
+extern "C" fn after_fork_in_child() {
+    agent_entry::after_fork_in_child(&MEMORY);
+}
+
+extern "C" fn at_load() {
+    // SAFETY: the environment is not changed while the program's constructors run.
+    let name = unsafe { libc::getenv(c"PAGETIDE_RUN".as_ptr()) };
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: getenv returns a terminated string that stays while the environment is unchanged.
+    let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: the handlers have the C ABI and live as long as this object, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+    agent_entry::start(name.to_bytes());
+}
+
+#[used]
+// SAFETY: the loader calls the entries of this section once, at load, as C functions.
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;

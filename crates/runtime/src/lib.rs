@@ -1,1 +1,21 @@
-//! To be filled by the first change of this crate.
+//! Run memory that does not fit inside a fixed budget, from user space, on a stock Linux kernel.
+
+pub mod error;
+mod shares;
+pub mod supervise;
+mod control;
+mod protocol;
+pub mod agent_entry;
+mod agent;
+mod fork;
+mod setup;
+mod pager;
+mod spans;
+mod machine;
+mod frames;
+mod io;
+mod engine;
+mod store;
+pub mod alloc;
+mod own;
+pub use error::{Error, ErrorKind};

@@ -1,0 +1,342 @@
+//! The runtime inside a program that `pagetide run` started: one thread of ours, beside the program's.
+//!
+//! The thread is made by raw clone with a descriptor table of its own: a program that closes all descriptors does not close
+//! ours, and none of the program's pipes stays open because of us. It blocks all signals, uses memory of our own only, and
+//! makes its system calls without libc. It sleeps until the supervisor says that the budget is near, then takes the program's
+//! private anonymous memory under management in place and serves its faults from then on.
+//!
+//! The end of the supervisor (its socket closes) ends the program: its budget would hold no more, and nothing may be left
+//! behind. The end of the program ends the thread with it.
+
+use std::sync::atomic::Ordering;
+
+use pagetide_core::types::{Access, Nanos, TaskId};
+use pagetide_sys::fd::{self, Fd, PollFd, events};
+use pagetide_sys::maps::{Kind, MapsWalk};
+use pagetide_sys::mem::{Mapping, Protection};
+use pagetide_sys::socket::{self, Received};
+use pagetide_sys::uffd::{Msg, RawMsg, ReadAnswer};
+use pagetide_sys::proc::StatmFile;
+use pagetide_sys::{Errno, clock, signal, thread};
+
+use crate::control::{CONTROL_BYTES, Control, Entry, Phase};
+use crate::fork::{self, Forks};
+use crate::pager::{Followup, Pager};
+use crate::protocol::{ADOPT, Hello, PACKET_BYTES, PACKET_FDS, SAY};
+use crate::{own, setup};
+
+/// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
+/// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
+const TICK_NS: Nanos = 2_000_000;
+/// Messages read at once.
+const MESSAGES: usize = 32;
+/// Pages that may be resident unseen before the maps are read again: 1 MiB.
+const UNSEEN_PAGES: u64 = 256;
+/// A page that the program asked to discard may still be there for a moment; within this time nothing is searched for pages
+/// that we do not know.
+const REMOVE_QUIET_NS: Nanos = 1_000_000_000;
+
+/// The agent of one process.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    supervisor: Fd,
+    control: Control,
+    hello: Hello,
+    /// One directory for each device.
+    directories: Vec<Fd>,
+    uffd_device: Option<Fd>,
+    /// Address ranges that existed before the runtime.
+    initial: Vec<(u64, u64)>,
+    maps_buffer: Vec<u8>,
+}
+
+/// What the agent holds while memory is managed.
+#[derive(Debug)]
+pub(crate) struct Managed {
+    pub(crate) pager: Pager,
+    pub(crate) forks: Forks,
+    last_size_pages: u64,
+    unseen_pages: u64,
+    last_remove: Nanos,
+    next_tick: Nanos,
+    statm: StatmFile,
+}
+
+/// Why the runtime cannot go on.
+pub(crate) fn die(supervisor: &Fd, text: std::fmt::Arguments<'_>) -> ! {
+    say(supervisor, text);
+    // SIGKILL as the kernel's own memory killer does: no handler of the program runs on memory that is not there.
+    let killed = signal::kill(thread::getpid(), signal::number::KILL);
+    unreachable!("a process may kill itself: {killed:?}")
+}
+
+/// A line for the person who started the run.
+pub(crate) fn say(supervisor: &Fd, text: std::fmt::Arguments<'_>) {
+    let mut packet = pagetide_sys::text::Text::<1024>::new();
+    packet.push_bytes(SAY);
+    let _ = std::fmt::Write::write_fmt(&mut packet, text);
+    // If nobody listens any more there is nobody to tell.
+    let _ = socket::send(supervisor, packet.as_bytes(), &[], true);
+}
+
+impl Agent {
+    /// Call the supervisor at `name`. `initial` are the mappings to leave alone.
+    pub(crate) fn call(name: &[u8], initial: Vec<(u64, u64)>) -> Result<Self, Errno> {
+        let supervisor = socket::connect(name)?;
+        let mut packet = vec![0; PACKET_BYTES];
+        let mut fds = [const { None }; PACKET_FDS];
+        let Received::Message { bytes, fds: count } = socket::receive(&supervisor, &mut packet, &mut fds, true)? else {
+            return Err(Errno::ECONNREFUSED);
+        };
+        let hello = Hello::decode(&packet[..bytes]).ok_or(Errno::EPROTO)?;
+        if count < 1 + hello.devices.len() {
+            return Err(Errno::EPROTO);
+        }
+        let mut fds = fds.into_iter().flatten();
+        let control_file = fds.next().ok_or(Errno::EPROTO)?;
+        let directories: Vec<Fd> = fds.by_ref().take(hello.devices.len()).collect();
+        let control = Control::new(Mapping::shared(&control_file, 0, CONTROL_BYTES, Protection::ReadWrite)?);
+        let uffd_device = fds.next();
+        Ok(Self { supervisor, control, hello, directories, uffd_device, initial, maps_buffer: vec![0; 64 << 10] })
+    }
+
+    pub(crate) const fn supervisor(&self) -> &Fd {
+        &self.supervisor
+    }
+
+    pub(crate) const fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    pub(crate) fn directories(&self) -> &[Fd] {
+        &self.directories
+    }
+
+    pub(crate) const fn uffd_device(&self) -> Option<&Fd> {
+        self.uffd_device.as_ref()
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    pub(crate) fn entry(&self) -> &Entry {
+        self.control.entry(self.hello.entry)
+    }
+
+    /// The native phase: sleep until the supervisor speaks.
+    pub(crate) fn wait_for_adoption(&self) {
+        loop {
+            let mut fds = [PollFd::new(&self.supervisor, events::IN)];
+            if fd::poll(&mut fds, None).is_err() {
+                continue;
+            }
+            let mut packet = [0; 64];
+            match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
+                Ok(Received::Message { bytes, .. }) if &packet[..bytes] == ADOPT => return,
+                Ok(Received::Closed) | Err(_) => self.orphaned(),
+                Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
+            }
+        }
+    }
+
+    /// The supervisor is gone.
+    fn orphaned(&self) -> ! {
+        let killed = signal::kill(thread::getpid(), signal::number::KILL);
+        unreachable!("a process may kill itself: {killed:?}")
+    }
+
+    /// Take the program's memory under management and serve it until the program ends.
+    pub(crate) fn manage(mut self) -> ! {
+        let now = clock::now();
+        let pager = match setup::pager(&self, None, Vec::new()) {
+            Ok(pager) => pager,
+            Err(error) => die(&self.supervisor, format_args!("memory cannot be managed: {error}")),
+        };
+        let mut managed = Managed::new(pager, Forks::new(), now);
+        self.exclude_initial(&mut managed.pager);
+        self.adopt(&mut managed, now);
+        fork::publish(&self, &mut managed);
+        self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
+        self.serve(managed)
+    }
+
+    pub(crate) fn exclude_initial(&self, pager: &mut Pager) {
+        for &(start, end) in &self.initial {
+            pager.exclude(start, end);
+        }
+    }
+
+    /// A forked child that has taken over its memory.
+    pub(crate) fn serve_child(mut self, mut managed: Managed) -> ! {
+        let now = clock::now();
+        self.adopt(&mut managed, now);
+        self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
+        self.serve(managed)
+    }
+
+    /// The loop of the managed phase.
+    fn serve(mut self, mut managed: Managed) -> ! {
+        let mut messages = [RawMsg::EMPTY; MESSAGES];
+        loop {
+            let mut busy = false;
+            let now = clock::now();
+            match managed.pager.machine().uffd().read(&mut messages) {
+                Ok(ReadAnswer::Read(count)) => {
+                    busy = true;
+                    for message in &mut messages[..count] {
+                        self.on_message(&mut managed, now, message.take());
+                    }
+                }
+                Ok(ReadAnswer::Empty | ReadAnswer::Interrupted) => {}
+                Err(errno) => die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name())),
+            }
+            busy |= managed.pager.pump(now);
+            busy |= managed.forks.serve(&self, &mut managed.pager, now);
+            self.look_at_outbox(&mut managed);
+            if now >= managed.next_tick {
+                self.tick(&mut managed, now);
+            }
+            if !busy {
+                self.publish(&mut managed);
+                self.sleep(&managed, now);
+            }
+        }
+    }
+
+    fn on_message(&mut self, managed: &mut Managed, now: Nanos, message: Msg) {
+        if let Msg::PageFault { addr, .. } = message
+            && managed.forks.is_doorbell(addr)
+        {
+            managed.forks.ring(self, &mut managed.pager, now, addr);
+            return;
+        }
+        if matches!(message, Msg::Remove { .. }) {
+            managed.last_remove = now;
+        }
+        match managed.pager.on_message(now, message) {
+            Followup::None => {}
+            Followup::Unknown { address } => self.on_unknown(managed, now, address),
+            Followup::Forked(uffd) => managed.forks.on_fork(self, &mut managed.pager, now, uffd),
+        }
+    }
+
+    /// A fault in a registered mapping that no span covers: it grew in place since the maps were read.
+    fn on_unknown(&mut self, managed: &mut Managed, now: Nanos, address: u64) {
+        self.adopt(managed, now);
+        // Whether it will write is not known any more: a write is the safe answer.
+        if !managed.pager.on_fault(now, address, Access::Write, TaskId(0)) {
+            let _ = managed.pager.fill_unknown(address);
+        }
+    }
+
+    pub(crate) fn adopt(&mut self, managed: &mut Managed, now: Nanos) {
+        let mut walk = match MapsWalk::open(&mut self.maps_buffer) {
+            Ok(walk) => walk,
+            Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
+        };
+        while let Ok(Some(vma)) = walk.next_vma() {
+            if vma.is_private_anon() && vma.read && vma.write && !vma.exec && vma.kind != Kind::Stack {
+                managed.pager.adopt_vma(now, vma.start as u64, vma.end as u64, vma.kind == Kind::Heap);
+            }
+        }
+    }
+
+    /// Keep the budget: compare what is resident with what we know, and read what share we have.
+    fn tick(&mut self, managed: &mut Managed, now: Nanos) {
+        managed.next_tick = now + TICK_NS;
+        let Ok(statm) = managed.statm.read() else { return };
+        let anon = statm.anon_pages();
+        let unseen = anon.saturating_sub(managed.pager.known_pages());
+        if statm.size_pages != managed.last_size_pages || unseen > managed.unseen_pages + UNSEEN_PAGES {
+            self.adopt(managed, now);
+            managed.last_size_pages = statm.size_pages;
+            let unseen = anon.saturating_sub(managed.pager.known_pages());
+            if unseen > managed.unseen_pages + UNSEEN_PAGES && now > managed.last_remove + REMOVE_QUIET_NS {
+                managed.pager.reconcile(now);
+            }
+        }
+        let unseen = anon.saturating_sub(managed.pager.known_pages());
+        managed.unseen_pages = unseen;
+        self.set_budget(managed, now, unseen);
+    }
+
+    /// What the core may charge: the share, less what lies outside of it and the page tables.
+    fn set_budget(&self, managed: &mut Managed, now: Nanos, unseen: u64) {
+        let share = self.entry().share_pages.load(Ordering::Relaxed);
+        let tables = managed.pager.machine().spans.managed_pages() / 512;
+        let budget = share.saturating_sub(unseen + tables).max(setup::BUDGET_PAGES_MIN);
+        managed.pager.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX));
+    }
+
+    fn look_at_outbox(&self, managed: &mut Managed) {
+        let outbox = std::mem::take(&mut managed.pager.machine_mut().outbox);
+        if outbox.poisoned > 0 {
+            say(
+                &self.supervisor,
+                format_args!(
+                    "process {}: {} page(s) cannot be read back from the swap file (I/O error or checksum mismatch); \
+                     the program gets SIGBUS when it touches them",
+                    thread::getpid(),
+                    outbox.poisoned
+                ),
+            );
+        }
+        if outbox.out_of_memory.is_some() {
+            die(
+                &self.supervisor,
+                format_args!(
+                    "process {}: out of memory: the budget is full and so is the swap space; give --memory or --swap more",
+                    thread::getpid()
+                ),
+            );
+        }
+    }
+
+    /// Make the counters visible.
+    fn publish(&self, managed: &mut Managed) {
+        let entry = self.entry();
+        managed.pager.take_latencies(|ns| entry.note_latency(ns));
+        setup::publish(entry, &managed.pager, managed.unseen_pages);
+    }
+
+    /// Wait for a fault, a completion, the supervisor, a forked child, or the next thing to do.
+    fn sleep(&self, managed: &Managed, now: Nanos) {
+        let machine = managed.pager.machine();
+        let deadline = managed.pager.core().deadline().unwrap_or(Nanos::MAX).min(managed.next_tick);
+        let timeout = if machine.has_deferred() { 50_000 } else { deadline.saturating_sub(now) };
+        let mut fds = [
+            PollFd::new(machine.uffd().fd(), events::IN),
+            PollFd::new(machine.engine_fd(), events::IN),
+            PollFd::new(&self.supervisor, events::IN),
+            managed.forks.listener_poll(),
+            managed.forks.child_poll(),
+        ];
+        if fd::poll(&mut fds, Some(timeout)).is_ok() && fds[2].seen() != 0 {
+            let mut packet = [0; 64];
+            match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
+                Ok(Received::Closed) | Err(_) => self.orphaned(),
+                Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
+            }
+        }
+    }
+}
+
+impl Managed {
+    pub(crate) fn new(pager: Pager, forks: Forks, now: Nanos) -> Self {
+        let statm = StatmFile::open_self().expect("/proc is mounted: the maps were read from it");
+        Self { pager, forks, last_size_pages: 0, unseen_pages: 0, last_remove: 0, next_tick: now, statm }
+    }
+}
+
+/// A stack for a thread of ours.
+pub(crate) fn stack(bytes: usize) -> Result<Mapping, Errno> {
+    own::map(bytes, false)
+}
+
+/// Keep none of the program's descriptors in this thread's own table.
+pub(crate) fn close_inherited() {
+    // SAFETY: the thread's table is its own copy, and nothing of ours is open yet.
+    let closed = unsafe { fd::close_range(0, u32::MAX, false) };
+    debug_assert!(closed.is_ok(), "close_range exists since Linux 5.9: {closed:?}");
+}

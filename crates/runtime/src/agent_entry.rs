@@ -1,0 +1,134 @@
+//! Where the preload object enters the runtime: at load, and around forks.
+//!
+//! Inert unless the environment names a supervisor.
+
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use pagetide_sys::fd::Fd;
+use pagetide_sys::maps::{Kind, MapsText};
+use pagetide_sys::thread::{self, Table};
+
+use crate::agent::{self, Agent};
+use crate::alloc::OwnMemory;
+use crate::fork;
+
+/// Length of a supervisor's name at most.
+const NAME_BYTES: usize = 64;
+/// Mappings that exist before the runtime, at most.
+const INITIAL_MAX: usize = 128;
+const STACK_BYTES: usize = 512 << 10;
+
+/// The supervisor's name, and the mappings to leave alone. Written once, before any thread of ours exists.
+#[derive(Debug)]
+struct Birth {
+    name: [u8; NAME_BYTES],
+    name_len: usize,
+    initial: [(u64, u64); INITIAL_MAX],
+    initial_len: usize,
+}
+
+/// Set by `start`, read by the agents of this process and of its forked children.
+static mut BIRTH: Birth = Birth { name: [0; NAME_BYTES], name_len: 0, initial: [(0, 0); INITIAL_MAX], initial_len: 0 };
+/// Number of the agent's thread while it lives.
+static AGENT_ALIVE: AtomicU32 = AtomicU32::new(0);
+/// The process from which this one was forked under management; 0 for none.
+static PARENT: AtomicI32 = AtomicI32::new(0);
+static OWN_PID: AtomicI32 = AtomicI32::new(0);
+
+fn birth() -> &'static Birth {
+    // SAFETY: written by `start` alone, before the first thread that reads it.
+    unsafe { &*(&raw const BIRTH) }
+}
+
+/// At load: note what exists, and start the agent that calls the supervisor `name`.
+pub fn start(name: &[u8]) {
+    if name.is_empty() || name.len() > NAME_BYTES {
+        return;
+    }
+    // SAFETY: no thread of ours exists yet.
+    let birth = unsafe { &mut *(&raw mut BIRTH) };
+    birth.name[..name.len()].copy_from_slice(name);
+    birth.name_len = name.len();
+    let mut buffer = [0; 8192];
+    let Ok(mut maps) = MapsText::open(&mut buffer) else { return };
+    while let Ok(Some(vma)) = maps.next_vma() {
+        if vma.is_private_anon() && vma.kind != Kind::Heap && birth.initial_len < INITIAL_MAX {
+            birth.initial[birth.initial_len] = (vma.start as u64, vma.end as u64);
+            birth.initial_len += 1;
+        }
+    }
+    OWN_PID.store(thread::getpid(), Ordering::Relaxed);
+    spawn_agent();
+}
+
+/// Before a fork.
+pub fn before_fork() {
+    fork::prepare();
+}
+
+/// After a fork, in the parent.
+pub fn after_fork_in_parent() {
+    fork::parent();
+}
+
+/// After a fork, in the child: it gets an agent of its own.
+pub fn after_fork_in_child(memory: &OwnMemory) {
+    let taken_over = fork::child();
+    // SAFETY: the child has one thread, and the parent's runtime is not used in it.
+    unsafe { memory.forget_after_fork() };
+    let parent = OWN_PID.swap(thread::getpid(), Ordering::Relaxed);
+    PARENT.store(if taken_over { parent } else { 0 }, Ordering::Relaxed);
+    spawn_agent();
+}
+
+fn spawn_agent() {
+    let Ok(stack) = agent::stack(STACK_BYTES) else { return };
+    // SAFETY: the stack is the thread's for ever; `agent_main` uses system calls and memory of our own only.
+    let spawned =
+        unsafe { thread::spawn(stack.into_range(), &AGENT_ALIVE, Table::Own, agent_main, std::ptr::null_mut()) };
+    if let Err(errno) = spawned {
+        pagetide_sys::text::write_stderr(b"pagetide: no thread can be started in this process: ");
+        pagetide_sys::text::write_stderr(errno.name().as_bytes());
+        pagetide_sys::text::write_stderr(b"\n");
+    }
+}
+
+/// A broken invariant ends the program: a pager that goes on corrupts memory. The reason goes to the person first; our own
+/// table of descriptors has no standard error.
+fn tell_of_panics(supervisor: &Fd) {
+    let raw = supervisor.raw();
+    std::panic::set_hook(Box::new(move |info| {
+        // SAFETY: the agent keeps the socket open as long as the process lives.
+        let supervisor = ManuallyDrop::new(unsafe { Fd::from_raw(raw) });
+        agent::say(&supervisor, format_args!("process {}: a broken invariant: {info}", thread::getpid()));
+    }));
+}
+
+extern "C" fn agent_main(_: *mut u8) -> ! {
+    thread::set_name(c"pagetide");
+    agent::close_inherited();
+    let birth = birth();
+    let initial = birth.initial[..birth.initial_len].to_vec();
+    let mut agent = match Agent::call(&birth.name[..birth.name_len], initial) {
+        Ok(agent) => agent,
+        // The supervisor has ended: so does its tree.
+        Err(_) => {
+            let _ = pagetide_sys::signal::kill(thread::getpid(), pagetide_sys::signal::number::KILL);
+            thread::exit_thread();
+        }
+    };
+    tell_of_panics(agent.supervisor());
+    let parent = PARENT.load(Ordering::Relaxed);
+    if parent != 0 {
+        match fork::take_over(&mut agent, parent) {
+            Ok(managed) => agent.serve_child(managed),
+            Err(error) => agent::die(
+                agent.supervisor(),
+                format_args!("process {}: a forked child cannot take over its memory: {error}", thread::getpid()),
+            ),
+        }
+    }
+    agent.wait_for_adoption();
+    agent.manage()
+}

@@ -1,0 +1,173 @@
+//! The page that a run's processes share: the budget, each process's share of it, and what each process counts.
+//!
+//! The supervisor (`pagetide run`) creates it; the agent in each process of the tree maps it and owns one entry. Plain atomic
+//! words, no lock: a process that is killed at any moment leaves at worst a number that is a few milliseconds old.
+//!
+//! What is written by whom: `share_pages` by the supervisor; everything else in an entry by the agent of its process.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pagetide_core::vmstat::COUNTERS;
+use pagetide_sys::mem::Mapping;
+
+/// Processes at the same time whose memory is counted and managed; later ones run natively, and a message says so.
+pub(crate) const ENTRIES: usize = 1024;
+/// Buckets of the latency histogram: four to each power of two of nanoseconds.
+pub(crate) const LATENCY_BUCKETS: usize = 160;
+/// Counters of the machine, beside the core's.
+pub(crate) const MACHINE_COUNTERS: [&str; 8] = [
+    "uffd_moved_in",
+    "uffd_moved_out",
+    "uffd_copied",
+    "uffd_zero_filled",
+    "uffd_moves",
+    "uffd_busy",
+    "io_read_requests",
+    "io_write_requests",
+];
+/// Counters of an entry: the core's, then the machine's.
+pub(crate) const COUNTERS_MAX: usize = 128;
+const _: () = assert!(COUNTERS.len() + MACHINE_COUNTERS.len() <= COUNTERS_MAX);
+
+/// What a process is to its supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Phase {
+    /// Nothing is registered; the supervisor watches its resident size from outside.
+    Native = 1,
+    /// Its memory is managed.
+    Managed = 2,
+}
+
+/// One process.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Entry {
+    pub(crate) phase: AtomicU32,
+    pub(crate) processes: AtomicU32,
+    /// What the process may keep resident.
+    pub(crate) share_pages: AtomicU64,
+    /// What it keeps: program, our frames and our metadata.
+    pub(crate) resident_pages: AtomicU64,
+    /// The most it kept.
+    pub(crate) resident_pages_max: AtomicU64,
+    /// Of that, our frames that hold nothing and our metadata.
+    pub(crate) overhead_pages: AtomicU64,
+    pub(crate) overhead_pages_max: AtomicU64,
+    /// Our metadata alone, at most.
+    pub(crate) metadata_pages_max: AtomicU64,
+    /// Addresses under management, at most.
+    pub(crate) managed_pages_max: AtomicU64,
+    /// Reads that a fault waited for, so far: the pressure that shares are weighed by.
+    pub(crate) major_faults: AtomicU64,
+    /// Swap slots in use.
+    pub(crate) swapped_pages: AtomicU64,
+    pub(crate) counters: [AtomicU64; COUNTERS_MAX],
+    pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
+}
+
+/// What holds for the whole tree.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Header {
+    pub(crate) budget_pages: AtomicU64,
+    /// Slots that all processes together may use.
+    pub(crate) swap_slots_max: AtomicU64,
+    /// Slots that are backed by disk space now.
+    pub(crate) swap_slots_backed: AtomicU64,
+}
+
+/// The mapping.
+#[derive(Debug)]
+pub(crate) struct Control {
+    mapping: Mapping,
+}
+
+/// Bytes of the shared file.
+pub(crate) const CONTROL_BYTES: usize = (4096 + ENTRIES * size_of::<Entry>()).next_multiple_of(4096);
+const _: () = assert!(size_of::<Header>() <= 4096);
+
+impl Control {
+    /// Over a shared mapping of `CONTROL_BYTES` zero bytes, or one that a supervisor has filled.
+    pub(crate) fn new(mapping: Mapping) -> Self {
+        assert!(mapping.range().len() >= CONTROL_BYTES, "the control page is shorter than this version's");
+        Self { mapping }
+    }
+
+    /// The whole run's.
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the mapping is at least that long, page aligned, lives as long as self, and consists of atomics.
+        unsafe { &*self.mapping.range().as_ptr().cast::<Header>() }
+    }
+
+    /// One process's.
+    pub(crate) fn entry(&self, index: usize) -> &Entry {
+        assert!(index < ENTRIES, "entry {index} of {ENTRIES}");
+        let address = self.mapping.range().start() + 4096 + index * size_of::<Entry>();
+        // SAFETY: inside the mapping, aligned for u64 (4096 and the size of Entry are multiples of 8), atomics only.
+        unsafe { &*(address as *const Entry) }
+    }
+}
+
+impl Entry {
+    /// Make it a new process's.
+    pub(crate) fn reset(&self) {
+        self.processes.store(0, Ordering::Relaxed);
+        for word in [
+            &self.share_pages,
+            &self.resident_pages,
+            &self.resident_pages_max,
+            &self.overhead_pages,
+            &self.overhead_pages_max,
+            &self.metadata_pages_max,
+            &self.managed_pages_max,
+            &self.major_faults,
+            &self.swapped_pages,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in self.counters.iter().chain(&self.latency) {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.phase.store(Phase::Native as u32, Ordering::Release);
+    }
+
+    /// True once its memory is managed.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == Phase::Managed as u32
+    }
+
+    /// Count a fault that took this long.
+    pub(crate) fn note_latency(&self, ns: u64) {
+        self.latency[latency_bucket(ns)].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The bucket of a latency: four to each power of two.
+pub(crate) fn latency_bucket(ns: u64) -> usize {
+    let ns = ns.max(4);
+    let power = 63 - ns.leading_zeros();
+    let quarter = (ns >> (power - 2)) & 3;
+    (((power - 2) * 4) as usize + usize::try_from(quarter).expect("two bits")).min(LATENCY_BUCKETS - 1)
+}
+
+/// The upper end of a bucket, in nanoseconds.
+pub(crate) const fn latency_of_bucket(bucket: usize) -> u64 {
+    let power = bucket / 4 + 2;
+    let quarter = (bucket % 4) as u64;
+    ((4 + quarter + 1) << (power - 2)) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_latency_lies_at_or_below_the_end_of_its_bucket_and_above_the_one_before() {
+        for ns in (4..4096).chain([1_000_000, 123_456_789, 9_999_999_999]) {
+            let bucket = latency_bucket(ns);
+            assert!(ns <= latency_of_bucket(bucket), "{ns} ns is in bucket {bucket}");
+            assert!(bucket == 0 || ns > latency_of_bucket(bucket - 1), "{ns} ns is in bucket {bucket}");
+        }
+    }
+}

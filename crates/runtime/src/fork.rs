@@ -1,0 +1,561 @@
+//! Fork: the child sees every byte, and pages with a runtime of its own.
+//!
+//! What the kernel does: the child's page table is a copy; pages that were swapped out are missing in it too, and with
+//! EVENT_FORK its faults arrive at a new userfaultfd that the parent's agent reads from its queue. From the moment of the copy
+//! until that read, every move in the parent fails with EAGAIN: the state at the read is the state at the copy.
+//!
+//! The protocol, parent on the left:
+//!
+//! 1. *prepare* (the forking thread, just before): touches doorbell 0, a missing page of ours. Its fault is the message. The
+//!    agent holds the core (nothing is unmapped any more, everything resident is mapped back), lets what is in flight end, and
+//!    answers by filling the page.
+//! 2. The kernel copies. The agent reads EVENT_FORK, takes a snapshot (spans, and which page is in which slot), pins those
+//!    slots, and serves the child's faults from the snapshot.
+//! 3. *child* (the forked thread, before any code of the program): starts an agent, which calls its parent's agent, receives
+//!    the userfaultfd, the snapshot and the swap files, charges what is present in its own page table and serves itself.
+//! 4. *parent* (the forking thread, just after): touches doorbell 1, answered when the child has taken over or has ended. So
+//!    a parent that exits at once does not leave a child without a pager.
+//!
+//! The pins of a child end with the last descriptor of a pipe that the child and its own children hold: when it hangs up, the
+//! parent's slots are free again.
+//!
+//! A copy of the address space that was not announced (clone without libc) has no agent of its own: the parent's agent fills
+//! every page into it at once, and it runs natively from then on.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use pagetide_core::event::Event;
+use pagetide_core::page::{Flight, PageState};
+use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
+use pagetide_sys::fd::{self, Fd, PollFd, events};
+use pagetide_sys::futex::{self, Scope};
+use pagetide_sys::mem::{self, Mapping};
+use pagetide_sys::socket::{self, Received};
+use pagetide_sys::uffd::{Modes, Msg, RawMsg, ReadAnswer, Stop, Uffd, Wake};
+use pagetide_sys::{Errno, clock, file, thread};
+
+use crate::agent::{Agent, Managed, die, say};
+use crate::machine::managed;
+use crate::pager::Pager;
+use crate::protocol::{Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
+use crate::{own, setup};
+use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
+use crate::store::{Store, checksum};
+
+/// A parent waits this long for its child's agent; then it serves the child by filling everything in.
+const TAKEOVER_NS: Nanos = 10_000_000_000;
+/// Descriptors of a handover that do not belong to a device: the userfaultfd, the snapshot, the lease.
+const HANDOVER_FDS: usize = 3;
+
+/// Address of the doorbells; 0 while this process is native.
+static DOORBELLS: AtomicUsize = AtomicUsize::new(0);
+/// One fork at a time.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+/// The fork that is under way was announced to the agent.
+static ANNOUNCED: AtomicBool = AtomicBool::new(false);
+
+/// The name at which the agent of process `pid` answers its children.
+pub(crate) fn agent_name(pid: i32) -> pagetide_sys::text::Text<64> {
+    pagetide_sys::text::Text::format(format_args!("pagetide-agent-{pid}"))
+}
+
+/// Before a fork, in the forking thread.
+pub(crate) fn prepare() {
+    while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        futex::wait(&FORKING, 1, None, Scope::Private);
+    }
+    let doorbells = DOORBELLS.load(Ordering::Acquire);
+    if doorbells != 0 {
+        ANNOUNCED.store(true, Ordering::Relaxed);
+        touch(doorbells);
+    }
+}
+
+/// After a fork, in the parent's forking thread.
+pub(crate) fn parent() {
+    if ANNOUNCED.swap(false, Ordering::Relaxed) {
+        touch(DOORBELLS.load(Ordering::Acquire) + mem::PAGE_BYTES);
+    }
+    FORKING.store(0, Ordering::Release);
+    futex::wake(&FORKING, 1, Scope::Private);
+}
+
+/// After a fork, in the child's only thread: true if its memory was managed in the parent.
+pub(crate) fn child() -> bool {
+    DOORBELLS.store(0, Ordering::Relaxed);
+    FORKING.store(0, Ordering::Relaxed);
+    ANNOUNCED.swap(false, Ordering::Relaxed)
+}
+
+/// Read a byte of a missing page: returns when the agent has filled it.
+fn touch(address: usize) {
+    // SAFETY: the doorbells are mapped as long as their address is published.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
+}
+
+/// A run of pages in neighbouring slots, as a child receives it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct SlotRun {
+    vpn: u64,
+    len: u32,
+    device: u32,
+    slot: u32,
+    _pad: u32,
+}
+
+/// A span, as a child receives it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct SpanRecord {
+    vpn: u64,
+    pages: u64,
+}
+
+/// A child between the copy and its takeover.
+#[derive(Debug)]
+struct Newborn {
+    uffd: Uffd,
+    /// Ascending by address.
+    runs: Vec<SlotRun>,
+    spans: Vec<SpanRecord>,
+    since: Nanos,
+    /// Sent; the child has yet to say that it serves itself.
+    call: Option<Fd>,
+    /// The writing end of the lease's pipe, for the child to hold.
+    lease: Option<Fd>,
+}
+
+/// The slots that a child and its children may still need.
+#[derive(Debug)]
+struct Lease {
+    hangup: Fd,
+    /// `(device, first slot, length)`.
+    pins: Vec<(DeviceId, SlotIdx, u32)>,
+}
+
+/// A parent's pipe that this process holds open for itself and its children.
+pub(crate) type Inherited = Fd;
+
+/// What an agent knows of forks.
+#[derive(Debug)]
+pub(crate) struct Forks {
+    doorbells: Option<Mapping>,
+    listener: Option<Fd>,
+    newborn: Option<Newborn>,
+    leases: Vec<Lease>,
+    inherited: Vec<Inherited>,
+    /// Doorbell 0 was rung: the core is held until doorbell 1.
+    held: bool,
+    rung: [bool; 2],
+    bounce: Option<Mapping>,
+}
+
+impl Forks {
+    pub(crate) const fn new() -> Self {
+        Self {
+            doorbells: None,
+            listener: None,
+            newborn: None,
+            leases: Vec::new(),
+            inherited: Vec::new(),
+            held: false,
+            rung: [false; 2],
+            bounce: None,
+        }
+    }
+
+    pub(crate) fn is_doorbell(&self, address: usize) -> bool {
+        self.doorbells.as_ref().is_some_and(|doorbells| doorbells.range().contains(address))
+    }
+
+    pub(crate) fn listener_poll(&self) -> PollFd {
+        match &self.listener {
+            Some(listener) if self.newborn.is_some() => PollFd::new(listener, events::IN),
+            Some(_) | None => PollFd::none(),
+        }
+    }
+
+    pub(crate) fn child_poll(&self) -> PollFd {
+        self.newborn.as_ref().map_or_else(PollFd::none, |newborn| match &newborn.call {
+            Some(call) => PollFd::new(call, events::IN),
+            None => PollFd::new(newborn.uffd.fd(), events::IN),
+        })
+    }
+
+    /// A doorbell was touched.
+    pub(crate) fn ring(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos, address: usize) {
+        let doorbells = self.doorbells.as_ref().expect("a doorbell was touched").range();
+        let which = usize::from(address >= doorbells.start() + mem::PAGE_BYTES);
+        self.rung[which] = true;
+        if which == 0 && !self.held {
+            self.held = true;
+            pager.step(now, Event::Hold { on: true });
+        }
+        let _ = agent;
+    }
+
+    fn answer(&mut self, pager: &Pager, which: usize) {
+        self.rung[which] = false;
+        let doorbells = self.doorbells.as_ref().expect("it was rung").range();
+        let filled = pager.machine().uffd().zeropage_run(doorbells.page(which), Wake::Now);
+        if filled.stop == Some(Stop::Again) {
+            self.rung[which] = true;
+        }
+    }
+
+    /// Progress of whatever is under way. True if there was any.
+    pub(crate) fn serve(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos) -> bool {
+        if !self.leases.is_empty() {
+            self.end_leases(pager, now);
+        }
+        if self.rung[0] && pager.core().is_settled() && !pager.machine().has_deferred() {
+            self.answer(pager, 0);
+            return true;
+        }
+        let progress = self.newborn.is_some() && self.serve_newborn(agent, pager, now);
+        if self.rung[1] && self.newborn.is_none() {
+            self.end_fork(pager, now);
+            return true;
+        }
+        progress
+    }
+
+    /// The parent's thread waits at doorbell 1 and the child is on its own: everything goes on as before.
+    fn end_fork(&mut self, pager: &mut Pager, now: Nanos) {
+        self.answer(pager, 1);
+        if self.rung[1] {
+            return;
+        }
+        if self.held {
+            self.held = false;
+            pager.step(now, Event::Hold { on: false });
+        }
+        let doorbells = self.doorbells.as_ref().expect("it was rung").range();
+        let uffd = pager.machine().uffd();
+        uffd.unregister(doorbells).expect("the doorbells are registered");
+        mem::advise(doorbells, mem::Advice::DontNeed).expect("the doorbells are ours");
+        uffd.register(doorbells, Modes::MISSING).expect("the doorbells were registered before");
+    }
+
+    /// The kernel has copied the address space.
+    pub(crate) fn on_fork(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos, uffd: Uffd) {
+        let mut newborn = Newborn { uffd, runs: Vec::new(), spans: Vec::new(), since: now, call: None, lease: None };
+        self.snapshot(pager, &mut newborn);
+        if self.held && self.newborn.is_none() {
+            self.pin(pager, now, &mut newborn);
+            self.newborn = Some(newborn);
+        } else {
+            self.fill_completely(agent, pager, &newborn);
+        }
+    }
+
+    /// What the child has to know. Pages between program and device are copied into it at once.
+    fn snapshot(&mut self, pager: &Pager, newborn: &mut Newborn) {
+        let machine = pager.machine();
+        for span in machine.spans.all() {
+            newborn.spans.push(SpanRecord { vpn: span.vpn, pages: u64::from(span.range.len) });
+            for (vpn, page) in (span.vpn..).zip(span.range.pages()) {
+                let view = pager.core().page(page);
+                if view.flight != Flight::Reading
+                    && let Some(frame) = machine.resident_frame(page)
+                {
+                    let filled = newborn.uffd.copy_run(managed(vpn, 1), frame, false, Wake::Later);
+                    assert!(
+                        filled.is_complete() || matches!(filled.stop, Some(Stop::Present | Stop::Gone)),
+                        "a page of a forked child cannot be filled: {filled:?}"
+                    );
+                    continue;
+                }
+                if view.state == PageState::Mapped && view.flight != Flight::Reading {
+                    continue;
+                }
+                let Some((device, slot)) = view.slot else { continue };
+                match newborn.runs.last_mut() {
+                    Some(run)
+                        if run.vpn + u64::from(run.len) == vpn
+                            && run.device == u32::from(device.0)
+                            && run.slot + run.len == slot.0 =>
+                    {
+                        run.len += 1;
+                    }
+                    _ => newborn.runs.push(SlotRun {
+                        vpn,
+                        len: 1,
+                        device: u32::from(device.0),
+                        slot: slot.0,
+                        _pad: 0,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// The slots of the snapshot stay as they are until the child and its children are done with them.
+    fn pin(&mut self, pager: &mut Pager, now: Nanos, newborn: &mut Newborn) {
+        let pins: Vec<_> = newborn
+            .runs
+            .iter()
+            .map(|run| (DeviceId(u8::try_from(run.device).expect("few devices")), SlotIdx(run.slot), run.len))
+            .collect();
+        for &(device, slot, len) in &pins {
+            pager.step(now, Event::SlotsPinned { device, slot, len, pin: true });
+        }
+        let (hangup, held) = fd::pipe(0).expect("a pipe can be made");
+        self.leases.push(Lease { hangup, pins });
+        newborn.lease = Some(held);
+    }
+
+    /// Serve the child until it serves itself. True if something happened.
+    fn serve_newborn(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos) -> bool {
+        let mut newborn = self.newborn.take().expect("the caller looked");
+        let mut progress = self.serve_faults(agent, pager, &newborn);
+        let mut over = false;
+        if newborn.call.is_none() {
+            match socket::accept(self.listener.as_ref().expect("it listens while memory is managed")) {
+                Ok(Some(call)) => {
+                    over = self.hand_over(pager, &newborn, &call).is_err();
+                    newborn.call = Some(call);
+                    progress = true;
+                }
+                Ok(None) | Err(_) => over = newborn.is_dead(),
+            }
+        } else if let Some(call) = &newborn.call {
+            let mut packet = [0; 16];
+            match socket::receive(call, &mut packet, &mut [], false) {
+                Ok(Received::Empty) => {}
+                Ok(Received::Message { bytes, .. }) if &packet[..bytes] == TAKEN => over = true,
+                // It ended before it could take over.
+                Ok(Received::Message { .. } | Received::Closed | Received::Cut) | Err(_) => over = true,
+            }
+        }
+        if !over && now > newborn.since + TAKEOVER_NS {
+            self.fill_completely(agent, pager, &newborn);
+            over = true;
+        }
+        if over {
+            return true;
+        }
+        self.newborn = Some(newborn);
+        progress
+    }
+
+    /// The child's faults, from the snapshot.
+    fn serve_faults(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn) -> bool {
+        if newborn.call.is_some() {
+            return false;
+        }
+        let mut messages = [RawMsg::EMPTY; 8];
+        let Ok(ReadAnswer::Read(count)) = newborn.uffd.read(&mut messages) else { return false };
+        for message in &mut messages[..count] {
+            match message.take() {
+                Msg::PageFault { addr, .. } => {
+                    let vpn = (addr as u64) >> PAGE_SHIFT;
+                    self.fill(agent, pager, newborn, vpn);
+                }
+                Msg::Remove { .. } | Msg::Unmap { .. } | Msg::Remap { .. } | Msg::Fork { .. } | Msg::Unknown { .. } => die(
+                    agent.supervisor(),
+                    format_args!("a forked child changed its address space before its runtime had started"),
+                ),
+            }
+        }
+        true
+    }
+
+    /// Fill one page of a child.
+    fn fill(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn, vpn: u64) {
+        let index = newborn.runs.partition_point(|run| run.vpn + u64::from(run.len) <= vpn);
+        let filled = match newborn.runs.get(index).filter(|run| run.vpn <= vpn) {
+            None => newborn.uffd.zeropage_run(managed(vpn, 1), Wake::Now),
+            Some(run) => {
+                let slot = SlotIdx(run.slot + u32::try_from(vpn - run.vpn).expect("inside the run"));
+                let device = DeviceId(u8::try_from(run.device).expect("few devices"));
+                match self.read_slot(pager, device, slot) {
+                    Some(page) => newborn.uffd.copy_run(managed(vpn, 1), page, false, Wake::Now),
+                    None => {
+                        say(agent.supervisor(), format_args!("a page of a forked child cannot be read back"));
+                        newborn.uffd.poison_run(managed(vpn, 1), Wake::Now)
+                    }
+                }
+            }
+        };
+        if filled.stop == Some(Stop::Present) {
+            let _ = newborn.uffd.wake(managed(vpn, 1));
+        }
+    }
+
+    /// Read a slot, here and now; None if the device fails or the checksum does not match.
+    fn read_slot(&mut self, pager: &mut Pager, device: DeviceId, slot: SlotIdx) -> Option<mem::ManagedRange> {
+        let bounce = self.bounce.get_or_insert_with(|| {
+            own::map(mem::PAGE_BYTES, true).expect("a page can be mapped")
+        });
+        let page = bounce.range();
+        let seed = pager.machine().seed();
+        let (_, store) = pager.machine().stores().iter().find(|(id, _)| *id == device)?;
+        let read = file::preadv(store.file(), &[file::IoVec::new(page)], u64::from(slot.0) * PAGE_BYTES, 0);
+        if read != Ok(mem::PAGE_BYTES) {
+            return None;
+        }
+        // SAFETY: the page is ours alone.
+        let bytes = unsafe { std::slice::from_raw_parts(page.as_ptr(), page.len()) };
+        (checksum(seed, bytes) == store.sum(slot)).then_some(page)
+    }
+
+    /// Fill everything into a copy of the address space that will have no agent, and let it go.
+    fn fill_completely(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn) {
+        for run in 0..newborn.runs.len() {
+            let SlotRun { vpn, len, .. } = newborn.runs[run];
+            for vpn in vpn..vpn + u64::from(len) {
+                self.fill(agent, pager, newborn, vpn);
+            }
+        }
+    }
+
+    /// Send the child's agent what it needs.
+    fn hand_over(&mut self, pager: &Pager, newborn: &Newborn, call: &Fd) -> Result<(), Errno> {
+        let snapshot = fd::memfd(c"pagetide-snapshot")?;
+        file::write_all(&snapshot, bytes_of(&newborn.spans))?;
+        file::write_all(&snapshot, bytes_of(&newborn.runs))?;
+        let stores = pager.machine().stores();
+        let handover = Handover {
+            seed: pager.machine().seed(),
+            devices: stores.iter().map(|(id, store)| (id.0, store.slots_max(), store.slots_backed())).collect(),
+            spans: newborn.spans.len(),
+            runs: newborn.runs.len(),
+        };
+        let lease = newborn.lease.as_ref().expect("an announced child has a lease");
+        let mut fds = vec![newborn.uffd.fd(), &snapshot, lease];
+        for (_, store) in stores {
+            fds.extend([store.file(), store.sums_file()]);
+        }
+        fds.extend(&self.inherited);
+        if fds.len() > PACKET_FDS {
+            return Err(Errno::E2BIG);
+        }
+        socket::send(call, handover.encode().as_bytes(), &fds, true)
+    }
+
+    fn end_leases(&mut self, pager: &mut Pager, now: Nanos) {
+        let mut index = 0;
+        while index < self.leases.len() {
+            let mut poll = [PollFd::new(&self.leases[index].hangup, 0)];
+            let over = fd::poll(&mut poll, Some(0)).is_ok() && poll[0].seen() != 0;
+            if !over {
+                index += 1;
+                continue;
+            }
+            let lease = self.leases.swap_remove(index);
+            for (device, slot, len) in lease.pins {
+                pager.step(now, Event::SlotsPinned { device, slot, len, pin: false });
+            }
+        }
+    }
+}
+
+impl Newborn {
+    /// True if the child's address space is gone.
+    fn is_dead(&self) -> bool {
+        // A page that lies in no registered mapping: a living child answers ENOENT or EINVAL, a dead one ESRCH.
+        self.uffd.zeropage_run(managed(1, 1), Wake::Later).stop == Some(Stop::Gone)
+    }
+}
+
+/// The records as bytes.
+fn bytes_of<T: Copy>(records: &[T]) -> &[u8] {
+    // SAFETY: the records are plain integers without padding.
+    unsafe { std::slice::from_raw_parts(records.as_ptr().cast::<u8>(), size_of_val(records)) }
+}
+const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<SpanRecord>() == 16);
+
+/// Memory is managed from now on: forks are announced, and children find us.
+pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
+    let prepared = own::map(2 * mem::PAGE_BYTES, false).and_then(|doorbells| {
+        managed.pager.machine().uffd().register(doorbells.range(), Modes::MISSING)?;
+        let listener = socket::listen(agent_name(thread::getpid()).as_bytes(), 8)?;
+        Ok((doorbells, listener))
+    });
+    let (doorbells, listener) = match prepared {
+        Ok(both) => both,
+        Err(errno) => die(agent.supervisor(), format_args!("forks cannot be prepared: {}", errno.name())),
+    };
+    let address = doorbells.range().start();
+    managed.forks.doorbells = Some(doorbells);
+    managed.forks.listener = Some(listener);
+    DOORBELLS.store(address, Ordering::Release);
+}
+
+/// In a forked child's agent: take over from the parent's agent.
+pub(crate) fn take_over(agent: &mut Agent, parent: i32) -> Result<Managed, setup::SetupError> {
+    let step = |name, errno| setup::SetupError::Step(name, errno);
+    let call = socket::connect(agent_name(parent).as_bytes()).map_err(|errno| step("calling the parent's agent", errno))?;
+    let mut packet = vec![0; PACKET_BYTES];
+    let mut fds = [const { None }; PACKET_FDS];
+    let received = socket::receive(&call, &mut packet, &mut fds, true);
+    let Ok(Received::Message { bytes, fds: count }) = received else {
+        return Err(step("the handover", Errno::ECONNRESET));
+    };
+    let broken = || step("the handover", Errno::EPROTO);
+    let handover = Handover::decode(&packet[..bytes]).ok_or_else(broken)?;
+    if count < HANDOVER_FDS + 2 * handover.devices.len() {
+        return Err(broken());
+    }
+    let mut fds = fds.into_iter().flatten();
+    let mut next = || fds.next().ok_or_else(broken);
+    let (uffd, snapshot, lease) = (Uffd::from_fd(next()?), next()?, next()?);
+    let mut stores = Vec::new();
+    for &(device, slots_max, backed) in &handover.devices {
+        let store = Store::inherit(next()?, next()?, slots_max, backed).map_err(|errno| step("the parent's swap file", errno))?;
+        stores.push((DeviceId(device), store));
+    }
+    let now = clock::now();
+    let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
+    agent.exclude_initial(&mut pager);
+    let spans = read_records::<SpanRecord>(&snapshot, 0, handover.spans).map_err(|errno| step("the snapshot", errno))?;
+    let runs = read_records::<SlotRun>(&snapshot, size_of_val(spans.as_slice()), handover.runs)
+        .map_err(|errno| step("the snapshot", errno))?;
+    for span in &spans {
+        pager.take_over_span(now, span.vpn, span.vpn + span.pages);
+    }
+    for run in &runs {
+        take_over_run(&mut pager, now, *run);
+    }
+    let mut forks = Forks::new();
+    forks.inherited = std::iter::once(lease).chain(fds).collect();
+    let mut managed = Managed::new(pager, forks, now);
+    publish(agent, &mut managed);
+    socket::send(&call, TAKEN, &[], true).map_err(|errno| step("the handover", errno))?;
+    Ok(managed)
+}
+
+/// Pages of a run that are not present already are in the parent's slots.
+fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
+    let mut offset = 0;
+    while offset < run.len {
+        let page = pager.machine().spans.page(run.vpn + u64::from(offset)).expect("runs lie in the spans of the snapshot");
+        let untouched = |pager: &Pager, ahead: u32| pager.core().page(PageIdx(page.0 + ahead)).state == PageState::Untouched;
+        let len = u32::try_from((0..run.len - offset).take_while(|&ahead| untouched(pager, ahead)).count()).expect("a run");
+        if len > 0 {
+            let device = DeviceId(u8::try_from(run.device).expect("few devices"));
+            let slot = SlotIdx(run.slot + offset);
+            pager.step(now, Event::Inherited { range: PageRange::new(page, len), device, slot });
+        }
+        offset += len.max(1);
+    }
+}
+
+fn read_records<T: Copy>(from: &Fd, offset: usize, count: usize) -> Result<Vec<T>, Errno> {
+    let bytes = count * size_of::<T>();
+    let mut records: Vec<T> = Vec::with_capacity(count);
+    // SAFETY: the capacity is reserved, and reading into it as bytes forms no value yet.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(records.as_mut_ptr().cast::<u8>(), bytes) };
+    let mut done = 0;
+    while done < bytes {
+        match file::pread(from, &mut buffer[done..], (offset + done) as u64)? {
+            0 => return Err(Errno::EPROTO),
+            read => done += read,
+        }
+    }
+    // SAFETY: all bytes were read, and any bytes are values of a record of integers.
+    unsafe { records.set_len(count) };
+    Ok(records)
+}

@@ -1,0 +1,825 @@
+//! The live machine: carries the core's orders out with userfaultfd and a swap file.
+//!
+//! Pages leave the program by UFFDIO_MOVE, a run at a time and atomically: what is written to the device is what was there
+//! when the page left, and no store is lost. They come back by UFFDIO_MOVE from the frame they were read into.
+//!
+//! What a move answers is a value: see [`LiveMachine::unmap_run`] and [`LiveMachine::map_run`]. EAGAIN (the program is inside
+//! munmap or madvise and waits for us to read its event) puts the rest of the order into `deferred`, to be tried again when
+//! the events have been read.
+//!
+//! Invariants: `frame_of` names a frame exactly for pages that are resident and not mapped; a deferred order's pages have no
+//! other order in flight (I2); content that the program has discarded is never mapped again.
+
+use std::collections::VecDeque;
+
+use pagetide_core::Core;
+use pagetide_core::effect::{Effect, Source};
+use pagetide_core::event::{Event, MoveAnswer, Outcome};
+use pagetide_core::types::{Access, DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx, TaskId};
+use pagetide_driver::{Answers, Machine};
+use pagetide_sys::Errno;
+use pagetide_sys::fd::Fd;
+use pagetide_sys::mem::{self, ManagedRange, Mapping};
+use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Uffd, Wake};
+
+use crate::frames::{Frame, FrameRun, Frames};
+use crate::io::{Direction, Engine, Requests, Transfer};
+use crate::spans::{PAGE_BYTES, PAGE_SHIFT, Spans};
+use crate::store::{Store, checksum};
+
+/// A page in bytes, as a length.
+const PAGE: usize = 1 << PAGE_SHIFT;
+/// Zero pages that one copy can take.
+pub(crate) const ZEROES_PAGES: u32 = 256;
+
+/// Slots kept backed ahead of need.
+const SLOTS_AHEAD: u64 = 4096;
+
+/// What the host must do beyond effects: filled while effects run, read by the host after each step.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// Pages whose content is lost.
+    pub(crate) poisoned: u64,
+    /// A fault that cannot be answered.
+    pub(crate) out_of_memory: Option<(TaskId, PageIdx)>,
+    /// Pages that became accessible, or whose waiters must look again: signal mode wakes its threads.
+    pub(crate) wakes: u64,
+    /// A device has no space left for the slots it promised.
+    pub(crate) no_space: bool,
+}
+
+/// Counters that the core cannot know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MachineStats {
+    pub(crate) moved_in_pages: u64,
+    pub(crate) moved_out_pages: u64,
+    pub(crate) copied_pages: u64,
+    pub(crate) zero_filled_pages: u64,
+    pub(crate) read_requests: u64,
+    pub(crate) write_requests: u64,
+    pub(crate) moves: u64,
+    pub(crate) busy_pages: u64,
+}
+
+impl MachineStats {
+    /// In the order of `MACHINE_COUNTERS`.
+    pub(crate) const fn values(&self) -> [u64; 8] {
+        [
+            self.moved_in_pages,
+            self.moved_out_pages,
+            self.copied_pages,
+            self.zero_filled_pages,
+            self.moves,
+            self.busy_pages,
+            self.read_requests,
+            self.write_requests,
+        ]
+    }
+}
+
+/// How the machine is set up.
+#[derive(Debug)]
+pub(crate) struct MachineParts {
+    pub(crate) uffd: Uffd,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) staging: Mapping,
+    pub(crate) zeroes: Mapping,
+    pub(crate) pages_max: u32,
+    pub(crate) seed: u64,
+    pub(crate) can_move: bool,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(crate) struct LiveMachine {
+    uffd: Uffd,
+    engine: Box<dyn Engine>,
+    requests: Requests,
+    pub(crate) spans: Spans,
+    frames: Frames,
+    /// Frame + 1 of each page; 0 for none. Backed lazily.
+    frame_of: Vec<u32>,
+    staging: Mapping,
+    zeroes: Mapping,
+    stores: Vec<(DeviceId, Store)>,
+    deferred: VecDeque<Effect>,
+    /// Faults that are not answered yet, with the time when they were seen.
+    waiting: Vec<(PageIdx, Nanos)>,
+    latencies: Vec<Nanos>,
+    seed: u64,
+    zero_sum: u128,
+    can_move: bool,
+    pub(crate) outbox: Outbox,
+    pub(crate) stats: MachineStats,
+}
+
+impl Machine for LiveMachine {
+    fn execute(&mut self, core: &Core, _now: Nanos, effects: &[Effect], answers: &mut Answers) {
+        for &effect in effects {
+            self.carry_out(core, effect, answers);
+        }
+    }
+}
+
+impl LiveMachine {
+    pub(crate) fn new(parts: MachineParts) -> Self {
+        let frames = u32::try_from(parts.staging.range().len() >> PAGE_SHIFT).expect("the staging area has less than 2^32 frames");
+        Self {
+            uffd: parts.uffd,
+            engine: parts.engine,
+            requests: Requests::new(),
+            spans: Spans::new(parts.pages_max),
+            frames: Frames::new(frames),
+            frame_of: vec![0; parts.pages_max as usize],
+            zero_sum: checksum(parts.seed, &[0; PAGE]),
+            staging: parts.staging,
+            zeroes: parts.zeroes,
+            stores: Vec::with_capacity(8),
+            deferred: VecDeque::with_capacity(4096),
+            waiting: Vec::with_capacity(256),
+            latencies: Vec::with_capacity(256),
+            seed: parts.seed,
+            can_move: parts.can_move,
+            outbox: Outbox::default(),
+            stats: MachineStats::default(),
+        }
+    }
+
+    pub(crate) const fn uffd(&self) -> &Uffd {
+        &self.uffd
+    }
+
+    pub(crate) fn engine_fd(&self) -> &Fd {
+        self.engine.wait_fd()
+    }
+
+    pub(crate) fn engine_name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    pub(crate) const fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(crate) fn add_store(&mut self, device: DeviceId, store: Store) {
+        self.stores.push((device, store));
+    }
+
+    pub(crate) fn remove_store(&mut self, device: DeviceId) {
+        self.stores.retain(|(id, _)| *id != device);
+    }
+
+    pub(crate) fn stores_mut(&mut self) -> &mut [(DeviceId, Store)] {
+        &mut self.stores
+    }
+
+    pub(crate) fn stores(&self) -> &[(DeviceId, Store)] {
+        &self.stores
+    }
+
+    fn store(&mut self, device: DeviceId) -> &mut Store {
+        let found = self.stores.iter_mut().find(|(id, _)| *id == device);
+        &mut found.expect("the core names devices that were added").1
+    }
+
+    /// Frames with memory.
+    pub(crate) const fn populated_frames(&self) -> u32 {
+        self.frames.populated_count()
+    }
+
+    /// Frames with memory that hold nothing.
+    pub(crate) const fn spare_frames(&self) -> u32 {
+        self.frames.spare_count()
+    }
+
+    /// Requests that are not over.
+    pub(crate) fn pending_requests(&self) -> usize {
+        self.requests.pending()
+    }
+
+    /// True if orders wait for the program's own system call to go on.
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    fn frames_memory(&self, run: FrameRun) -> ManagedRange {
+        self.staging.range().part((run.first.0 as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
+    }
+
+    fn frame_memory(&self, frame: Frame) -> ManagedRange {
+        self.frames_memory(FrameRun { first: frame, len: 1 })
+    }
+
+    fn zeroes(&self, pages: u32) -> ManagedRange {
+        self.zeroes.range().part(0, (pages as usize) << PAGE_SHIFT)
+    }
+
+    /// The staging area.
+    pub(crate) const fn staging(&self) -> ManagedRange {
+        self.staging.range()
+    }
+
+    fn frame(&self, page: PageIdx) -> Option<Frame> {
+        self.frame_of[page.0 as usize].checked_sub(1).map(Frame)
+    }
+
+    /// The memory of a page that is resident and not mapped.
+    pub(crate) fn resident_frame(&self, page: PageIdx) -> Option<ManagedRange> {
+        self.frame(page).map(|frame| self.frame_memory(frame))
+    }
+
+    /// Back more slots of a device when few are left. The device and its slots, if there are more.
+    pub(crate) fn grow_if_needed(&mut self, free_slots: u64, floor_bytes: u64) -> Option<(DeviceId, u32)> {
+        if free_slots >= SLOTS_AHEAD {
+            return None;
+        }
+        self.stores.iter_mut().filter(|(_, store)| !store.is_inherited()).find_map(|(device, store)| {
+            store.grow(floor_bytes).ok().map(|slots| (*device, slots))
+        })
+    }
+
+    fn set_frame(&mut self, page: PageIdx, frame: Frame) {
+        debug_assert!(self.frame(page).is_none(), "page {page:?} has a frame already");
+        self.frame_of[page.0 as usize] = frame.0 + 1;
+    }
+
+    fn take_frame(&mut self, page: PageIdx) -> Option<Frame> {
+        let frame = self.frame(page);
+        self.frame_of[page.0 as usize] = 0;
+        frame
+    }
+
+    fn carry_out(&mut self, core: &Core, effect: Effect, answers: &mut Answers) {
+        match effect {
+            Effect::Read { io, device, slot, range, demand } => self.read(io, device, slot, range, demand),
+            // The pages are hashed when the request begins, just before the device reads them.
+            Effect::Write { io, device, slot, range } => {
+                self.requests.push(Transfer { direction: Direction::Write, io, device, slot, range });
+            }
+            Effect::Map { range, source, access } => self.map(range, source, access, answers),
+            Effect::Unmap { range } => self.unmap(range, answers),
+            Effect::Drop { range } => self.drop_frames(range),
+            // In thread mode the ioctl that maps the page wakes its waiters.
+            Effect::Wake { .. } => self.outbox.wakes += 1,
+            Effect::Poison { range } => self.poison(range),
+            Effect::OutOfMemory { task, page } => self.outbox.out_of_memory = Some((task, page)),
+        }
+    }
+
+    /// Frames for pages that are about to be read: spare ones first, so that nothing is allocated in the steady state.
+    fn read(&mut self, io: IoId, device: DeviceId, slot: SlotIdx, range: PageRange, demand: bool) {
+        let mut offset = 0;
+        while offset < range.len {
+            let Some(run) = self.populated_run(range.len - offset) else { break };
+            for frame in run.frames() {
+                self.set_frame(PageIdx(range.first.0 + offset), frame);
+                offset += 1;
+            }
+        }
+        let (now, later) = (range.part(0, offset), range.part(offset, range.len - offset));
+        if now.len > 0 {
+            self.requests.push(Transfer { direction: Direction::Read, io, device, slot, range: now });
+        }
+        if later.len > 0 {
+            let slot = SlotIdx(slot.0 + offset);
+            self.deferred.push_back(Effect::Read { io, device, slot, range: later, demand });
+        }
+    }
+
+    /// A run of at most `most` frames with memory behind them. None: the kernel fills nothing until the program's events are
+    /// read.
+    fn populated_run(&mut self, most: u32) -> Option<FrameRun> {
+        if let Some(run) = self.frames.take_spare(most) {
+            return Some(run);
+        }
+        let run = self.frames.take_holes(most.min(ZEROES_PAGES)).expect("the staging area is larger than the budget");
+        let answer = self.uffd.copy_run(self.frames_memory(run), self.zeroes(run.len), false, Wake::Later);
+        let done = pages_of(answer.done);
+        for frame in run.frames().skip(done as usize) {
+            self.frames.now_hole(frame);
+        }
+        assert!(
+            answer.is_complete() || answer.stop == Some(Stop::Again),
+            "a hole of the staging area cannot be filled: {answer:?}"
+        );
+        (done > 0).then_some(FrameRun { first: run.first, len: done })
+    }
+
+    fn map(&mut self, range: PageRange, source: Source, access: Access, answers: &mut Answers) {
+        let mut offset = 0;
+        while offset < range.len {
+            let page = PageIdx(range.first.0 + offset);
+            let Some((vpn, in_span)) = self.spans.place(page) else {
+                // The program unmapped it while the order was on its way.
+                self.gone(PageRange::one(page), answers);
+                offset += 1;
+                continue;
+            };
+            let most = (range.len - offset).min(in_span);
+            let piece = PageRange::new(page, most);
+            let done = match source {
+                Source::Zero => self.zero_run(vpn, piece, access, answers),
+                Source::Frame => self.map_run(vpn, piece, access, answers),
+            };
+            offset += done;
+        }
+    }
+
+    fn gone(&mut self, range: PageRange, answers: &mut Answers) {
+        for page in range.pages() {
+            if let Some(frame) = self.take_frame(page) {
+                self.frames.now_spare(frame);
+            }
+        }
+        answers.push(Event::Mapped { range, answer: MoveAnswer::Gone });
+    }
+
+    /// Map zero pages at the start of `piece`; the number of pages answered for or deferred.
+    fn zero_run(&mut self, vpn: u64, piece: PageRange, access: Access, answers: &mut Answers) -> u32 {
+        // Memory that is there already goes first: beside it a fresh page would exceed the budget.
+        let answer = if let Some(run) = self.spare_for_zero(piece.len) {
+            self.zero_from_spare(managed(vpn, run.len), run)
+        } else if access == Access::Read && piece.len == 1 {
+            self.uffd.zeropage_run(managed(vpn, 1), Wake::Now)
+        } else {
+            let pages = piece.len.min(ZEROES_PAGES);
+            self.uffd.copy_run(managed(vpn, pages), self.zeroes(pages), false, Wake::Now)
+        };
+        let done = pages_of(answer.done);
+        self.stats.zero_filled_pages += u64::from(done);
+        self.answer_map(piece, done, answer.stop, Effect::Map { range: piece, source: Source::Zero, access }, answers)
+    }
+
+    fn zero_from_spare(&mut self, to: ManagedRange, run: FrameRun) -> RangeAnswer {
+        let memory = self.frames_memory(run);
+        zero_memory(memory);
+        let answer = self.uffd.move_run(to, memory, false, Wake::Now);
+        self.stats.moves += 1;
+        for (index, frame) in run.frames().enumerate() {
+            if (index << PAGE_SHIFT) < answer.done {
+                self.frames.now_hole(frame);
+            } else {
+                self.frames.now_spare(frame);
+            }
+        }
+        if answer.done == 0 && answer.stop == Some(Stop::Invalid) {
+            return self.uffd.copy_run(to, self.zeroes(run.len), false, Wake::Now);
+        }
+        answer
+    }
+
+    fn spare_for_zero(&mut self, most: u32) -> Option<FrameRun> {
+        self.can_move.then(|| self.frames.take_spare(most.min(ZEROES_PAGES))).flatten()
+    }
+
+    /// Map the longest run of neighbouring frames at the start of `piece`; the number of pages answered for or deferred.
+    fn map_run(&mut self, vpn: u64, piece: PageRange, access: Access, answers: &mut Answers) -> u32 {
+        let Some(first) = self.frame(piece.first) else {
+            // Only an answer to a discard that crossed the order takes a frame away.
+            answers.push(Event::Mapped { range: PageRange::one(piece.first), answer: MoveAnswer::Gone });
+            return 1;
+        };
+        let neighbours = |offset: &u32| self.frame(PageIdx(piece.first.0 + offset)) == Some(Frame(first.0 + offset));
+        let len = 1 + u32::try_from((1..piece.len).take_while(neighbours).count()).expect("at most piece.len");
+        let piece = PageRange::new(piece.first, len);
+        let (to, from) = (managed(vpn, len), self.frames_memory(FrameRun { first, len }));
+        let none = RangeAnswer { done: 0, stop: Some(Stop::Invalid) };
+        let mut answer = if self.can_move { self.uffd.move_run(to, from, false, Wake::Now) } else { none };
+        self.stats.moves += 1;
+        let moved = pages_of(answer.done);
+        self.stats.moved_in_pages += u64::from(moved);
+        // EINVAL: the place is not writable at present, or locked; EBUSY: the frame is pinned for a moment. A copy works.
+        let must_copy = answer.done == 0 && matches!(answer.stop, Some(Stop::Invalid | Stop::Busy));
+        if must_copy {
+            answer = self.uffd.copy_run(to, from, false, Wake::Now);
+            self.stats.copied_pages += u64::from(pages_of(answer.done));
+        }
+        for page in PageRange::new(piece.first, pages_of(answer.done)).pages() {
+            let frame = self.take_frame(page).expect("it was mapped from its frame");
+            if must_copy { self.frames.now_spare(frame) } else { self.frames.now_hole(frame) }
+        }
+        let rest = Effect::Map { range: piece, source: Source::Frame, access };
+        self.answer_map(piece, pages_of(answer.done), answer.stop, rest, answers)
+    }
+
+    /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
+    fn answer_map(&mut self, piece: PageRange, done: u32, stop: Option<Stop>, rest: Effect, answers: &mut Answers) -> u32 {
+        if done > 0 {
+            let range = PageRange::new(piece.first, done);
+            self.count_answered(range);
+            answers.push(Event::Mapped { range, answer: MoveAnswer::Done });
+        }
+        let Some(stop) = stop.filter(|_| done < piece.len) else { return done };
+        let next = PageRange::one(PageIdx(piece.first.0 + done));
+        match stop {
+            Stop::Present => {
+                if let Some(frame) = self.take_frame(next.first) {
+                    self.frames.now_spare(frame);
+                }
+                if let Some((vpn, _)) = self.spans.place(next.first) {
+                    self.uffd.wake(managed(vpn, 1)).expect("the span is registered");
+                }
+                // A page that is present where zeroes were to be filled in is on its way out: its MADV_DONTNEED has been
+                // announced and not yet carried out. It is not ours to charge.
+                let answer = match rest {
+                    Effect::Map { source: Source::Zero, .. } => MoveAnswer::Gone,
+                    _ => MoveAnswer::Present,
+                };
+                answers.push(Event::Mapped { range: next, answer });
+                done + 1
+            }
+            Stop::Hole | Stop::Gone => {
+                self.gone(next, answers);
+                done + 1
+            }
+            Stop::Again | Stop::Busy => {
+                let left = PageRange::new(next.first, piece.len - done);
+                self.deferred.push_back(with_range(rest, left));
+                piece.len
+            }
+            Stop::Invalid | Stop::NoMemory | Stop::Other(_) => {
+                panic!("page {next:?} of {piece:?} cannot be mapped: {stop:?}");
+            }
+        }
+    }
+
+    fn unmap(&mut self, range: PageRange, answers: &mut Answers) {
+        let mut offset = 0;
+        while offset < range.len {
+            let page = PageIdx(range.first.0 + offset);
+            let Some((vpn, in_span)) = self.spans.place(page) else {
+                answers.push(Event::Unmapped { range: PageRange::one(page), answer: MoveAnswer::Gone });
+                offset += 1;
+                continue;
+            };
+            let piece = PageRange::new(page, (range.len - offset).min(in_span));
+            offset += self.unmap_run(vpn, piece, answers);
+        }
+    }
+
+    /// Move pages out, from the start of `piece`; the number of pages answered for or deferred.
+    fn unmap_run(&mut self, vpn: u64, piece: PageRange, answers: &mut Answers) -> u32 {
+        let Some(run) = self.frames.take_holes(piece.len) else {
+            answers.push(Event::Unmapped { range: piece, answer: MoveAnswer::Busy });
+            return piece.len;
+        };
+        let piece = PageRange::new(piece.first, run.len);
+        let answer = self.uffd.move_run(self.frames_memory(run), managed(vpn, run.len), false, Wake::Later);
+        self.stats.moves += 1;
+        let done = pages_of(answer.done);
+        self.stats.moved_out_pages += u64::from(done);
+        for (offset, frame) in (0..).zip(run.frames()) {
+            if offset < done {
+                self.set_frame(PageIdx(piece.first.0 + offset), frame);
+            } else {
+                self.frames.now_hole(frame);
+            }
+        }
+        if done > 0 {
+            answers.push(Event::Unmapped { range: PageRange::new(piece.first, done), answer: MoveAnswer::Done });
+        }
+        let Some(stop) = answer.stop.filter(|_| done < piece.len) else { return done };
+        let next = PageRange::one(PageIdx(piece.first.0 + done));
+        match stop {
+            Stop::Hole | Stop::Gone => answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone }),
+            Stop::Busy | Stop::Invalid | Stop::NoMemory => {
+                self.stats.busy_pages += 1;
+                answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Busy });
+            }
+            Stop::Again => {
+                self.deferred.push_back(Effect::Unmap { range: PageRange::new(next.first, piece.len - done) });
+                return piece.len;
+            }
+            Stop::Present | Stop::Other(_) => panic!("page {next:?} cannot be moved out: {stop:?}"),
+        }
+        done + 1
+    }
+
+    fn drop_frames(&mut self, range: PageRange) {
+        for page in range.pages() {
+            if let Some(frame) = self.take_frame(page) {
+                self.frames.now_spare(frame);
+            }
+        }
+    }
+
+    fn poison(&mut self, range: PageRange) {
+        for page in range.pages() {
+            if let Some(frame) = self.take_frame(page) {
+                self.frames.now_spare(frame);
+            }
+            let Some((vpn, _)) = self.spans.place(page) else { continue };
+            let answer = self.uffd.poison_run(managed(vpn, 1), Wake::Now);
+            if answer.stop == Some(Stop::Again) {
+                self.deferred.push_back(Effect::Poison { range: PageRange::one(page) });
+                continue;
+            }
+            assert!(answer.is_complete(), "a lost page cannot be marked: {answer:?}");
+            self.outbox.poisoned += 1;
+        }
+    }
+
+    /// A fault on this page was seen at `now`: its latency is counted when the page is mapped.
+    pub(crate) fn note_fault(&mut self, page: PageIdx, now: Nanos) {
+        if self.waiting.len() < self.waiting.capacity() {
+            self.waiting.push((page, now));
+        }
+    }
+
+    /// The latencies of faults that were answered since the last call.
+    pub(crate) fn take_latencies(&mut self, mut each: impl FnMut(Nanos)) {
+        self.latencies.drain(..).for_each(&mut each);
+    }
+
+    fn count_answered(&mut self, range: PageRange) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let now = pagetide_sys::clock::now();
+        let latencies = &mut self.latencies;
+        self.waiting.retain(|&(page, since)| {
+            let answered = range.contains(page);
+            if answered && latencies.len() < latencies.capacity() {
+                latencies.push(now.saturating_sub(since));
+            }
+            !answered
+        });
+    }
+
+    /// Fill this page with zeroes if it is missing; wake its waiters if it is not. What stopped it otherwise.
+    pub(crate) fn zero_fill_now(&mut self, vpn: u64) -> Option<Stop> {
+        let answer = self.uffd.copy_run(managed(vpn, 1), self.zeroes(1), false, Wake::Now);
+        if answer.stop == Some(Stop::Present) {
+            self.uffd.wake(managed(vpn, 1)).expect("a fault was seen there: it is registered");
+            return None;
+        }
+        answer.stop
+    }
+
+    /// Orders that waited for the program are tried again.
+    pub(crate) fn retry_deferred(&mut self, core: &Core, answers: &mut Answers) {
+        for _ in 0..self.deferred.len() {
+            let Some(effect) = self.deferred.pop_front() else { break };
+            self.carry_out(core, effect, answers);
+        }
+    }
+
+    /// The content of these pages is gone: orders that wait are answered as such, so that no old copy is mapped.
+    pub(crate) fn forget_deferred(&mut self, range: PageRange, answers: &mut Answers) {
+        for _ in 0..self.deferred.len() {
+            let Some(effect) = self.deferred.pop_front() else { break };
+            let (pages, is_map) = match effect {
+                Effect::Map { range, .. } => (range, true),
+                Effect::Unmap { range } => (range, false),
+                other => {
+                    // A read goes on, and the core drops what it brings; a lost page is marked or its address is gone.
+                    self.deferred.push_back(other);
+                    continue;
+                }
+            };
+            let (before, hit, after) = cut(pages, range);
+            for left in [before, after] {
+                if left.len > 0 {
+                    self.deferred.push_back(with_range(effect, left));
+                }
+            }
+            if hit.len == 0 {
+                continue;
+            }
+            if is_map {
+                self.gone(hit, answers);
+            } else {
+                answers.push(Event::Unmapped { range: hit, answer: MoveAnswer::Gone });
+            }
+        }
+    }
+
+    /// Hand waiting transfers to the engine, and pass on what it queued.
+    pub(crate) fn begin_requests(&mut self, answers: &mut Answers) {
+        while let Some((token, direction)) = self.requests.begin() {
+            match direction {
+                Direction::Read => self.begin_read(token),
+                Direction::Write => self.begin_write(token, answers),
+            }
+        }
+        self.engine.flush();
+    }
+
+    fn begin_read(&mut self, token: u32) {
+        let transfer = self.requests.get(token).transfer;
+        self.fill_request(token, transfer);
+        self.stats.read_requests += 1;
+        self.engine.submit(token, self.requests.get(token));
+    }
+
+    /// Hash the pages; answer for those that need no write; write the runs between them.
+    fn begin_write(&mut self, token: u32, answers: &mut Answers) {
+        let transfer = self.requests.get(token).transfer;
+        let mut run: Option<(u32, u32)> = None;
+        let mut first_run_taken = false;
+        for offset in 0..=transfer.range.len {
+            let need = (offset < transfer.range.len).then(|| self.hash_for_write(token, transfer, offset)).flatten();
+            match need {
+                Some(Outcome::Done) => run = Some(run.map_or((offset, 1), |(first, len)| (first, len + 1))),
+                answer => {
+                    if let Some((first, len)) = run.take() {
+                        self.start_write_run(token, transfer, first, len, &mut first_run_taken);
+                    }
+                    if let Some(outcome) = answer {
+                        let range = PageRange::one(PageIdx(transfer.range.first.0 + offset));
+                        answers.push(Event::IoDone { io: transfer.io, range, outcome });
+                    }
+                }
+            }
+        }
+        if !first_run_taken {
+            self.requests.end(token);
+        }
+    }
+
+    /// What is to be done with the page at `offset` of a write: `Done` stands for "write it".
+    fn hash_for_write(&mut self, token: u32, transfer: Transfer, offset: u32) -> Option<Outcome> {
+        let page = PageIdx(transfer.range.first.0 + offset);
+        let slot = SlotIdx(transfer.slot.0 + offset);
+        let frame = self.frame(page).expect("a page under write has its frame");
+        let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+        if sum == self.zero_sum {
+            return Some(Outcome::Zero);
+        }
+        let held = self.store(transfer.device).sum(slot);
+        if held == sum {
+            return Some(Outcome::Unchanged);
+        }
+        // Until the write is done the slot holds neither the old page nor surely the new one.
+        self.store(transfer.device).set_sum(slot, 0);
+        self.requests.set_sum(token, offset as usize, sum);
+        Some(Outcome::Done)
+    }
+
+    /// Write one run of a transfer: the first takes the transfer's own entry, later ones queue as transfers of their own.
+    fn start_write_run(&mut self, token: u32, transfer: Transfer, first: u32, len: u32, taken: &mut bool) {
+        let run = Transfer {
+            slot: SlotIdx(transfer.slot.0 + first),
+            range: PageRange::new(PageIdx(transfer.range.first.0 + first), len),
+            ..transfer
+        };
+        if *taken {
+            self.requests.push(run);
+            return;
+        }
+        *taken = true;
+        self.requests.narrow(token, run, first as usize);
+        self.fill_request(token, run);
+        self.stats.write_requests += 1;
+        self.engine.submit(token, self.requests.get(token));
+    }
+
+    fn fill_request(&mut self, token: u32, transfer: Transfer) {
+        let fd = self.store(transfer.device).file().raw();
+        let mut run: Option<FrameRun> = None;
+        for page in transfer.range.pages() {
+            let frame = self.frame(page).expect("a page in flight has its frame");
+            match &mut run {
+                Some(run) if run.first.0 + run.len == frame.0 => run.len += 1,
+                _ => {
+                    if let Some(run) = run.replace(FrameRun { first: frame, len: 1 }) {
+                        self.requests.push_piece(token, self.frames_memory(run));
+                    }
+                }
+            }
+        }
+        if let Some(run) = run {
+            self.requests.push_piece(token, self.frames_memory(run));
+        }
+        self.requests.set_fd(token, fd);
+    }
+
+    /// Collect finished requests.
+    pub(crate) fn reap(&mut self, answers: &mut Answers) {
+        let mut done = [(0_u32, Ok(0_usize)); 64];
+        loop {
+            let mut count = 0;
+            self.engine.reap(&mut |token, result| {
+                done[count] = (token, result);
+                count += 1;
+                count < done.len()
+            });
+            for &(token, result) in &done[..count] {
+                self.end_request(token, result, answers);
+            }
+            if count < done.len() {
+                break;
+            }
+        }
+    }
+
+    fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
+        let transfer = self.requests.get(token).transfer;
+        let whole = (transfer.range.len as usize) << PAGE_SHIFT;
+        let outcome = match result {
+            Ok(bytes) if bytes == whole => Outcome::Done,
+            Err(Errno::ENOSPC | Errno::EDQUOT) if transfer.direction == Direction::Write => {
+                self.outbox.no_space = true;
+                Outcome::NoSpace
+            }
+            Ok(_) | Err(_) => Outcome::Failed,
+        };
+        match (transfer.direction, outcome) {
+            (Direction::Write, Outcome::Done) => {
+                for offset in 0..transfer.range.len {
+                    let sum = self.requests.get(token).sums[offset as usize];
+                    self.store(transfer.device).set_sum(SlotIdx(transfer.slot.0 + offset), sum);
+                }
+                answers.push(Event::IoDone { io: transfer.io, range: transfer.range, outcome });
+            }
+            (Direction::Read, Outcome::Done) => self.verify(transfer, answers),
+            _ => answers.push(Event::IoDone { io: transfer.io, range: transfer.range, outcome }),
+        }
+        self.requests.end(token);
+    }
+
+    /// Compare what was read with the checksums; answer in runs.
+    fn verify(&mut self, transfer: Transfer, answers: &mut Answers) {
+        let mut good_from = 0;
+        for offset in 0..transfer.range.len {
+            let page = PageIdx(transfer.range.first.0 + offset);
+            let frame = self.frame(page).expect("a page in flight has its frame");
+            let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+            if sum == self.store(transfer.device).sum(SlotIdx(transfer.slot.0 + offset)) {
+                continue;
+            }
+            self.answer_read(transfer, good_from, offset, Outcome::Done, answers);
+            self.answer_read(transfer, offset, offset + 1, Outcome::Failed, answers);
+            good_from = offset + 1;
+        }
+        self.answer_read(transfer, good_from, transfer.range.len, Outcome::Done, answers);
+    }
+
+    fn answer_read(&self, transfer: Transfer, from: u32, to: u32, outcome: Outcome, answers: &mut Answers) {
+        if from < to {
+            let range = PageRange::new(PageIdx(transfer.range.first.0 + from), to - from);
+            answers.push(Event::IoDone { io: transfer.io, range, outcome });
+        }
+    }
+
+    /// Give at most `most` spare frames' memory back to the kernel.
+    ///
+    /// The area is registered, and MADV_DONTNEED on a registered range raises an event that only this thread could read: the
+    /// range is unregistered for the moment.
+    pub(crate) fn release_spare(&mut self, most: u32) -> u32 {
+        let mut released = 0;
+        while released < most {
+            let Some(run) = self.frames.take_spare(most - released) else { break };
+            let memory = self.frames_memory(run);
+            self.uffd.unregister(memory).expect("the staging area is registered");
+            mem::advise(memory, mem::Advice::DontNeed).expect("the staging area is ours");
+            self.uffd.register(memory, Modes::MISSING).expect("the staging area was registered before");
+            for frame in run.frames() {
+                self.frames.now_hole(frame);
+            }
+            released += run.len;
+        }
+        released
+    }
+}
+
+/// The program's memory at these virtual pages, by name.
+pub(crate) fn managed(vpn: u64, pages: u32) -> ManagedRange {
+    let start = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
+    // SAFETY: pages of a span belong to the program and are managed; no Rust reference to them is ever made.
+    unsafe { ManagedRange::new(start, (pages as usize) << PAGE_SHIFT) }
+}
+
+/// The bytes of a frame that is held by us alone: it has left the program, and no request writes it.
+fn page_bytes(frame: &ManagedRange) -> &[u8] {
+    // SAFETY: the frame has memory, and nobody writes it while the machine is borrowed: the program cannot reach it, and the
+    // device reads it at most.
+    unsafe { std::slice::from_raw_parts(frame.as_ptr(), frame.len()) }
+}
+
+/// Clear spare frames.
+fn zero_memory(frames: ManagedRange) {
+    // SAFETY: spare frames have memory, belong to the machine and hold nothing.
+    unsafe { frames.as_ptr().write_bytes(0, frames.len()) };
+}
+
+fn pages_of(bytes: usize) -> u32 {
+    u32::try_from(bytes >> PAGE_SHIFT).expect("a run has less than 2^32 pages")
+}
+
+fn with_range(effect: Effect, range: PageRange) -> Effect {
+    match effect {
+        Effect::Map { source, access, .. } => Effect::Map { range, source, access },
+        Effect::Unmap { .. } => Effect::Unmap { range },
+        other => unreachable!("only moves are cut, not {other:?}"),
+    }
+}
+
+/// `pages` as the parts before, inside and after `hole`.
+fn cut(pages: PageRange, hole: PageRange) -> (PageRange, PageRange, PageRange) {
+    let (from, to) = (pages.first.0, pages.end().0);
+    let cut_from = hole.first.0.clamp(from, to);
+    let cut_to = hole.end().0.clamp(cut_from, to);
+    let piece = |from: u32, to: u32| PageRange::new(PageIdx(from), to - from);
+    (piece(from, cut_from), piece(cut_from, cut_to), piece(cut_to, to))
+}

@@ -1,0 +1,56 @@
+//! Our own memory inside a program, so that it is never taken for the program's.
+//!
+//! Every private mapping that the runtime makes in a program is noted here before anything can adopt it: the thread that
+//! serves faults must never wait for a page of its own.
+
+use pagetide_sys::futex::Mutex;
+use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, Protection};
+use pagetide_sys::Errno;
+
+/// Mappings of ours at most. The allocator makes one for each large table, and few others exist.
+const RANGES: usize = 1024;
+
+#[derive(Debug)]
+struct Ranges {
+    list: [(usize, usize); RANGES],
+    len: usize,
+}
+
+static OWN: Mutex<Ranges> = Mutex::new(Ranges { list: [(0, 0); RANGES], len: 0 });
+
+/// Private anonymous memory of our own, backed when it is used, absent in forked children.
+pub(crate) fn map(bytes: usize, populate: bool) -> Result<Mapping, Errno> {
+    let options = AnonOptions { protection: Protection::ReadWrite, populate, inherit: false };
+    let mapping = Mapping::anonymous(bytes, options)?;
+    let mut own = OWN.lock("a mapping of ours");
+    assert!(own.len < RANGES, "the runtime has more than {RANGES} mappings");
+    let len = own.len;
+    own.list[len] = (mapping.range().start(), mapping.range().end());
+    own.len += 1;
+    Ok(mapping)
+}
+
+/// The mapping is about to be unmapped.
+pub(crate) fn forget(range: ManagedRange) {
+    let mut own = OWN.lock("a mapping of ours ends");
+    let len = own.len;
+    if let Some(index) = own.list[..len].iter().position(|&(start, _)| start == range.start()) {
+        own.list[index] = own.list[len - 1];
+        own.len -= 1;
+    }
+}
+
+/// The lowest range of ours that overlaps `[start, end)`.
+pub(crate) fn first_in(start: usize, end: usize) -> Option<(usize, usize)> {
+    let own = OWN.lock("is it ours");
+    own.list[..own.len].iter().filter(|&&(from, to)| from < end && start < to).min().copied()
+}
+
+/// In a forked child: none of them exists.
+///
+/// # Safety
+/// The caller is the only thread.
+pub(crate) unsafe fn forget_after_fork() {
+    // SAFETY: no other thread exists; the lock may have been copied while it was held.
+    unsafe { (&raw const OWN).cast_mut().write(Mutex::new(Ranges { list: [(0, 0); RANGES], len: 0 })) };
+}

@@ -1,0 +1,360 @@
+//! One process's pager: the driver over the live machine, and what turns kernel messages into events.
+//!
+//! The same code serves both fault modes and both hosts (the agent under `pagetide run`, a pool of the library): a fault that
+//! is known goes to [`Pager::on_fault`], whoever caught it.
+//!
+//! Order matters in one place: the program's munmap, mremap and madvise wait until their event has been read, and until then
+//! the kernel answers every move with EAGAIN. Events are therefore read and applied before anything is tried again, and no
+//! move can hit an address whose meaning has changed.
+//!
+//! Invariants: one thread at a time (the host holds the lock); every fault message is answered, parked in the core, or ends
+//! the program.
+
+use pagetide_core::Core;
+use pagetide_core::event::Event;
+use pagetide_core::page::{Flight, PageState};
+use pagetide_core::types::{Access, Nanos, PageIdx, PageRange, TaskId};
+use pagetide_driver::{Driver, Recorder};
+use pagetide_sys::Errno;
+use pagetide_sys::mem::ManagedRange;
+use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
+use pagetide_sys::uffd::{Modes, Msg, Stop, Uffd};
+
+use crate::machine::{LiveMachine, managed};
+use crate::own;
+use crate::spans::{Change, PAGE_SHIFT, Span};
+
+/// Events kept for the dump after a broken invariant.
+const RECORDED_EVENTS: usize = 2048;
+/// Timeouts handled in one turn at most, so that faults are looked at in between.
+const TIMEOUTS_PER_TURN: usize = 32;
+/// A mapping of fewer pages is left alone, unless it touches a managed one.
+const SPAN_PAGES_MIN: u64 = 16;
+/// Bytes of tables for a managed page: 16 in the core, 4 for its frame, 16 for its checksum, 8 for its slot.
+const METADATA_BYTES_PER_PAGE: u64 = 44;
+/// Tables that do not grow: requests, rings, the recorder, stacks.
+const METADATA_PAGES_FIXED: u64 = 256;
+/// Page indices kept free behind a heap, which grows in small steps: 16 GiB.
+const HEAP_SLACK_PAGES: u32 = 1 << 22;
+
+/// The pager.
+#[derive(Debug)]
+pub(crate) struct Pager {
+    driver: Driver<LiveMachine>,
+    /// Address ranges, in page numbers, that are never managed: what existed before us, and our own memory.
+    excluded: Vec<(u64, u64)>,
+    pagemap: Option<Pagemap>,
+    runs: Vec<Run>,
+    floor_bytes: u64,
+}
+
+/// What a message leaves for the host to do.
+#[derive(Debug)]
+pub(crate) enum Followup {
+    /// Nothing.
+    None,
+    /// A fault at an address that no span covers: the maps must be read again.
+    Unknown { address: u64 },
+    /// A forked child's userfaultfd.
+    Forked(Uffd),
+}
+
+impl Pager {
+    pub(crate) fn new(core: Core, machine: LiveMachine, floor_bytes: u64) -> Self {
+        Self {
+            driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, false)),
+            excluded: Vec::with_capacity(256),
+            pagemap: Pagemap::open().ok(),
+            runs: vec![Run::default(); 512],
+            floor_bytes,
+        }
+    }
+
+    pub(crate) const fn core(&self) -> &Core {
+        self.driver.core()
+    }
+
+    pub(crate) const fn machine(&self) -> &LiveMachine {
+        self.driver.machine()
+    }
+
+    pub(crate) const fn machine_mut(&mut self) -> &mut LiveMachine {
+        self.driver.machine_mut()
+    }
+
+    pub(crate) const fn recorder(&self) -> &Recorder {
+        self.driver.recorder()
+    }
+
+    /// Never manage these addresses.
+    pub(crate) fn exclude(&mut self, start: u64, end: u64) {
+        self.excluded.push((start >> PAGE_SHIFT, end.div_ceil(1 << PAGE_SHIFT)));
+    }
+
+    /// Feed one event.
+    pub(crate) fn step(&mut self, now: Nanos, event: Event) {
+        self.driver.step(now, event);
+    }
+
+    /// Apply one message of the userfaultfd.
+    pub(crate) fn on_message(&mut self, now: Nanos, message: Msg) -> Followup {
+        match message {
+            Msg::PageFault { addr, write, .. } => {
+                let access = if write { Access::Write } else { Access::Read };
+                let address = addr as u64;
+                if self.on_fault(now, address, access, TaskId(0)) {
+                    return Followup::None;
+                }
+                Followup::Unknown { address }
+            }
+            Msg::Fork { fd } => Followup::Forked(Uffd::from_fd(fd)),
+            Msg::Remap { from, to, len } => {
+                self.on_remap(now, from as u64, to as u64, len as u64);
+                Followup::None
+            }
+            Msg::Remove { start, end } => {
+                self.discard(now, start as u64, end as u64);
+                Followup::None
+            }
+            Msg::Unmap { start, end } => {
+                self.on_unmap(now, start as u64, end as u64);
+                Followup::None
+            }
+            Msg::Unknown { event } => panic!("the userfaultfd told of an event that was not asked for: {event}"),
+        }
+    }
+
+    /// A thread touched a missing page. False: no span covers the address.
+    pub(crate) fn on_fault(&mut self, now: Nanos, address: u64, access: Access, task: TaskId) -> bool {
+        let vpn = address >> PAGE_SHIFT;
+        let Some(page) = self.machine().spans.page(vpn) else { return false };
+        let view = self.core().page(page);
+        if view.state == PageState::Mapped && view.flight == Flight::None {
+            self.fill_vanished(vpn);
+            return true;
+        }
+        self.machine_mut().note_fault(page, now);
+        self.driver.step(now, Event::Fault { page, access, task });
+        true
+    }
+
+    /// A fault on a page that is mapped as far as we know: usually another thread's fault on it was answered a moment ago.
+    /// Otherwise the kernel freed it at the program's own wish (a MADV_FREE that came true, a MADV_DONTNEED that crossed our
+    /// filling): it reads as zero.
+    fn fill_vanished(&mut self, vpn: u64) {
+        self.machine_mut().zero_fill_now(vpn);
+    }
+
+    /// Fill a page that no span covers, in a mapping that is registered: only a mapping that grew beyond what we know.
+    pub(crate) fn fill_unknown(&mut self, address: u64) -> Option<Stop> {
+        self.machine_mut().zero_fill_now(address >> PAGE_SHIFT)
+    }
+
+    fn on_remap(&mut self, now: Nanos, from: u64, to: u64, len: u64) {
+        let (from, to, pages) = (from >> PAGE_SHIFT, to >> PAGE_SHIFT, len >> PAGE_SHIFT);
+        self.forget(now, to, to + pages);
+        let mut changes = [None; 2];
+        let mut count = 0;
+        self.machine_mut().spans.moved(from, to, pages, |change| {
+            changes[count] = Some(change);
+            count += 1;
+        });
+        for change in changes.into_iter().flatten() {
+            self.tell(now, change);
+        }
+    }
+
+    fn on_unmap(&mut self, now: Nanos, start: u64, end: u64) {
+        self.forget(now, start >> PAGE_SHIFT, end >> PAGE_SHIFT);
+    }
+
+    /// The addresses are not managed any more, and their contents are gone.
+    fn forget(&mut self, now: Nanos, vpn: u64, end: u64) {
+        self.cancel_deferred(now, vpn, end);
+        let mut changes = Vec::with_capacity(8);
+        self.machine_mut().spans.remove(vpn, end, |change| changes.push(change));
+        for change in changes {
+            self.tell(now, change);
+        }
+    }
+
+    fn tell(&mut self, now: Nanos, change: Change) {
+        let event = match change {
+            Change::Split { region, at, upper } => Event::RegionSplit { region, at, upper },
+            Change::Removed { region, .. } => Event::RegionRemoved { region },
+        };
+        self.driver.step(now, event);
+    }
+
+    /// The contents of these addresses are gone; the mapping stays.
+    fn discard(&mut self, now: Nanos, start: u64, end: u64) {
+        let (mut vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
+        self.cancel_deferred(now, vpn, end);
+        while let Some((range, behind)) = self.machine().spans.first_piece(vpn, end) {
+            self.driver.step(now, Event::Discarded { range });
+            vpn = behind;
+        }
+    }
+
+    fn cancel_deferred(&mut self, now: Nanos, vpn: u64, end: u64) {
+        if !self.machine().has_deferred() {
+            return;
+        }
+        let mut from = vpn;
+        while let Some((range, behind)) = self.machine().spans.first_piece(from, end) {
+            self.driver.drain(now, |machine, _core, answers| machine.forget_deferred(range, answers));
+            from = behind;
+        }
+    }
+
+    /// Completions, orders that waited, the core's own deadline, new requests. True if anything happened.
+    pub(crate) fn pump(&mut self, now: Nanos) -> bool {
+        let mut busy = false;
+        for _ in 0..TIMEOUTS_PER_TURN {
+            self.driver.drain(now, |machine, core, answers| {
+                machine.reap(answers);
+                machine.retry_deferred(core, answers);
+                machine.begin_requests(answers);
+            });
+            self.grow_stores(now);
+            if self.core().deadline().is_none_or(|deadline| deadline > now) {
+                break;
+            }
+            busy = true;
+            self.driver.step(now, Event::Timeout);
+        }
+        self.driver.drain(now, |machine, _core, answers| machine.begin_requests(answers));
+        busy
+    }
+
+    /// Back more slots when the core runs out of the ones it has.
+    fn grow_stores(&mut self, now: Nanos) {
+        let free = u64::from(self.core().swap_free());
+        let Some((device, slots)) = self.driver.machine_mut().grow_if_needed(free, self.floor_bytes) else { return };
+        self.driver.step(now, Event::DeviceGrown { device, slots });
+    }
+
+    /// Take what is not managed yet of a candidate mapping under management.
+    pub(crate) fn adopt_vma(&mut self, now: Nanos, start: u64, end: u64, is_heap: bool) {
+        let (vma_vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
+        let mut vpn = vma_vpn;
+        while let Some((from, to)) = self.machine().spans.gap(vpn, end) {
+            vpn = to;
+            let to = match self.first_excluded(from, to) {
+                Some((start, stop)) => {
+                    vpn = stop;
+                    if start <= from {
+                        continue;
+                    }
+                    start
+                }
+                None => to,
+            };
+            let is_whole = from == vma_vpn && to == end;
+            if is_whole && to - from < SPAN_PAGES_MIN {
+                continue;
+            }
+            self.adopt_range(now, from, to, is_heap);
+        }
+    }
+
+    /// The lowest range in `[from, to)` that is not to be managed.
+    fn first_excluded(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let before_us = self.excluded.iter().filter(|&&(start, stop)| start < to && from < stop).min().copied();
+        let address = |vpn: u64| usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
+        let vpn = |address: usize| (address >> PAGE_SHIFT) as u64;
+        let ours = own::first_in(address(from), address(to)).map(|(start, stop)| (vpn(start), vpn(stop)));
+        before_us.into_iter().chain(ours).min()
+    }
+
+    /// A span of a forked parent: registered already.
+    pub(crate) fn take_over_span(&mut self, now: Nanos, from: u64, to: u64) {
+        self.adopt_range(now, from, to, false);
+    }
+
+    /// The core may charge this many pages; frames that nobody needs go back to the kernel if they no longer fit.
+    pub(crate) fn set_budget(&mut self, now: Nanos, pages: u32) {
+        if pages != self.core().budget() {
+            self.driver.step(now, Event::BudgetChanged { pages });
+        }
+        let kept = self.core().charged() + self.machine().spare_frames();
+        let surplus = kept.saturating_sub(pages.max(self.core().charged()));
+        if surplus > 0 && !self.machine().has_deferred() {
+            self.machine_mut().release_spare(surplus);
+        }
+    }
+
+    /// Pages whose memory we account for: those that the core has charged, and spare frames.
+    pub(crate) fn known_pages(&self) -> u64 {
+        u64::from(self.core().charged()) + u64::from(self.machine().spare_frames())
+    }
+
+    /// Our own tables, in pages: the core's and ours for each managed page, and the checksums.
+    pub(crate) fn metadata_pages(&self) -> u64 {
+        self.machine().spans.managed_pages() * METADATA_BYTES_PER_PAGE / 4096 + METADATA_PAGES_FIXED
+    }
+
+    /// The latencies of faults that were answered since the last call.
+    pub(crate) fn take_latencies(&mut self, each: impl FnMut(Nanos)) {
+        self.machine_mut().take_latencies(each);
+    }
+
+    /// Register the range, tell the core of it, and charge what is there already.
+    fn adopt_range(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) {
+        let pages = u32::try_from(to - from).unwrap_or(u32::MAX);
+        let range = managed(from, pages);
+        if self.machine().uffd().register(range, Modes::MISSING).is_err() {
+            // The program unmapped it since the maps were read, or it is of a kind that the kernel does not let us manage.
+            return;
+        }
+        let slack = if is_heap { HEAP_SLACK_PAGES } else { 0 };
+        let added = if let Some(span) = self.machine_mut().spans.grow(from, pages) {
+            self.driver.step(now, Event::RegionResized { region: span.region, range: span.range });
+            PageRange::new(PageIdx(span.range.end().0 - pages), pages)
+        } else if let Some(span) = self.machine_mut().spans.add(from, pages, slack) {
+            self.driver.step(now, Event::RegionAdded { region: span.region, range: span.range });
+            span.range
+        } else {
+            // No page indices are left: more is mapped than the table holds. It stays native.
+            let _ = self.machine().uffd().unregister(range);
+            return;
+        };
+        self.adopt_present(now, from, added);
+    }
+
+    /// Charge the pages of `pages`, from address `vpn` on, that are there already.
+    fn adopt_present(&mut self, now: Nanos, vpn: u64, pages: PageRange) {
+        let mut runs = std::mem::take(&mut self.runs);
+        let mut from = vpn;
+        let end = vpn + u64::from(pages.len);
+        while from < end {
+            let left = managed(from, u32::try_from(end - from).expect("inside the span"));
+            let scan = self.scan_present(left, &mut runs).expect("our own page table can be read");
+            for run in &runs[..scan.runs] {
+                let offset = |address: u64| u32::try_from((address >> PAGE_SHIFT) - vpn).expect("inside the span");
+                let (first, stop) = (offset(run.start), offset(run.end));
+                self.driver.step(now, Event::Adopted { range: pages.part(first, stop - first) });
+            }
+            from = (scan.walked_to as u64) >> PAGE_SHIFT;
+        }
+        self.runs = runs;
+    }
+
+    fn scan_present(&self, range: ManagedRange, runs: &mut [Run]) -> Result<Scanned, Errno> {
+        let wanted = Categories::PRESENT.with(Categories::SWAPPED);
+        let pagemap = self.pagemap.as_ref().ok_or(Errno::ENOENT)?;
+        match pagemap.scan(range, wanted, runs) {
+            Err(Errno::ENOTTY | Errno::EINVAL) => pagemap.read(range, wanted, runs),
+            answer => answer,
+        }
+    }
+
+    /// Look for pages that are there without our knowing (MADV_FREE that was taken back by a store), and charge them.
+    pub(crate) fn reconcile(&mut self, now: Nanos) {
+        let mut index = 0;
+        while let Some(&Span { vpn, range, .. }) = self.machine().spans.all().get(index) {
+            self.adopt_present(now, vpn, range);
+            index += 1;
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Putting a pager together: userfaultfd, staging area, engine, core, swap files.
+
+use std::sync::atomic::Ordering;
+
+use pagetide_core::config::{Config, ConfigError, HostKind, MemoryMode};
+use pagetide_core::event::{DeviceSpec, Event};
+use pagetide_core::types::DeviceId;
+use pagetide_core::Core;
+use pagetide_core::vmstat::Counter;
+use pagetide_sys::fd::Fd;
+use pagetide_sys::file::flags;
+use pagetide_sys::uffd::{Features, Modes, ReadMode, Reach, Uffd};
+use pagetide_sys::{Errno, clock, sysinfo};
+
+use crate::agent::Agent;
+use crate::control::Entry;
+use crate::engine::{ThreadEngine, UringEngine};
+use crate::io::Engine;
+use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
+use crate::own;
+use crate::pager::Pager;
+use crate::spans::PAGE_SHIFT;
+use crate::store::Store;
+
+/// Pages that the core can name: 64 GiB of addresses under management. The tables are backed only where they are used.
+pub(crate) const PAGES_MAX: u32 = 1 << 24;
+/// No process is squeezed below this, whatever lies outside of our management: 2 MiB.
+pub(crate) const BUDGET_PAGES_MIN: u64 = 512;
+/// Holes beyond the budget, so that runs are found: 64 MiB of addresses.
+const STAGING_SLACK_PAGES: u64 = 16 << 10;
+
+/// Why a pager cannot be set up.
+#[derive(Debug)]
+pub(crate) enum SetupError {
+    /// The kernel refused a step.
+    Step(&'static str, Errno),
+    /// A knob was refused.
+    Knob(ConfigError),
+}
+
+impl std::fmt::Display for SetupError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Step(step, errno) => write!(f, "{step}: {}", errno.name()),
+            Self::Knob(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, SetupError> {
+    result.map_err(|errno| SetupError::Step(name, errno))
+}
+
+/// The userfaultfd of this process in thread mode.
+fn open_uffd(agent: &Agent) -> Result<Uffd, SetupError> {
+    let opened = match agent.uffd_device() {
+        Some(device) => step("userfaultfd", Uffd::from_device(device, ReadMode::NonBlocking))?,
+        None => match Uffd::open(Reach::Full, ReadMode::NonBlocking) {
+            Ok((uffd, _door)) => uffd,
+            Err(refused) => {
+                let errno = refused.syscall.or(refused.device).unwrap_or(Errno::EPERM);
+                return Err(SetupError::Step("userfaultfd", errno));
+            }
+        },
+    };
+    step("userfaultfd features", opened.handshake(thread_features()).map(|_| ()))?;
+    Ok(opened)
+}
+
+/// What thread mode asks of the kernel.
+pub(crate) const fn thread_features() -> Features {
+    Features::EVENT_FORK
+        .with(Features::EVENT_REMAP)
+        .with(Features::EVENT_REMOVE)
+        .with(Features::EVENT_UNMAP)
+        .with(Features::MOVE)
+        .with(Features::POISON)
+}
+
+/// A pager for this process; `taken` is the userfaultfd of a forked child and the seed of its parent's checksums, `inherited`
+/// its parent's swap files.
+pub(crate) fn pager(
+    agent: &Agent,
+    taken: Option<(Uffd, u64)>,
+    inherited: Vec<(DeviceId, Store)>,
+) -> Result<Pager, SetupError> {
+    let (uffd, seed) = match taken {
+        Some((uffd, seed)) => (uffd, seed),
+        None => (open_uffd(agent)?, clock::now() ^ 0x9e37_79b9_7f4a_7c15),
+    };
+    let share = agent.entry().share_pages.load(Ordering::Relaxed);
+    let whole = agent.control().header().budget_pages.load(Ordering::Relaxed);
+    let machine = machine(uffd, seed, whole)?;
+    let slots = inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
+    let slots = slots.fold(0_u32, u32::saturating_add);
+    let config = core_config(&agent.hello().settings, PAGES_MAX, share, slots).map_err(SetupError::Knob)?;
+    let mut pager = Pager::new(Core::new(config), machine, agent.hello().floor_bytes);
+    let first_own = inherited.iter().map(|(device, _)| device.0 + 1).max().unwrap_or(0);
+    for (device, store) in inherited {
+        let spec = DeviceSpec {
+            slots: store.slots_backed(),
+            priority: None,
+            rotational: false,
+            synchronous: false,
+            inherited: true,
+        };
+        pager.machine_mut().add_store(device, store);
+        pager.step(clock::now(), Event::DeviceAdded { device, spec });
+    }
+    for ((device, offer), directory) in (first_own..).zip(&agent.hello().devices).zip(agent.directories()) {
+        let file = step("the swap file", swap_file(directory))?;
+        let mut store = step("the swap file", Store::new(file, offer.slots))?;
+        let slots = step("the swap file", store.grow(agent.hello().floor_bytes))?;
+        let device = DeviceId(device);
+        pager.machine_mut().add_store(device, store);
+        let spec = DeviceSpec {
+            slots,
+            priority: offer.priority,
+            rotational: offer.rotational,
+            synchronous: false,
+            inherited: false,
+        };
+        pager.step(clock::now(), Event::DeviceAdded { device, spec });
+    }
+    Ok(pager)
+}
+
+/// The machine over a fresh staging area that has room for the whole run's budget.
+pub(crate) fn machine(uffd: Uffd, seed: u64, budget_pages: u64) -> Result<LiveMachine, SetupError> {
+    let frames = (budget_pages * 2 + STAGING_SLACK_PAGES).min(u64::from(u32::MAX));
+    let bytes = usize::try_from(frames << PAGE_SHIFT).expect("addresses are 64 bit");
+    let staging = step("the staging area", own::map(bytes, false))?;
+    step("registering the staging area", uffd.register(staging.range(), Modes::MISSING).map(|_| ()))?;
+    let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
+    let engine: Box<dyn Engine> = match UringEngine::new() {
+        Ok(engine) => Box::new(engine),
+        Err(_refused) => Box::new(step("the I/O threads", ThreadEngine::new())?),
+    };
+    let parts = MachineParts { uffd, engine, staging, zeroes, pages_max: PAGES_MAX, seed, can_move: true };
+    Ok(LiveMachine::new(parts))
+}
+
+/// The core's configuration of a live process: the profile that `settings` name, else ours, then their knobs in order.
+pub(crate) fn core_config(
+    settings: &[(String, String)],
+    pages_max: u32,
+    budget_pages: u64,
+    slots: u32,
+) -> Result<Config, ConfigError> {
+    let profile = settings.iter().rfind(|(key, _)| key == "profile").map_or("pagetide", |(_, name)| name);
+    let budget = u32::try_from(budget_pages).unwrap_or(u32::MAX);
+    let config = Config::profile(profile, HostKind::Blind)?;
+    let mut config = config.memory(MemoryMode::Watermarks, pages_max, budget).slots_max(slots);
+    for (key, value) in settings.iter().filter(|(key, _)| key != "profile") {
+        config.set(&format!("{key}={value}"))?;
+    }
+    Ok(config)
+}
+
+/// An unnamed file in this directory: gone with its last descriptor, whatever happens.
+fn swap_file(directory: &Fd) -> Result<Fd, Errno> {
+    let unnamed = flags::READ_WRITE | flags::UNNAMED;
+    match Fd::open_at(Some(directory), c".", unnamed | flags::DIRECT, 0o600) {
+        Err(Errno::EINVAL) => Fd::open_at(Some(directory), c".", unnamed, 0o600),
+        answer => answer,
+    }
+}
+
+/// Make a process's counters visible to its supervisor.
+pub(crate) fn publish(entry: &Entry, pager: &Pager, unseen_pages: u64) {
+    let machine = pager.machine();
+    let relaxed = Ordering::Relaxed;
+    let spare = u64::from(machine.spare_frames());
+    let resident = pager.known_pages() + unseen_pages;
+    let metadata = pager.metadata_pages();
+    let overhead = spare + metadata;
+    entry.resident_pages.store(resident, relaxed);
+    entry.resident_pages_max.fetch_max(resident, relaxed);
+    entry.overhead_pages.store(overhead, relaxed);
+    entry.overhead_pages_max.fetch_max(overhead, relaxed);
+    entry.metadata_pages_max.fetch_max(metadata, relaxed);
+    entry.managed_pages_max.fetch_max(machine.spans.managed_pages(), relaxed);
+    let vmstat = pager.core().vmstat();
+    let mut words = entry.counters.iter();
+    for ((_, value), word) in vmstat.iter().zip(words.by_ref()) {
+        word.store(value, relaxed);
+    }
+    let stats = machine.stats.values();
+    for (word, value) in words.zip(stats) {
+        word.store(value, relaxed);
+    }
+    entry.major_faults.store(vmstat.get(Counter::pgmajfault), relaxed);
+}
+
+/// True if the path's disk is rotational; a disk that does not say counts as solid state.
+pub(crate) fn is_rotational(path: &std::path::Path) -> bool {
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).ok();
+    path.and_then(|path| sysinfo::block_device_of(&path).ok()).is_some_and(|disk| disk.rotational)
+}

@@ -1,0 +1,82 @@
+//! How the budget is divided among the processes of a run.
+//!
+//! Max-min fair: nobody gets more than it can use while another would use more. A process that reads from its swap file can
+//! use anything; one that does not can use what it keeps and some room to grow. Shares shrink at once and grow only into
+//! what is really free, so that the sum of what is kept never exceeds the budget by more than what is in flight.
+
+/// One managed process, as the supervisor sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Pages it keeps.
+    pub(crate) resident: u64,
+    /// Pages it may keep at present.
+    pub(crate) share: u64,
+    /// It read from its swap file since the last look, or is at its share.
+    pub(crate) pressed: bool,
+}
+
+/// Room to grow that a process without pressure is given: a quarter of what it keeps, at least 4 MiB.
+fn demand(claim: Claim) -> u64 {
+    if claim.pressed { u64::MAX } else { claim.resident + (claim.resident / 4).max(1024) }
+}
+
+/// Divide `available` pages. The result has the order of `claims`.
+pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
+    let mut order: Vec<usize> = (0..claims.len()).collect();
+    order.sort_by_key(|&index| demand(claims[index]));
+    let mut fair = vec![0; claims.len()];
+    let mut left = available;
+    for (place, &index) in order.iter().enumerate() {
+        let heads = u64::try_from(claims.len() - place).expect("a length");
+        fair[index] = demand(claims[index]).min(left / heads);
+        left -= fair[index];
+    }
+    // What nobody asks for goes to all alike: it is free, and asking takes time.
+    let extra = left / u64::try_from(claims.len().max(1)).expect("a length");
+    fair.iter_mut().for_each(|share| *share += extra);
+
+    // Growth waits until the others have given up what they keep beyond their new share.
+    let kept: u64 = claims.iter().zip(&fair).map(|(claim, &share)| claim.resident.max(share.min(claim.share))).sum();
+    let mut free = available.saturating_sub(kept);
+    claims
+        .iter()
+        .zip(fair)
+        .map(|(claim, fair)| {
+            let base = fair.min(claim.resident.max(claim.share));
+            let grown = (fair - base).min(free);
+            free -= grown;
+            base + grown
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn claim(resident: u64, share: u64, pressed: bool) -> Claim {
+        Claim { resident, share, pressed }
+    }
+
+    #[test]
+    fn one_process_gets_everything() {
+        assert_eq!(divide(10_000, &[claim(100, 0, false)]), [10_000]);
+        assert_eq!(divide(10_000, &[claim(9_000, 9_000, true)]), [10_000]);
+    }
+
+    #[test]
+    fn the_idle_keep_what_they_have_and_the_pressed_get_the_rest() {
+        let shares = divide(100_000, &[claim(4_000, 4_000, false), claim(50_000, 50_000, true)]);
+        assert!(shares[0] >= 5_024 && shares[1] > 90_000 && shares.iter().sum::<u64>() <= 100_000, "{shares:?}");
+    }
+
+    #[test]
+    fn equals_get_equal_shares_and_growth_waits_for_the_shrinking() {
+        let claims = [claim(90_000, 100_000, true), claim(90_000, 0, true)];
+        let shares = divide(100_000, &claims);
+        assert_eq!(shares[0], 50_000, "the large one shrinks at once");
+        assert_eq!(shares[1], 50_000, "the new one shrinks too: it keeps more than its share");
+        let small = divide(100_000, &[claim(90_000, 100_000, true), claim(1_000, 1_000, true)]);
+        assert!(small[0] + small[1] <= 100_000 || small[1] <= 10_000, "growth only into what is free: {small:?}");
+    }
+}

@@ -1,0 +1,356 @@
+//! Which address is which page of the core: the table of spans.
+//!
+//! A span is a managed range of the program's addresses, one region of the core. The core's page index of an address never
+//! changes while the page is managed, even when mremap moves it: only the span's address does.
+//!
+//! Invariants: spans do not overlap in address or in page index; a fresh span's index is congruent to its address modulo
+//! 512 pages (see `PageIdx`); index 0 is never used.
+
+use pagetide_core::types::{PMD_PAGES, PageIdx, PageRange, RegionId};
+
+/// Bytes in a page, as a power of two.
+pub(crate) const PAGE_SHIFT: u32 = 12;
+/// Bytes in a page.
+pub(crate) const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
+
+/// A managed range of the program's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Virtual page number of its first page.
+    pub(crate) vpn: u64,
+    /// Its pages in the core.
+    pub(crate) range: PageRange,
+    /// Its region in the core.
+    pub(crate) region: RegionId,
+}
+
+impl Span {
+    pub(crate) fn end_vpn(&self) -> u64 {
+        self.vpn + u64::from(self.range.len)
+    }
+
+    fn page_at(&self, vpn: u64) -> PageIdx {
+        PageIdx(self.range.first.0 + pages_u32(vpn - self.vpn))
+    }
+}
+
+/// A count of pages that lies inside one span.
+fn pages_u32(pages: u64) -> u32 {
+    u32::try_from(pages).expect("a span has less than 2^32 pages")
+}
+
+/// What a change of the address space did to a span; the caller tells the core in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The region was split at this page; the upper part has a new region.
+    Split { region: RegionId, at: PageIdx, upper: RegionId },
+    /// The region is gone.
+    Removed { region: RegionId, range: PageRange },
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Spans {
+    /// Ascending by address.
+    by_address: Vec<Span>,
+    /// `(first page, address)` ascending by page.
+    by_page: Vec<(PageIdx, u64)>,
+    /// Free page indices, ascending, coalesced.
+    free: Vec<PageRange>,
+    free_regions: Vec<RegionId>,
+    regions_seen: u32,
+    managed_pages: u64,
+}
+
+impl Spans {
+    /// An empty table over page indices `1..pages_max`.
+    pub(crate) fn new(pages_max: u32) -> Self {
+        Self {
+            by_address: Vec::with_capacity(256),
+            by_page: Vec::with_capacity(256),
+            free: vec![PageRange::new(PageIdx(1), pages_max - 1)],
+            free_regions: Vec::new(),
+            regions_seen: 0,
+            managed_pages: 0,
+        }
+    }
+
+    /// Pages under management.
+    pub(crate) const fn managed_pages(&self) -> u64 {
+        self.managed_pages
+    }
+
+    /// All spans, ascending by address.
+    pub(crate) fn all(&self) -> &[Span] {
+        &self.by_address
+    }
+
+    fn index_at_or_after(&self, vpn: u64) -> usize {
+        self.by_address.partition_point(|span| span.end_vpn() <= vpn)
+    }
+
+    /// The span that covers this virtual page.
+    pub(crate) fn find(&self, vpn: u64) -> Option<&Span> {
+        self.by_address.get(self.index_at_or_after(vpn)).filter(|span| span.vpn <= vpn)
+    }
+
+    /// The core's page for this virtual page.
+    pub(crate) fn page(&self, vpn: u64) -> Option<PageIdx> {
+        self.find(vpn).map(|span| span.page_at(vpn))
+    }
+
+    /// The virtual page number of a page, and how many pages from it on lie in the same span.
+    pub(crate) fn place(&self, page: PageIdx) -> Option<(u64, u32)> {
+        let after = self.by_page.partition_point(|&(first, _)| first <= page);
+        let &(first, vpn) = self.by_page.get(after.checked_sub(1)?)?;
+        let span = self.find(vpn)?;
+        let offset = page.0 - first.0;
+        (offset < span.range.len).then(|| (vpn + u64::from(offset), span.range.len - offset))
+    }
+
+    /// The pages of the first span inside `[vpn, end)`, clipped to it, and the address behind them.
+    pub(crate) fn first_piece(&self, vpn: u64, end: u64) -> Option<(PageRange, u64)> {
+        let span = self.by_address.get(self.index_at_or_after(vpn)).filter(|span| span.vpn < end)?;
+        let (from, to) = (span.vpn.max(vpn), span.end_vpn().min(end));
+        Some((PageRange::new(span.page_at(from), pages_u32(to - from)), to))
+    }
+
+    /// First piece of `[vpn, end)` that no span covers.
+    pub(crate) fn gap(&self, vpn: u64, end: u64) -> Option<(u64, u64)> {
+        let mut from = vpn;
+        for span in &self.by_address[self.index_at_or_after(vpn)..] {
+            if span.vpn > from {
+                break;
+            }
+            from = span.end_vpn();
+        }
+        if from >= end {
+            return None;
+        }
+        let next = self.by_address.get(self.index_at_or_after(from)).map_or(end, |span| span.vpn.min(end));
+        Some((from, next))
+    }
+
+    /// The span that ends where `vpn` begins and whose next `pages` page indices are free: it can grow in place.
+    pub(crate) fn grow(&mut self, vpn: u64, pages: u32) -> Option<Span> {
+        let index = self.by_address.partition_point(|span| span.vpn < vpn).checked_sub(1)?;
+        let span = self.by_address[index];
+        if span.end_vpn() != vpn || !self.take_free(PageRange::new(span.range.end(), pages)) {
+            return None;
+        }
+        self.by_address[index].range.len += pages;
+        self.managed_pages += u64::from(pages);
+        Some(self.by_address[index])
+    }
+
+    /// A new span over `[vpn, vpn + pages)`, which no span covers. `slack` more page indices are left free behind it, so
+    /// that it can grow. None: no page indices are left.
+    pub(crate) fn add(&mut self, vpn: u64, pages: u32, slack: u32) -> Option<Span> {
+        let phase = u32::try_from(vpn % u64::from(PMD_PAGES)).expect("a remainder of 512");
+        let place = |free: &PageRange, need: u32| {
+            let skip = (phase + PMD_PAGES - free.first.0 % PMD_PAGES) % PMD_PAGES;
+            (free.len > skip && free.len - skip >= need).then(|| PageIdx(free.first.0 + skip))
+        };
+        let first = (self.free.iter().find_map(|free| place(free, pages.saturating_add(slack))))
+            .or_else(|| self.free.iter().find_map(|free| place(free, pages)))?;
+        let range = PageRange::new(first, pages);
+        let taken = self.take_free(range);
+        assert!(taken, "the range was found in the free list");
+        let region = self.free_regions.pop().unwrap_or_else(|| {
+            self.regions_seen += 1;
+            RegionId(self.regions_seen - 1)
+        });
+        let span = Span { vpn, range, region };
+        self.insert(span);
+        Some(span)
+    }
+
+    fn insert(&mut self, span: Span) {
+        let index = self.by_address.partition_point(|other| other.vpn < span.vpn);
+        assert!(self.by_address.get(index).is_none_or(|next| span.end_vpn() <= next.vpn), "spans overlap: {span:?}");
+        self.by_address.insert(index, span);
+        let index = self.by_page.partition_point(|&(first, _)| first < span.range.first);
+        self.by_page.insert(index, (span.range.first, span.vpn));
+        self.managed_pages += u64::from(span.range.len);
+    }
+
+    fn detach(&mut self, index: usize) -> Span {
+        let span = self.by_address.remove(index);
+        let index = self.by_page.binary_search_by_key(&span.range.first, |&(first, _)| first);
+        self.by_page.remove(index.expect("every span is in both tables"));
+        self.managed_pages -= u64::from(span.range.len);
+        span
+    }
+
+    /// Split the span that straddles `vpn`, if there is one.
+    fn split_at(&mut self, vpn: u64) -> Option<Change> {
+        let index = self.index_at_or_after(vpn);
+        let span = *self.by_address.get(index).filter(|span| span.vpn < vpn)?;
+        let lower_len = pages_u32(vpn - span.vpn);
+        let upper = self.free_regions.pop().unwrap_or_else(|| {
+            self.regions_seen += 1;
+            RegionId(self.regions_seen - 1)
+        });
+        self.by_address[index].range.len = lower_len;
+        let range = PageRange::new(span.page_at(vpn), span.range.len - lower_len);
+        self.managed_pages -= u64::from(range.len);
+        self.insert(Span { vpn, range, region: upper });
+        Some(Change::Split { region: span.region, at: range.first, upper })
+    }
+
+    /// `[vpn, end)` is not mapped any more. `tell` gets the changes in order.
+    pub(crate) fn remove(&mut self, vpn: u64, end: u64, mut tell: impl FnMut(Change)) {
+        for border in [vpn, end] {
+            if let Some(change) = self.split_at(border) {
+                tell(change);
+            }
+        }
+        let index = self.index_at_or_after(vpn);
+        while self.by_address.get(index).is_some_and(|span| span.vpn < end) {
+            let span = self.detach(index);
+            self.give_free(span.range);
+            self.free_regions.push(span.region);
+            tell(Change::Removed { region: span.region, range: span.range });
+        }
+    }
+
+    /// `[from, from + pages)` is now at `to`. What was at `to` has been removed before.
+    pub(crate) fn moved(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) {
+        for border in [from, from + pages] {
+            if let Some(change) = self.split_at(border) {
+                tell(change);
+            }
+        }
+        let mut moved = Vec::new();
+        let index = self.index_at_or_after(from);
+        while self.by_address.get(index).is_some_and(|span| span.vpn < from + pages) {
+            moved.push(self.detach(index));
+        }
+        for span in moved {
+            self.insert(Span { vpn: span.vpn - from + to, ..span });
+        }
+    }
+
+    fn take_free(&mut self, range: PageRange) -> bool {
+        let Some(index) = self.free.iter().position(|free| {
+            free.first <= range.first && range.first.0 + range.len <= free.first.0 + free.len
+        }) else {
+            return false;
+        };
+        let free = self.free[index];
+        let before = PageRange::new(free.first, range.first.0 - free.first.0);
+        let after = PageRange::new(range.end(), free.end().0 - range.end().0);
+        self.free.remove(index);
+        for piece in [after, before] {
+            if piece.len > 0 {
+                self.free.insert(index, piece);
+            }
+        }
+        true
+    }
+
+    fn give_free(&mut self, range: PageRange) {
+        let index = self.free.partition_point(|free| free.first < range.first);
+        self.free.insert(index, range);
+        if index + 1 < self.free.len() && self.free[index].end() == self.free[index + 1].first {
+            self.free[index].len += self.free[index + 1].len;
+            self.free.remove(index + 1);
+        }
+        if index > 0 && self.free[index - 1].end() == self.free[index].first {
+            self.free[index - 1].len += self.free[index].len;
+            self.free.remove(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Spans {
+        Spans::new(1 << 20)
+    }
+
+    fn removed(spans: &mut Spans, vpn: u64, end: u64) -> Vec<Change> {
+        let mut changes = Vec::new();
+        spans.remove(vpn, end, |change| changes.push(change));
+        changes
+    }
+
+    #[test]
+    fn an_index_is_congruent_to_its_address() {
+        let mut spans = table();
+        let span = spans.add(0x7f12_3456_7, 10, 0).expect("the table is empty");
+        assert_eq!(u64::from(span.range.first.0) % 512, 0x7f12_3456_7 % 512);
+        assert_eq!(spans.page(0x7f12_3456_7 + 9), Some(PageIdx(span.range.first.0 + 9)));
+        assert_eq!(spans.page(0x7f12_3456_7 + 10), None);
+        assert_eq!(spans.place(PageIdx(span.range.first.0 + 4)), Some((0x7f12_3456_7 + 4, 6)));
+    }
+
+    #[test]
+    fn a_hole_in_the_middle_leaves_two_regions() {
+        let mut spans = table();
+        let span = spans.add(1000, 100, 0).expect("the table is empty");
+        let changes = removed(&mut spans, 1010, 1020);
+        let at = |offset: u32| PageIdx(span.range.first.0 + offset);
+        assert_eq!(
+            changes,
+            [
+                Change::Split { region: RegionId(0), at: at(10), upper: RegionId(1) },
+                Change::Split { region: RegionId(1), at: at(20), upper: RegionId(2) },
+                Change::Removed { region: RegionId(1), range: PageRange::new(at(10), 10) },
+            ]
+        );
+        assert_eq!(spans.managed_pages(), 90);
+        assert_eq!(spans.page(1009), Some(at(9)));
+        assert_eq!(spans.page(1015), None);
+        assert_eq!(spans.page(1020), Some(at(20)));
+        assert_eq!(spans.gap(1000, 1100), Some((1010, 1020)));
+    }
+
+    #[test]
+    fn a_moved_range_keeps_its_pages() {
+        let mut spans = table();
+        let span = spans.add(1000, 100, 0).expect("the table is empty");
+        let page = spans.page(1050).expect("it is in the span");
+        spans.moved(1040, 5000, 20, |_| {});
+        assert_eq!(spans.page(5010), Some(page));
+        assert_eq!(spans.place(page), Some((5010, 10)));
+        assert_eq!(spans.page(1050), None);
+        assert_eq!(spans.page(1060), Some(PageIdx(span.range.first.0 + 60)));
+    }
+
+    #[test]
+    fn a_heap_grows_in_place_while_indices_are_free() {
+        let mut spans = table();
+        spans.add(1000, 10, 1000).expect("the table is empty");
+        spans.add(9000, 10, 0).expect("there is room behind the slack");
+        let grown = spans.grow(1010, 500).expect("the slack is free");
+        assert_eq!((grown.vpn, grown.range.len), (1000, 510));
+        assert_eq!(spans.grow(9999, 1), None, "no span ends there");
+    }
+
+    #[test]
+    fn freed_indices_coalesce_and_are_used_again() {
+        let mut spans = Spans::new(512 * 4);
+        for place in 0..4 {
+            spans.add(512 * place, 500, 0).expect("four fit");
+        }
+        assert_eq!(spans.add(0x1_0000, 512, 0), None);
+        removed(&mut spans, 512, 512 * 3);
+        assert!(spans.add(0x1_0000, 900, 0).is_some(), "two neighbours that were freed are one range again");
+    }
+
+    #[test]
+    fn pieces_are_clipped_to_the_asked_range() {
+        let mut spans = table();
+        spans.add(100, 10, 0).expect("the table is empty");
+        spans.add(200, 10, 0).expect("there is room");
+        let piece = |vpn, end| spans.first_piece(vpn, end).map(|(range, behind)| (range.len, behind));
+        assert_eq!(piece(105, 203), Some((5, 110)));
+        assert_eq!(piece(110, 203), Some((3, 203)));
+        assert_eq!(piece(110, 200), None);
+        assert_eq!(spans.gap(100, 110), None);
+        assert_eq!(spans.gap(105, 203), Some((110, 200)));
+    }
+}

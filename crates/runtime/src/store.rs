@@ -1,0 +1,115 @@
+//! Swap files and what is known of their slots: checksums, requests in flight.
+//!
+//! A slot's 128-bit keyed checksum is kept when its page is written and compared when it is read: a difference is an I/O
+//! error, so wrong bytes never reach the program. Before a write the checksum of the page is compared with the slot's: equal
+//! means that the slot holds these bytes already (the live runtime sees no dirty bits). XXH3 with a random seed: 2^-128 a
+//! pair for content that does not know the seed.
+//!
+//! The checksums live in a shared mapping, so that a forked child can read those of the slots it inherits.
+
+use pagetide_core::types::SlotIdx;
+use pagetide_sys::fd::{self, Fd};
+use pagetide_sys::file;
+use pagetide_sys::mem::{Mapping, Protection};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use crate::spans::PAGE_BYTES;
+
+/// One swap file of this process, or of the parent it was forked from.
+#[derive(Debug)]
+pub(crate) struct Store {
+    file: Fd,
+    sums_file: Fd,
+    sums: Mapping,
+    slots_max: u32,
+    slots_backed: u32,
+    /// The parent's: read only.
+    inherited: bool,
+}
+
+/// Slots whose disk space is allocated in one step: 32 MiB.
+const GROW_SLOTS: u32 = 8192;
+
+impl Store {
+    /// A store of at most `slots_max` slots in `file`, which is empty; no slot is backed yet.
+    pub(crate) fn new(file: Fd, slots_max: u32) -> Result<Self, pagetide_sys::Errno> {
+        let sums_file = pagetide_sys::fd::memfd(c"pagetide-checksums")?;
+        file::truncate(&sums_file, u64::from(slots_max) * 16)?;
+        let sums = Mapping::shared(&sums_file, 0, slots_max as usize * 16, Protection::ReadWrite)?;
+        Ok(Self { file, sums_file, sums, slots_max, slots_backed: 0, inherited: false })
+    }
+
+    /// The store of a parent, as handed over at a fork.
+    pub(crate) fn inherit(file: Fd, sums_file: Fd, slots_max: u32, slots_backed: u32) -> Result<Self, pagetide_sys::Errno> {
+        let sums = Mapping::shared(&sums_file, 0, slots_max as usize * 16, Protection::ReadWrite)?;
+        Ok(Self { file, sums_file, sums, slots_max, slots_backed, inherited: true })
+    }
+
+    /// The swap file.
+    pub(crate) const fn file(&self) -> &Fd {
+        &self.file
+    }
+
+    /// The checksums' file, for a child to map.
+    pub(crate) const fn sums_file(&self) -> &Fd {
+        &self.sums_file
+    }
+
+    pub(crate) const fn slots_max(&self) -> u32 {
+        self.slots_max
+    }
+
+    pub(crate) const fn slots_backed(&self) -> u32 {
+        self.slots_backed
+    }
+
+    pub(crate) const fn is_inherited(&self) -> bool {
+        self.inherited
+    }
+
+    /// Back more slots with disk space, while `floor_bytes` stay free on the file system. The number backed from now on.
+    pub(crate) fn grow(&mut self, floor_bytes: u64) -> Result<u32, pagetide_sys::Errno> {
+        let next = (self.slots_backed + GROW_SLOTS).min(self.slots_max);
+        if next == self.slots_backed {
+            return Err(pagetide_sys::Errno::ENOSPC);
+        }
+        let bytes = u64::from(next - self.slots_backed) * PAGE_BYTES;
+        if file::fs_info(&self.file)?.available_bytes < floor_bytes.saturating_add(bytes) {
+            return Err(pagetide_sys::Errno::ENOSPC);
+        }
+        let offset = u64::from(self.slots_backed) * PAGE_BYTES;
+        match file::allocate(&self.file, offset, bytes) {
+            Ok(()) => {}
+            // A file system that cannot preallocate: the space was there a moment ago, and a write that finds none is
+            // answered as such.
+            Err(pagetide_sys::Errno::EOPNOTSUPP) => file::truncate(&self.file, offset + bytes)?,
+            Err(errno) => return Err(errno),
+        }
+        self.slots_backed = next;
+        Ok(next)
+    }
+
+    fn entry(&self, slot: SlotIdx) -> *mut u128 {
+        assert!(slot.0 < self.slots_max, "slot {} of {}", slot.0, self.slots_max);
+        let address = self.sums.range().start() + slot.0 as usize * 16;
+        std::ptr::with_exposed_provenance_mut(address)
+    }
+
+    /// The checksum of the page that `slot` holds; 0 if none was written.
+    pub(crate) fn sum(&self, slot: SlotIdx) -> u128 {
+        // SAFETY: the slot lies in the mapping, which is aligned; a store to it by a parent would be to another slot.
+        unsafe { self.entry(slot).read_volatile() }
+    }
+
+    /// `slot` now holds, or is about to hold, a page with this checksum.
+    pub(crate) fn set_sum(&mut self, slot: SlotIdx, sum: u128) {
+        assert!(!self.inherited, "a parent's slot is never written");
+        // SAFETY: as in `sum`; the store is ours alone.
+        unsafe { self.entry(slot).write_volatile(sum) };
+    }
+}
+
+/// The checksum of a page. Never 0, which stands for none.
+pub(crate) fn checksum(seed: u64, page: &[u8]) -> u128 {
+    xxh3_128_with_seed(page, seed).max(1)
+}

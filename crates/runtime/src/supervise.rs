@@ -1,0 +1,621 @@
+//! `pagetide run`: start a program with the runtime inside, divide the budget among its processes, and say how it went.
+//!
+//! The supervisor pages nothing itself. It watches the resident size of processes that still run natively, tells an agent
+//! to begin when the budget is near, sets each process's share, passes signals on, and collects what the processes counted.
+//! It stays until the last process of the tree has ended, because the budget is the tree's.
+
+use std::ffi::{CString, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use pagetide_core::vmstat::COUNTERS;
+use pagetide_sys::fd::{self, Fd, PollFd, events};
+use pagetide_sys::mem::{Mapping, Protection};
+use pagetide_sys::socket::{self, Received};
+use pagetide_sys::uffd::{ReadMode, Uffd};
+use pagetide_sys::proc::StatmFile;
+use pagetide_sys::{Errno, file, thread};
+
+use crate::control::{CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, latency_of_bucket};
+use crate::error::{Error, ErrorKind};
+use crate::protocol::{ADOPT, DeviceOffer, Hello, PACKET_BYTES, SAY};
+use crate::setup;
+use crate::shares::{Claim, divide};
+use crate::spans::PAGE_BYTES;
+
+/// Name of the environment variable that makes the preload object call its supervisor.
+pub const RUN_VARIABLE: &str = "PAGETIDE_RUN";
+/// The smallest budget that is accepted: 8 MiB. Less does not hold a C program's own libraries.
+pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
+/// Space that stays free on the file system of a swap file.
+const FLOOR_BYTES: u64 = 256 << 20;
+/// Slots of one device at most: 256 GiB.
+const SLOTS_MAX: u64 = 1 << 26;
+/// How fast a program can fill fresh memory natively, generously: sets how often we look.
+const FILL_BYTES_PER_MS: u64 = 4 << 20;
+
+/// How faults are caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultMode {
+    /// The best that the machine offers.
+    Auto,
+    /// A thread of ours reads them from a full userfaultfd.
+    Thread,
+    /// The faulting thread handles its own fault in a signal handler.
+    Signal,
+}
+
+/// What to do when the machine cannot page for the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfUnsupported {
+    /// Say why, and do not start it.
+    Refuse,
+    /// Start it without a budget.
+    Run,
+}
+
+/// A place to swap to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwapSpec {
+    /// A directory, or a file whose directory is meant: the swap file itself has no name.
+    pub path: PathBuf,
+    /// Its size at most; `None`: what is free, at most 16 times the budget.
+    pub size_bytes: Option<u64>,
+    /// 0..=32767, higher is used first; `None`: after those, in the order given.
+    pub priority: Option<i16>,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// What the program's processes together may keep resident, in bytes.
+    pub budget_bytes: u64,
+    /// Where to swap.
+    pub swap: Vec<SwapSpec>,
+    /// Knobs of the policy, in order.
+    pub settings: Vec<(String, String)>,
+    /// How faults are caught.
+    pub fault_mode: FaultMode,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// Absolute path of the preload object.
+    pub preload: PathBuf,
+    /// What to do without what paging needs.
+    pub if_unsupported: IfUnsupported,
+}
+
+/// Distribution of the time from reading a fault to mapping its page, in nanoseconds. Values are upper ends of buckets that
+/// are at most 25 % wide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencySummary {
+    /// Faults counted.
+    pub count: u64,
+    /// Half took at most this.
+    pub p50: u64,
+    /// 90 % took at most this.
+    pub p90: u64,
+    /// 99 % took at most this.
+    pub p99: u64,
+    /// The slowest.
+    pub max: u64,
+}
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct RunReport {
+    /// As a shell says it: the status, or 128 + the signal.
+    pub exit_status: i32,
+    /// The budget.
+    pub memory_budget_bytes: u64,
+    /// The most that was resident: anonymous and shared memory of the processes, our frames and our metadata.
+    pub peak_resident_bytes: u64,
+    /// Of that, at most: our frames that held nothing, and our metadata.
+    pub peak_overhead_bytes: u64,
+    /// Our metadata alone, at most.
+    pub peak_metadata_bytes: u64,
+    /// Memory under management, at most.
+    pub peak_managed_bytes: u64,
+    /// Counters by their kernel name, then those of the machine.
+    pub vmstat: Vec<(&'static str, u64)>,
+    /// Fault latency.
+    pub fault_latency_ns: LatencySummary,
+    /// Program images that ran (a process counts again at exec).
+    pub processes: u32,
+    /// Those whose memory came under management.
+    pub managed_processes: u32,
+}
+
+/// One process of the tree.
+#[derive(Debug)]
+struct Process {
+    socket: Fd,
+    pid: i32,
+    entry: usize,
+    statm: Option<StatmFile>,
+    resident: u64,
+    major_faults: u64,
+    asked: bool,
+}
+
+/// What ended processes counted.
+#[derive(Debug)]
+struct Totals {
+    counters: [u64; COUNTERS_MAX],
+    latency: [u64; LATENCY_BUCKETS],
+    metadata_pages_max: u64,
+    managed_pages_max: u64,
+    processes: u32,
+    managed_processes: u32,
+}
+
+/// The supervisor of one run.
+#[derive(Debug)]
+struct Supervisor {
+    budget_pages: u64,
+    control: Control,
+    control_file: Fd,
+    listener: Fd,
+    directories: Vec<Fd>,
+    uffd_device: Option<Fd>,
+    hello: Hello,
+    processes: Vec<Process>,
+    free_entries: Vec<usize>,
+    totals: Totals,
+    resident_max: u64,
+    overhead_max: u64,
+    main_pid: i32,
+    main_status: Option<i32>,
+    warned_full: bool,
+}
+
+/// Start the program, stay until its tree has ended, and report.
+pub fn run(options: &RunOptions) -> Result<RunReport, Error> {
+    let mut supervisor = Supervisor::new(options)?;
+    let signals = SignalQueue::new()?;
+    supervisor.start(options)?;
+    loop {
+        supervisor.wait(&signals);
+        supervisor.accept();
+        supervisor.listen_to_agents();
+        supervisor.forward(&signals);
+        if supervisor.reap() {
+            break;
+        }
+        supervisor.look();
+    }
+    Ok(supervisor.report())
+}
+
+impl Supervisor {
+    fn new(options: &RunOptions) -> Result<Self, Error> {
+        if options.budget_bytes < BUDGET_BYTES_MIN {
+            let least = BUDGET_BYTES_MIN >> 20;
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("a budget of {} bytes is under the minimum of {least} MiB: give --memory more", options.budget_bytes),
+            ));
+        }
+        let budget_pages = options.budget_bytes / PAGE_BYTES;
+        let uffd_device = open_uffd_device(options.fault_mode)?;
+        let (directories, devices) = open_devices(options)?;
+        setup::core_config(&options.settings, 1, 1, 1).map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+        let hello = Hello {
+            entry: 0,
+            signal_mode: options.fault_mode == FaultMode::Signal,
+            floor_bytes: FLOOR_BYTES,
+            devices,
+            settings: options.settings.clone(),
+        };
+        let control_file = system("a shared page", fd::memfd(c"pagetide-control"))?;
+        system("a shared page", file::truncate(&control_file, CONTROL_BYTES as u64))?;
+        let mapping = system("a shared page", Mapping::shared(&control_file, 0, CONTROL_BYTES, Protection::ReadWrite))?;
+        let control = Control::new(mapping);
+        control.header().budget_pages.store(budget_pages, Ordering::Relaxed);
+        let name = run_name();
+        let listener = system("a socket for the program's processes", socket::listen(name.as_bytes(), 64))?;
+        Ok(Self {
+            budget_pages,
+            control,
+            control_file,
+            listener,
+            directories,
+            uffd_device,
+            hello,
+            processes: Vec::new(),
+            free_entries: (0..ENTRIES).rev().collect(),
+            totals: Totals {
+                counters: [0; COUNTERS_MAX],
+                latency: [0; LATENCY_BUCKETS],
+                metadata_pages_max: 0,
+                managed_pages_max: 0,
+                processes: 0,
+                managed_processes: 0,
+            },
+            resident_max: 0,
+            overhead_max: 0,
+            main_pid: 0,
+            main_status: None,
+            warned_full: false,
+        })
+    }
+
+    fn start(&mut self, options: &RunOptions) -> Result<(), Error> {
+        // Orphans of the tree come to us: they are of the run, and their end is ours to wait for.
+        system("collecting orphans", thread::set_child_subreaper(true))?;
+        let (program, arguments) =
+            options.command.split_first().ok_or_else(|| Error::new(ErrorKind::Command, "no command is given"))?;
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_PRELOAD", preload_list(&options.preload)).env(RUN_VARIABLE, run_name());
+        let parent = thread::getpid();
+        // SAFETY: the hook makes two system calls and touches no memory that is not its own.
+        unsafe {
+            command.pre_exec(move || {
+                thread::set_parent_death_signal(pagetide_sys::signal::number::KILL)
+                    .map_err(|errno| std::io::Error::from_raw_os_error(errno.code()))?;
+                // We may have ended before the call.
+                if thread::getppid() == parent { Ok(()) } else { Err(std::io::Error::from_raw_os_error(libc::ESRCH)) }
+            })
+        };
+        let child = command.spawn().map_err(|error| {
+            Error::new(ErrorKind::Command, format!("{}", program.to_string_lossy())).because(error)
+        })?;
+        self.main_pid = i32::try_from(child.id()).expect("process numbers fit");
+        Ok(())
+    }
+
+    /// Sleep until something happens or it is time to look.
+    fn wait(&self, signals: &SignalQueue) {
+        let mut fds = Vec::with_capacity(self.processes.len() + 2);
+        fds.push(PollFd::new(&self.listener, events::IN));
+        fds.push(PollFd::new(&signals.fd, events::IN));
+        fds.extend(self.processes.iter().map(|process| PollFd::new(&process.socket, events::IN)));
+        let _ = fd::poll(&mut fds, Some(self.interval_ns()));
+    }
+
+    /// How long the budget surely holds: the time in which a program could fill half of what is left.
+    fn interval_ns(&self) -> u64 {
+        let natives = self.processes.iter().any(|process| !self.is_managed(process));
+        if !natives {
+            return if self.processes.len() > 1 { 5_000_000 } else { 20_000_000 };
+        }
+        let left = self.budget_pages.saturating_sub(self.resident()) * PAGE_BYTES;
+        (left / 2 * 1_000_000 / FILL_BYTES_PER_MS).clamp(1_000_000, 50_000_000)
+    }
+
+    fn is_managed(&self, process: &Process) -> bool {
+        self.control.entry(process.entry).is_managed()
+    }
+
+    fn resident(&self) -> u64 {
+        self.processes.iter().map(|process| process.resident).sum()
+    }
+
+    fn accept(&mut self) {
+        while let Ok(Some(socket)) = socket::accept(&self.listener) {
+            let Ok(peer) = socket::peer(&socket) else { continue };
+            let Some(entry) = self.free_entries.pop() else {
+                if !self.warned_full {
+                    self.warned_full = true;
+                    eprintln!("pagetide: more than {ENTRIES} processes at once: the rest runs without a budget");
+                }
+                continue;
+            };
+            self.control.entry(entry).reset();
+            let share = self.budget_pages.saturating_sub(self.resident()).max(self.budget_pages / 16);
+            self.control.entry(entry).share_pages.store(share, Ordering::Relaxed);
+            let hello = Hello { entry, ..self.hello.clone() };
+            let mut fds = vec![&self.control_file];
+            fds.extend(&self.directories);
+            fds.extend(&self.uffd_device);
+            if socket::send(&socket, hello.encode().as_bytes(), &fds, false).is_err() {
+                self.free_entries.push(entry);
+                continue;
+            }
+            let statm = StatmFile::open(peer.pid).ok();
+            self.totals.processes += 1;
+            let pid = peer.pid;
+            self.processes.push(Process { socket, pid, entry, statm, resident: 0, major_faults: 0, asked: false });
+        }
+    }
+
+    fn listen_to_agents(&mut self) {
+        let mut packet = vec![0; PACKET_BYTES];
+        let mut index = 0;
+        while index < self.processes.len() {
+            match socket::receive(&self.processes[index].socket, &mut packet, &mut [], false) {
+                Ok(Received::Empty) => index += 1,
+                Ok(Received::Message { bytes, .. }) => {
+                    if let Some(text) = packet[..bytes].strip_prefix(SAY) {
+                        eprintln!("pagetide: {}", String::from_utf8_lossy(text));
+                    }
+                }
+                Ok(Received::Cut) => {}
+                Ok(Received::Closed) | Err(_) => {
+                    let process = self.processes.swap_remove(index);
+                    self.fold(&process);
+                }
+            }
+        }
+    }
+
+    /// Add what an ended process counted.
+    fn fold(&mut self, process: &Process) {
+        let entry = self.control.entry(process.entry);
+        let relaxed = Ordering::Relaxed;
+        for (total, word) in self.totals.counters.iter_mut().zip(&entry.counters) {
+            *total += word.load(relaxed);
+        }
+        for (total, word) in self.totals.latency.iter_mut().zip(&entry.latency) {
+            *total += word.load(relaxed);
+        }
+        self.totals.metadata_pages_max = self.totals.metadata_pages_max.max(entry.metadata_pages_max.load(relaxed));
+        self.totals.managed_pages_max = self.totals.managed_pages_max.max(entry.managed_pages_max.load(relaxed));
+        self.totals.managed_processes += u32::from(entry.is_managed());
+        if self.processes.is_empty() && entry.is_managed() {
+            // Its own peak is exact where it was alone.
+            self.resident_max = self.resident_max.max(entry.resident_pages_max.load(relaxed));
+        }
+        self.overhead_max = self.overhead_max.max(entry.overhead_pages_max.load(relaxed));
+        self.free_entries.push(process.entry);
+    }
+
+    /// Signals that were sent to us go to the program. Those that the terminal sends reach it anyway.
+    fn forward(&self, signals: &SignalQueue) {
+        while let Some((signal, from_kernel)) = signals.next() {
+            if signal != libc::SIGCHLD && !from_kernel && self.main_status.is_none() {
+                let number = u32::try_from(signal).expect("signals are positive");
+                let _ = pagetide_sys::signal::kill(self.main_pid, number);
+            }
+        }
+    }
+
+    /// Collect ended processes. True when none is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            let mut status = 0;
+            // SAFETY: the status is a live integer.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+            if pid == 0 {
+                return false;
+            }
+            if pid < 0 {
+                return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
+            }
+            if pid == self.main_pid {
+                self.main_status = Some(shell_status(status));
+            }
+        }
+    }
+
+    /// Look at the sizes, ask agents to begin, divide the budget.
+    fn look(&mut self) {
+        for index in 0..self.processes.len() {
+            self.processes[index].resident = self.size_of(index);
+        }
+        self.resident_max = self.resident_max.max(self.resident());
+        self.adopt_if_near();
+        self.divide();
+    }
+
+    fn size_of(&self, index: usize) -> u64 {
+        let process = &self.processes[index];
+        if self.is_managed(process) {
+            return self.control.entry(process.entry).resident_pages.load(Ordering::Relaxed);
+        }
+        process.statm.as_ref().and_then(|statm| statm.read().ok()).map_or(0, |statm| statm.anon_pages())
+    }
+
+    /// Ask the largest native processes to begin while what is left of the budget could be filled before we look again.
+    fn adopt_if_near(&mut self) {
+        let room = (self.budget_pages / 4).min((256 << 20) / PAGE_BYTES).max((8 << 20) / PAGE_BYTES);
+        if self.budget_pages.saturating_sub(self.resident()) >= room {
+            return;
+        }
+        let mut natives: Vec<usize> = (0..self.processes.len())
+            .filter(|&index| !self.processes[index].asked && !self.is_managed(&self.processes[index]))
+            .collect();
+        natives.sort_by_key(|&index| std::cmp::Reverse(self.processes[index].resident));
+        let mut left: u64 = natives.iter().map(|&index| self.processes[index].resident).sum();
+        for index in natives {
+            if left < self.budget_pages / 16 && self.processes[index].resident < 1024 {
+                break;
+            }
+            left -= self.processes[index].resident;
+            let process = &mut self.processes[index];
+            process.asked = socket::send(&process.socket, ADOPT, &[], false).is_ok();
+        }
+    }
+
+    fn divide(&mut self) {
+        let managed: Vec<usize> = (0..self.processes.len())
+            .filter(|&index| self.processes[index].asked || self.is_managed(&self.processes[index]))
+            .collect();
+        let natives: u64 = self.resident() - managed.iter().map(|&index| self.processes[index].resident).sum::<u64>();
+        let claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index)).collect();
+        let available = self.budget_pages.saturating_sub(natives);
+        for (&index, share) in managed.iter().zip(divide(available, &claims)) {
+            self.control.entry(self.processes[index].entry).share_pages.store(share, Ordering::Relaxed);
+        }
+    }
+
+    fn claim(&mut self, index: usize) -> Claim {
+        let process = &mut self.processes[index];
+        let entry = self.control.entry(process.entry);
+        let share = entry.share_pages.load(Ordering::Relaxed);
+        let major_faults = entry.major_faults.load(Ordering::Relaxed);
+        let pressed = major_faults > process.major_faults || process.resident + process.resident / 16 >= share;
+        process.major_faults = major_faults;
+        Claim { resident: process.resident, share, pressed }
+    }
+
+    fn report(&mut self) -> RunReport {
+        while let Some(process) = self.processes.pop() {
+            self.fold(&process);
+        }
+        let names = COUNTERS.iter().map(|&(_, name, _)| name).chain(MACHINE_COUNTERS);
+        RunReport {
+            exit_status: self.main_status.unwrap_or(1),
+            memory_budget_bytes: self.budget_pages * PAGE_BYTES,
+            peak_resident_bytes: self.resident_max * PAGE_BYTES,
+            peak_overhead_bytes: self.overhead_max * PAGE_BYTES,
+            peak_metadata_bytes: self.totals.metadata_pages_max * PAGE_BYTES,
+            peak_managed_bytes: self.totals.managed_pages_max * PAGE_BYTES,
+            vmstat: names.zip(self.totals.counters).collect(),
+            fault_latency_ns: summary(&self.totals.latency),
+            processes: self.totals.processes,
+            managed_processes: self.totals.managed_processes,
+        }
+    }
+}
+
+/// The name that the program's processes call; no other process of this user can guess it before they do.
+fn run_name() -> String {
+    format!("pagetide-run-{}", thread::getpid())
+}
+
+fn preload_list(preload: &std::path::Path) -> OsString {
+    let mut list = preload.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
+
+fn system<T>(what: &str, result: Result<T, Errno>) -> Result<T, Error> {
+    result.map_err(|errno| Error::new(ErrorKind::Io, format!("{what} cannot be had: {}", errno.name())))
+}
+
+/// The device that gives a full userfaultfd without a privilege of the program's own. None: the agents use the system call.
+fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
+    if mode == FaultMode::Signal {
+        return Ok(None);
+    }
+    if let Ok(device) = Fd::open(c"/dev/userfaultfd", file::flags::READ_WRITE, 0)
+        && Uffd::from_device(&device, ReadMode::NonBlocking).is_ok()
+    {
+        return Ok(Some(device));
+    }
+    match Uffd::open(pagetide_sys::uffd::Reach::Full, ReadMode::NonBlocking) {
+        Ok(_) => Ok(None),
+        Err(refused) => {
+            let why = refused.syscall.map_or("", Errno::name);
+            Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "no full userfaultfd ({why}): paging a whole program needs one. Remedies: run as root; or give this user \
+                     access to /dev/userfaultfd (chmod or a udev rule); or set the sysctl vm.unprivileged_userfaultfd=1; \
+                     `pagetide doctor` shows what this machine offers"
+                ),
+            ))
+        }
+    }
+}
+
+/// Open the directories of the swap devices, and size them.
+fn open_devices(options: &RunOptions) -> Result<(Vec<Fd>, Vec<DeviceOffer>), Error> {
+    let mut directories = Vec::new();
+    let mut offers = Vec::new();
+    for spec in &options.swap {
+        let directory = open_directory(&spec.path)?;
+        let refuse = |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
+        let info = system("the file system's size", file::fs_info(&directory))?;
+        if info.kind.is_memory() {
+            return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
+        }
+        let free = info.available_bytes.saturating_sub(FLOOR_BYTES);
+        let size = spec.size_bytes.unwrap_or_else(|| free.min(options.budget_bytes.saturating_mul(16)));
+        if size > free {
+            let text = format!("{} MiB are asked for, {} MiB are free beyond the floor", size >> 20, free >> 20);
+            return Err(refuse(format!("{text} of {} MiB; give a smaller SIZE or another place", FLOOR_BYTES >> 20)));
+        }
+        let slots = (size / PAGE_BYTES).min(SLOTS_MAX);
+        if slots < 256 {
+            return Err(refuse(format!("{size} bytes are too small for a swap file (at least 1 MiB)")));
+        }
+        let rotational = setup::is_rotational(&spec.path);
+        let slots = u32::try_from(slots).expect("limited above");
+        offers.push(DeviceOffer { slots, priority: spec.priority, rotational });
+        directories.push(directory);
+    }
+    Ok((directories, offers))
+}
+
+fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
+    let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    let name = CString::new(directory.as_os_str().as_encoded_bytes())
+        .map_err(|error| Error::new(ErrorKind::Config, format!("--swap {}", path.display())).because(error))?;
+    Fd::open(&name, file::flags::READ | file::flags::DIRECTORY, 0).map_err(|errno| {
+        let text = format!("--swap {}: the directory cannot be opened: {}", path.display(), errno.name());
+        Error::new(ErrorKind::NoSwapSpace, text)
+    })
+}
+
+const fn shell_status(status: i32) -> i32 {
+    if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
+}
+
+fn summary(buckets: &[u64; LATENCY_BUCKETS]) -> LatencySummary {
+    let count: u64 = buckets.iter().sum();
+    let at = |percent: u64| {
+        let rank = (count * percent).div_ceil(100).max(1);
+        let mut seen = 0;
+        let bucket = buckets.iter().position(|&faults| {
+            seen += faults;
+            seen >= rank
+        });
+        bucket.map_or(0, latency_of_bucket)
+    };
+    LatencySummary { count, p50: at(50), p90: at(90), p99: at(99), max: if count > 0 { at(100) } else { 0 } }
+}
+
+/// Signals as readable events; they stay blocked for us, not for the program (`Command` starts it with none blocked).
+#[derive(Debug)]
+struct SignalQueue {
+    fd: Fd,
+}
+
+const FORWARDED: [i32; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGCHLD,
+];
+
+impl SignalQueue {
+    fn new() -> Result<Self, Error> {
+        // SAFETY: an all-zero signal set is a value; the calls fill it in and read it.
+        let raw = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in FORWARDED {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
+        };
+        if raw < 0 {
+            return Err(Error::new(ErrorKind::Io, "signals cannot be received").because(std::io::Error::last_os_error()));
+        }
+        // SAFETY: signalfd made it, and nobody else owns it.
+        Ok(Self { fd: unsafe { Fd::from_raw(raw) } })
+    }
+
+    /// The next signal, and whether the kernel (the terminal) sent it.
+    fn next(&self) -> Option<(i32, bool)> {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        let read = file::read(&self.fd, &mut record).ok()?;
+        if read < record.len() {
+            return None;
+        }
+        let word = |at: usize| i32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+        // signalfd_siginfo: signal at 0, errno at 4, code at 8. SI_KERNEL is 0x80.
+        Some((word(0), word(8) == 0x80))
+    }
+}

@@ -1,0 +1,216 @@
+//! Numbers of processes from /proc: statm, status, stat. Buffers on the stack; a file that is read again and again stays open.
+
+use crate::fd::Fd;
+use crate::file::{self, flags};
+use crate::syscall::Errno;
+use crate::text::{Text, decimal};
+
+/// Sizes of a process in pages.
+///
+/// The kernel sums per-CPU counters without waiting for them: up to 64 pages and one batch per CPU are missing or too many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statm {
+    /// Mapped, present or not.
+    pub size_pages: u64,
+    /// In memory.
+    pub resident_pages: u64,
+    /// Of those, of files and shared memory.
+    pub shared_pages: u64,
+}
+
+impl Statm {
+    /// Anonymous pages in memory.
+    pub const fn anon_pages(&self) -> u64 {
+        self.resident_pages.saturating_sub(self.shared_pages)
+    }
+}
+
+/// /proc/PID/statm, open.
+#[derive(Debug)]
+pub struct StatmFile {
+    fd: Fd,
+}
+
+impl StatmFile {
+    /// Of this process. After a fork it still shows the parent: open it anew.
+    pub fn open_self() -> Result<Self, Errno> {
+        Fd::open(c"/proc/self/statm", flags::READ, 0).map(|fd| Self { fd })
+    }
+
+    /// Of another process. ENOENT: it is gone.
+    pub fn open(pid: i32) -> Result<Self, Errno> {
+        let path = Text::<32>::format(format_args!("/proc/{pid}/statm"));
+        Fd::open(path.as_c_str(), flags::READ, 0).map(|fd| Self { fd })
+    }
+
+    /// The same under a high number.
+    pub fn moved_high(self, lowest: u32) -> Self {
+        Self { fd: self.fd.moved_high(lowest) }
+    }
+
+    /// Read the numbers of now. ESRCH: the process is gone.
+    pub fn read(&self) -> Result<Statm, Errno> {
+        let mut buf = [0; 128];
+        let len = file::pread(&self.fd, &mut buf, 0)?;
+        if len == 0 {
+            return Err(Errno::ESRCH);
+        }
+        let parse = |text| {
+            let (size_pages, rest) = decimal(text)?;
+            let (resident_pages, rest) = decimal(rest)?;
+            let (shared_pages, _) = decimal(rest)?;
+            Some(Statm { size_pages, resident_pages, shared_pages })
+        };
+        parse(&buf[..len]).ok_or(Errno::EIO)
+    }
+}
+
+/// Fields of /proc/PID/status. Sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// `VmHWM`: most that was ever resident.
+    pub peak_resident_bytes: u64,
+    /// `VmRSS`.
+    pub resident_bytes: u64,
+    /// `RssAnon`.
+    pub resident_anon_bytes: u64,
+    /// `RssFile`.
+    pub resident_file_bytes: u64,
+    /// `RssShmem`.
+    pub resident_shmem_bytes: u64,
+    /// `VmLck`.
+    pub locked_bytes: u64,
+    /// `VmPTE`: page tables.
+    pub page_table_bytes: u64,
+    /// `VmSwap`: in the kernel's swap.
+    pub swapped_bytes: u64,
+    /// `Threads`.
+    pub threads: u64,
+    /// `Seccomp`: 0 off, 1 strict, 2 filter.
+    pub seccomp: u64,
+    /// `NoNewPrivs`.
+    pub no_new_privileges: u64,
+    /// `CapEff`: effective capabilities, one bit each.
+    pub capabilities: u64,
+}
+
+/// Read the fields of a process (`None`: this one). A kernel thread has no sizes.
+pub fn status(pid: Option<i32>) -> Result<Status, Errno> {
+    // The file is 1.2 to 1.6 KiB; two long lines (allowed CPUs and nodes) grow with the machine.
+    let mut buf = [0; 8192];
+    let text = read_of(pid, "status", &mut buf)?;
+    let mut status = Status::default();
+    for line in text.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (key, value) = (&line[..colon], &line[colon + 1..]);
+        if key == b"CapEff" {
+            status.capabilities = crate::text::hexadecimal(value).map_or(0, |(value, _)| value);
+            continue;
+        }
+        let Some((value, rest)) = decimal(value) else { continue };
+        let value = if rest.trim_ascii() == b"kB" { value * 1024 } else { value };
+        let place = match key {
+            b"VmHWM" => &mut status.peak_resident_bytes,
+            b"VmRSS" => &mut status.resident_bytes,
+            b"RssAnon" => &mut status.resident_anon_bytes,
+            b"RssFile" => &mut status.resident_file_bytes,
+            b"RssShmem" => &mut status.resident_shmem_bytes,
+            b"VmLck" => &mut status.locked_bytes,
+            b"VmPTE" => &mut status.page_table_bytes,
+            b"VmSwap" => &mut status.swapped_bytes,
+            b"Threads" => &mut status.threads,
+            b"Seccomp" => &mut status.seccomp,
+            b"NoNewPrivs" => &mut status.no_new_privileges,
+            _ => continue,
+        };
+        *place = value;
+    }
+    Ok(status)
+}
+
+/// Basics of /proc/PID/stat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// `R`, `S`, `D`, `Z`, `T`..
+    pub state: u8,
+    /// The parent.
+    pub parent: i32,
+    /// The process group.
+    pub group: i32,
+    /// Minor faults.
+    pub minor_faults: u64,
+    /// Major faults.
+    pub major_faults: u64,
+    /// CPU time in user mode, in clock ticks.
+    pub user_ticks: u64,
+    /// CPU time in the kernel, in clock ticks.
+    pub system_ticks: u64,
+    /// When it was started, in clock ticks since boot: with the number, the identity of a process.
+    pub start_ticks: u64,
+}
+
+/// Read the basics of a process (`None`: this one).
+pub fn stat(pid: Option<i32>) -> Result<Stat, Errno> {
+    let mut buf = [0; 1024];
+    let text = read_of(pid, "stat", &mut buf)?;
+    parse_stat(text).ok_or(Errno::EIO)
+}
+
+fn parse_stat(text: &[u8]) -> Option<Stat> {
+    // The name stands in brackets and may itself hold brackets and blanks: the last closing one counts.
+    let close = text.iter().rposition(|byte| *byte == b')')?;
+    let rest = text[close + 1..].trim_ascii_start();
+    let (state, mut rest) = rest.split_first()?;
+    // Fields 4 to 22 of the manual page; field 8 may be negative.
+    let mut fields = [0u64; 19];
+    for field in &mut fields {
+        rest = rest.trim_ascii_start();
+        rest = rest.strip_prefix(b"-").unwrap_or(rest);
+        (*field, rest) = decimal(rest)?;
+    }
+    Some(Stat {
+        state: *state,
+        parent: i32::try_from(fields[0]).ok()?,
+        group: i32::try_from(fields[1]).ok()?,
+        minor_faults: fields[6],
+        major_faults: fields[8],
+        user_ticks: fields[10],
+        system_ticks: fields[11],
+        start_ticks: fields[18],
+    })
+}
+
+fn read_of<'a>(pid: Option<i32>, name: &str, buf: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let path = match pid {
+        Some(pid) => Text::<48>::format(format_args!("/proc/{pid}/{name}")),
+        None => Text::<48>::format(format_args!("/proc/self/{name}")),
+    };
+    file::read_path(path.as_c_str(), buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_shift_the_fields() {
+        let text = b"42 (a) b (c)) S 7 42 42 0 -1 4194304 10 0 3 0 5 6 0 0 20 0 1 0 999 1 2";
+        let stat = parse_stat(text).expect("a good line");
+        assert_eq!((stat.state, stat.parent, stat.group), (b'S', 7, 42));
+        assert_eq!((stat.minor_faults, stat.major_faults), (10, 3));
+        assert_eq!((stat.user_ticks, stat.system_ticks, stat.start_ticks), (5, 6, 999));
+        assert_eq!(parse_stat(b"42 (cut"), None);
+    }
+
+    #[test]
+    fn this_process_is_read_and_a_missing_one_is_not() {
+        let statm = StatmFile::open_self().expect("open").read().expect("read");
+        assert!(statm.resident_pages > 0 && statm.resident_pages <= statm.size_pages);
+        let status = status(None).expect("status");
+        assert!(status.threads >= 1 && status.peak_resident_bytes >= status.resident_bytes);
+        let all = status.resident_anon_bytes + status.resident_file_bytes + status.resident_shmem_bytes;
+        assert_eq!(all, status.resident_bytes);
+        assert_eq!(stat(None).map(|stat| stat.parent), Ok(crate::thread::getppid()));
+        assert_eq!(stat(Some(i32::MAX)), Err(Errno::ENOENT));
+    }
+}

@@ -1,0 +1,243 @@
+//! Signals by raw system call: actions, masks, sending. For threads that must not touch libc, and for the interposed calls,
+//! which must see the kernel's truth and not libc's.
+
+use linux_raw_sys::general as k;
+use linux_raw_sys::general::{__NR_kill, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_tgkill};
+
+use crate::syscall;
+use crate::syscall::Errno;
+use crate::word::{addr_of, int_arg};
+
+/// Numbers of signals.
+pub mod number {
+    use linux_raw_sys::general as k;
+
+    /// `SIGABRT`
+    pub const ABRT: u32 = k::SIGABRT;
+    /// `SIGBUS`
+    pub const BUS: u32 = k::SIGBUS;
+    /// `SIGKILL`
+    pub const KILL: u32 = k::SIGKILL;
+    /// `SIGSEGV`
+    pub const SEGV: u32 = k::SIGSEGV;
+    /// `SIGTERM`
+    pub const TERM: u32 = k::SIGTERM;
+    /// `SIGCHLD`
+    pub const CHLD: u32 = k::SIGCHLD;
+    /// `SIGUSR1`
+    pub const USR1: u32 = k::SIGUSR1;
+}
+
+/// Flags of an [`Action`].
+pub mod action_flags {
+    use linux_raw_sys::general as k;
+
+    /// `SA_SIGINFO`: the handler gets three arguments.
+    pub const INFO: u64 = k::SA_SIGINFO as u64;
+    /// `SA_ONSTACK`: on the alternate stack, if there is one.
+    pub const ON_STACK: u64 = k::SA_ONSTACK as u64;
+    /// `SA_NODEFER`: the signal is not blocked in its handler.
+    pub const NO_DEFER: u64 = k::SA_NODEFER as u64;
+    /// `SA_RESTART`: interrupted calls start again.
+    pub const RESTART: u64 = k::SA_RESTART as u64;
+    /// `SA_RESTORER`: the action names its way back (x86_64).
+    pub const RESTORER: u64 = 0x0400_0000;
+}
+
+/// The default action.
+pub const DEFAULT: usize = 0;
+/// The signal is dropped.
+pub const IGNORE: usize = 1;
+
+/// A set of signals, as the kernel has it: bit `n - 1` for signal `n`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct SignalSet(pub u64);
+
+impl SignalSet {
+    /// No signal.
+    pub const NONE: Self = Self(0);
+    /// Every signal; the kernel leaves SIGKILL and SIGSTOP out by itself.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// Just this one.
+    pub const fn one(signal: u32) -> Self {
+        Self(1 << (signal - 1))
+    }
+
+    /// Is it in?
+    pub const fn has(self, signal: u32) -> bool {
+        self.0 & Self::one(signal).0 != 0
+    }
+
+    /// Without one.
+    pub const fn without(self, signal: u32) -> Self {
+        Self(self.0 & !Self::one(signal).0)
+    }
+
+    /// Block these in the calling thread, besides what is blocked; the mask as it was.
+    pub fn block(self) -> Self {
+        change_mask(k::SIG_BLOCK, self)
+    }
+
+    /// Unblock these in the calling thread; the mask as it was.
+    pub fn unblock(self) -> Self {
+        change_mask(k::SIG_UNBLOCK, self)
+    }
+
+    /// Make this the mask of the calling thread.
+    pub fn restore(self) {
+        change_mask(k::SIG_SETMASK, self);
+    }
+}
+
+fn change_mask(how: u32, set: SignalSet) -> SignalSet {
+    let mut old = SignalSet::NONE;
+    let (new_addr, old_addr) = (addr_of(&raw const set), addr_of(&raw mut old));
+    // SAFETY: the kernel reads `set` and writes `old`; the mask is the calling thread's own.
+    let answer = unsafe { syscall!(__NR_rt_sigprocmask, how as usize, new_addr, old_addr, size_of::<SignalSet>()) };
+    assert!(answer.is_ok(), "a mask change fails only on bad arguments");
+    old
+}
+
+/// What happens on a signal: the kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Action {
+    /// Address of the handler, or [`DEFAULT`] or [`IGNORE`].
+    pub handler: usize,
+    /// From [`action_flags`].
+    pub flags: u64,
+    /// Address of the code a handler returns to (x86_64; elsewhere the vDSO has it).
+    pub restorer: usize,
+    /// Blocked while the handler runs.
+    pub mask: SignalSet,
+}
+
+/// A handler with three arguments: signal, information, context.
+pub type Handler = unsafe extern "C" fn(i32, *mut SigInfo, *mut u8);
+
+impl Action {
+    /// The default action.
+    pub const DEFAULT: Self = Self { handler: DEFAULT, flags: 0, restorer: 0, mask: SignalSet::NONE };
+
+    /// Run `handler`; `flags` besides [`action_flags::INFO`].
+    pub fn run(handler: Handler, flags: u64, mask: SignalSet) -> Self {
+        Self {
+            handler: handler as usize,
+            flags: flags | action_flags::INFO | RESTORER_FLAG,
+            restorer: restorer(),
+            mask,
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+const RESTORER_FLAG: u64 = action_flags::RESTORER;
+#[cfg(not(target_arch = "x86_64"))]
+const RESTORER_FLAG: u64 = 0;
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.pagetide_sigreturn,\"ax\",@progbits",
+    ".hidden pagetide_sigreturn",
+    ".globl pagetide_sigreturn",
+    ".type pagetide_sigreturn,@function",
+    // Debuggers and unwinders know the frame of a signal by these two instructions.
+    "pagetide_sigreturn:",
+    "mov rax, 15",
+    "syscall",
+    ".size pagetide_sigreturn, . - pagetide_sigreturn",
+    ".popsection",
+);
+
+#[cfg(target_arch = "x86_64")]
+fn restorer() -> usize {
+    unsafe extern "C" {
+        fn pagetide_sigreturn();
+    }
+    pagetide_sigreturn as *const () as usize
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn restorer() -> usize {
+    0
+}
+
+/// Read and, if `new` is given, replace the action of a signal; the one before.
+///
+/// # Safety
+/// A new handler is code that may run between any two instructions of any thread that does not block the signal, and the
+/// program must be able to do without the old one.
+pub unsafe fn action(signal: u32, new: Option<&Action>) -> Result<Action, Errno> {
+    let mut old = Action::default();
+    let new = new.map_or(0, |new| addr_of(new));
+    let old_addr = addr_of(&raw mut old);
+    // SAFETY: the kernel reads `new` and writes `old`, which have its layout; the caller vouches for the handler.
+    unsafe { syscall!(__NR_rt_sigaction, signal as usize, new, old_addr, size_of::<SignalSet>()) }?;
+    Ok(old)
+}
+
+/// The head of the kernel's `siginfo_t`, as a fault fills it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SigInfo {
+    /// Signal number.
+    pub signal: i32,
+    /// Error number, mostly 0.
+    pub errno: i32,
+    /// Why: `BUS_ADRERR` and the like; 0 and below: sent by a process.
+    pub code: i32,
+    _pad: i32,
+    /// For SIGSEGV and SIGBUS of a fault: the address.
+    pub addr: usize,
+}
+
+/// `si_code` of SIGBUS for a page that has no content: what userfaultfd in SIGBUS mode sends.
+pub const BUS_ADDRESS_ERROR: i32 = 2;
+/// `si_code` of SIGBUS for a poisoned page, on kernels built with memory failure handling; others send
+/// [`BUS_ADDRESS_ERROR`] for it too.
+pub const BUS_POISONED: i32 = 4;
+
+/// Send a signal to a process (or, negative, to a group); 0 only looks whether it is there.
+pub fn kill(pid: i32, signal: u32) -> Result<(), Errno> {
+    // SAFETY: what the receiver does is its own affair.
+    unsafe { syscall!(__NR_kill, int_arg(pid), signal as usize) }.map(|_| ())
+}
+
+/// Send a signal to one thread of a process.
+pub fn kill_thread(pid: i32, tid: i32, signal: u32) -> Result<(), Errno> {
+    // SAFETY: as for `kill`.
+    unsafe { syscall!(__NR_tgkill, int_arg(pid), int_arg(tid), signal as usize) }.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicI32, Ordering};
+
+    static SEEN: AtomicI32 = AtomicI32::new(0);
+
+    unsafe extern "C" fn note(signal: i32, info: *mut SigInfo, _context: *mut u8) {
+        // SAFETY: the kernel hands a valid record to a handler with three arguments.
+        let code = unsafe { (*info).code };
+        SEEN.store(signal * 100 + code, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn a_handler_runs_and_returns_and_a_blocked_signal_waits() {
+        let new = Action::run(note, action_flags::RESTART, SignalSet::NONE);
+        // SAFETY: the handler only stores a number; nobody else uses SIGUSR1 in this test program.
+        let old = unsafe { action(number::USR1, Some(&new)) }.expect("sigaction");
+        let before = SignalSet::one(number::USR1).block();
+        let (pid, tid) = (crate::thread::getpid(), crate::thread::gettid());
+        kill_thread(pid, tid, number::USR1).expect("tgkill");
+        assert_eq!(SEEN.load(Ordering::SeqCst), 0);
+        before.restore();
+        // SI_TKILL is -6.
+        assert_eq!(SEEN.load(Ordering::SeqCst), 10 * 100 - 6);
+        // SAFETY: puts back what was there.
+        let ours = unsafe { action(number::USR1, Some(&old)) }.expect("sigaction");
+        assert_eq!(ours.handler, new.handler);
+    }
+}

@@ -1,0 +1,276 @@
+//! Threads without libc: made by raw `clone`, on a stack of ours, with every signal blocked.
+//!
+//! Such a thread shares the thread register of the thread that made it. It must not touch anything that goes through it:
+//! libc, thread-locals of Rust, the stack protector's canary of C code, std I/O. It is not known to libc, which therefore
+//! neither waits for it nor counts it. Its end is seen through a word the kernel clears ([`RawThread::is_over`]).
+
+use core::arch::asm;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use linux_raw_sys::general as k;
+use linux_raw_sys::general::{
+    __NR_clone, __NR_exit, __NR_getpid, __NR_getppid, __NR_gettid, __NR_prctl, __NR_sched_getaffinity,
+    __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
+};
+use linux_raw_sys::prctl::{PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG};
+
+use crate::futex;
+use crate::mem::ManagedRange;
+use crate::signal::SignalSet;
+use crate::syscall;
+use crate::syscall::Errno;
+use crate::word::{addr_of, int_arg, int_of, low_u32, u64_of};
+
+/// What runs on the new thread. It ends with [`exit_thread`].
+pub type Entry = extern "C" fn(*mut u8) -> !;
+
+/// Whose descriptor table the thread uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// The program's: what one opens or closes, the other sees.
+    Shared,
+    /// A copy as of the start: a program that closes all descriptors does not close ours.
+    Own,
+}
+
+/// A thread made by [`spawn`]. Dropping the value does not end it.
+#[derive(Debug)]
+pub struct RawThread {
+    tid: i32,
+    alive: &'static AtomicU32,
+}
+
+impl RawThread {
+    /// The kernel's number of the thread.
+    pub const fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    /// True once the thread has ended and left its stack.
+    pub fn is_over(&self) -> bool {
+        self.alive.load(Ordering::Acquire) == 0
+    }
+
+    /// Wait for the end.
+    pub fn join(&self) {
+        // Ends when the kernel clears the word; a spurious wake only looks again.
+        loop {
+            let tid = self.alive.load(Ordering::Acquire);
+            if tid == 0 {
+                return;
+            }
+            // The kernel's wake at the end of a thread is of the shared kind.
+            futex::wait(self.alive, tid, None, futex::Scope::Shared);
+        }
+    }
+}
+
+/// Start a thread on `stack` (which must be writable and nobody else's; the top is the high end), all signals blocked.
+///
+/// `alive` holds the thread's number while it lives and becomes 0 when it has ended.
+///
+/// # Safety
+/// `stack` stays mapped until the thread has ended. `entry(arg)` must be sound to run beside the others and must keep to what
+/// the module header says.
+pub unsafe fn spawn(
+    stack: ManagedRange,
+    alive: &'static AtomicU32,
+    table: Table,
+    entry: Entry,
+    arg: *mut u8,
+) -> Result<RawThread, Errno> {
+    let mut flags = k::CLONE_VM
+        | k::CLONE_FS
+        | k::CLONE_SIGHAND
+        | k::CLONE_THREAD
+        | k::CLONE_SYSVSEM
+        | k::CLONE_PARENT_SETTID
+        | k::CLONE_CHILD_CLEARTID;
+    if table == Table::Shared {
+        flags |= k::CLONE_FILES;
+    }
+    let top = (stack.end() & !15) - 16;
+    assert!(top > stack.start() + 4096, "a stack has room for more than its first frame");
+    let frame: *mut [usize; 2] = core::ptr::with_exposed_provenance_mut(top);
+    // SAFETY: inside `stack`, aligned to 16, and nobody else's.
+    unsafe { frame.write([entry as usize, addr_of(arg)]) };
+
+    let before = SignalSet::ALL.block();
+    // SAFETY: flags, stack and frame are as `clone_on` wants them; the caller vouches for the entry.
+    let answer = unsafe { clone_on(flags as usize, top, addr_of(alive.as_ptr())) };
+    before.restore();
+    answer.map(|tid| RawThread { tid, alive })
+}
+
+/// # Safety
+/// `top` points to {entry, argument} at the high end of a free stack, aligned to 16; `word` is a live 32-bit word.
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone_on(flags: usize, top: usize, word: usize) -> Result<i32, Errno> {
+    let register: usize;
+    // SAFETY: the parent goes on after the block with rax set. The child never leaves it: it pops entry and argument from its
+    // own stack and jumps; the call leaves the stack pointer 8 below a multiple of 16, as functions expect.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "pop rax",
+            "pop rdi",
+            "call rax",
+            "ud2",
+            "2:",
+            inlateout("rax") __NR_clone as usize => register,
+            in("rdi") flags,
+            in("rsi") top,
+            in("rdx") word,
+            in("r10") word,
+            in("r8") 0usize,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    tid_of(register)
+}
+
+/// # Safety
+/// As for x86_64.
+#[cfg(target_arch = "aarch64")]
+unsafe fn clone_on(flags: usize, top: usize, word: usize) -> Result<i32, Errno> {
+    let register: usize;
+    // SAFETY: the parent goes on after the block with x0 set. The child never leaves it: it loads entry and argument from its
+    // own stack and jumps, with the stack pointer still aligned to 16. The fourth argument of clone is the thread register
+    // here and the fifth the word; without CLONE_SETTLS the fourth is ignored.
+    unsafe {
+        asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x30, xzr",
+            "ldp x1, x0, [sp], #16",
+            "blr x1",
+            "brk 1",
+            "2:",
+            in("x8") __NR_clone as usize,
+            inlateout("x0") flags => register,
+            inlateout("x1") top => _,
+            in("x2") word,
+            in("x3") 0usize,
+            in("x4") word,
+        );
+    }
+    tid_of(register)
+}
+
+fn tid_of(register: usize) -> Result<i32, Errno> {
+    match Errno::from_negated(u64_of(register).cast_signed()) {
+        Some(errno) => Err(errno),
+        None => Ok(int_of(register)),
+    }
+}
+
+/// End the calling thread, and only it.
+pub fn exit_thread() -> ! {
+    loop {
+        // SAFETY: the thread ends; it holds nothing that others wait for but what its caller left.
+        let _ = unsafe { syscall!(__NR_exit, 0) };
+    }
+}
+
+/// The calling thread's number.
+pub fn gettid() -> i32 {
+    // SAFETY: changes nothing.
+    int_of(unsafe { syscall!(__NR_gettid) }.unwrap_or(0))
+}
+
+/// The process's number.
+pub fn getpid() -> i32 {
+    // SAFETY: changes nothing.
+    int_of(unsafe { syscall!(__NR_getpid) }.unwrap_or(0))
+}
+
+/// The parent's number.
+pub fn getppid() -> i32 {
+    // SAFETY: changes nothing.
+    int_of(unsafe { syscall!(__NR_getppid) }.unwrap_or(0))
+}
+
+/// Let another thread run.
+pub fn yield_now() {
+    // SAFETY: changes nothing.
+    let _ = unsafe { syscall!(__NR_sched_yield) };
+}
+
+/// Set the niceness of a thread (0: the calling one): -20 (first) to 19 (last).
+pub fn set_nice(tid: i32, nice: i32) -> Result<(), Errno> {
+    // SAFETY: scheduling only.
+    unsafe { syscall!(__NR_setpriority, 0, int_arg(tid), int_arg(nice)) }.map(|_| ())
+}
+
+/// A set of up to 1024 CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuSet([u64; 16]);
+
+impl CpuSet {
+    /// No CPU.
+    pub const EMPTY: Self = Self([0; 16]);
+
+    /// Just this one.
+    pub const fn one(cpu: usize) -> Self {
+        let mut set = Self::EMPTY;
+        set.0[cpu / 64] = 1 << (cpu % 64);
+        set
+    }
+
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Is it in?
+    pub const fn has(&self, cpu: usize) -> bool {
+        cpu < 1024 && self.0[cpu / 64] & (1 << (cpu % 64)) != 0
+    }
+}
+
+/// The CPUs on which a thread (0: the calling one) may run.
+pub fn affinity(tid: i32) -> Result<CpuSet, Errno> {
+    let mut set = CpuSet::EMPTY;
+    // SAFETY: the kernel writes at most the size given into `set`.
+    unsafe { syscall!(__NR_sched_getaffinity, int_arg(tid), size_of::<CpuSet>(), addr_of(&raw mut set)) }?;
+    Ok(set)
+}
+
+/// Bind a thread (0: the calling one) to CPUs.
+pub fn set_affinity(tid: i32, set: &CpuSet) -> Result<(), Errno> {
+    // SAFETY: the kernel reads `set`.
+    unsafe { syscall!(__NR_sched_setaffinity, int_arg(tid), size_of::<CpuSet>(), addr_of(set)) }.map(|_| ())
+}
+
+fn prctl(option: u32, arg: usize) -> Result<(), Errno> {
+    // SAFETY: the options used here set an attribute of the thread or process and write no memory.
+    unsafe { syscall!(__NR_prctl, option as usize, arg) }.map(|_| ())
+}
+
+/// Name the calling thread (15 bytes are kept).
+pub fn set_name(name: &CStr) {
+    // SAFETY of the address: a zero-terminated string, which the kernel copies.
+    let named = prctl(PR_SET_NAME, addr_of(name.as_ptr()));
+    debug_assert!(named.is_ok(), "PR_SET_NAME fails only on a bad address");
+}
+
+/// Get `signal` when the thread that made this process ends (0: none). Look at the parent afterwards: it may be gone already.
+pub fn set_parent_death_signal(signal: u32) -> Result<(), Errno> {
+    prctl(PR_SET_PDEATHSIG, signal as usize)
+}
+
+/// Adopt the orphans among the descendants.
+pub fn set_child_subreaper(on: bool) -> Result<(), Errno> {
+    prctl(PR_SET_CHILD_SUBREAPER, usize::from(on))
+}
+
+/// The number in a thread's `alive` word, for logs.
+pub fn tid_in(alive: &AtomicU32) -> u32 {
+    low_u32(u64::from(alive.load(Ordering::Relaxed)))
+}
