@@ -87,6 +87,14 @@ impl Cgroup {
         self.path.join("cgroup.procs")
     }
 
+    /// A shell line that removes the group once its members are gone, and does nothing if it is gone already.
+    pub fn removal_line(&self) -> String {
+        let path = self.path.display();
+        format!(
+            "for try in 1 2 3 4 5 6 7 8 9; do [ -d '{path}' ] || break; rmdir '{path}' 2>/dev/null || sleep 0.2; done"
+        )
+    }
+
     /// The most that was ever charged.
     pub fn peak_bytes(&self) -> u64 {
         match self.version {

@@ -13,7 +13,7 @@ use crate::janitor::Janitor;
 /// A swap file that is on as long as this value lives.
 #[derive(Debug)]
 pub struct KernelSwapFile {
-    _janitor: Janitor,
+    janitor: Janitor,
 }
 
 impl KernelSwapFile {
@@ -41,7 +41,12 @@ impl KernelSwapFile {
         tool("mkswap", &["--quiet", &file.display().to_string()])?;
         fs::write(&rotational, "0").map_err(|error| format!("{}: {error}", rotational.display()))?;
         tool("swapon", &[&file.display().to_string()])?;
-        Ok(Self { _janitor: janitor })
+        Ok(Self { janitor })
+    }
+
+    /// Undoes the rest of a set-up before the swap file goes.
+    pub fn janitor(&mut self) -> &mut Janitor {
+        &mut self.janitor
     }
 }
 

@@ -1,4 +1,5 @@
-//! Runs one program with a deadline, its output in files, its peak from `wait4`, and whatever it leaves behind killed.
+//! Runs one program with a deadline, its output in files, its peak from `wait4`, and whatever it leaves behind killed. It dies
+//! with the thread that started it, so that a test killed from outside leaves nothing running.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -9,7 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, set_parent_process_death_signal,
+};
 
 use crate::cgroup::Cgroup;
 use crate::clock;
@@ -119,6 +122,8 @@ impl Program {
             .stdout(create(&stdout_path))
             .stderr(create(&stderr_path))
             .process_group(0);
+        // SAFETY: the closure runs between fork and exec and makes one system call; it allocates nothing and takes no lock.
+        unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
         let begin = clock::now();
         let child = command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.argv));
         let pid = Pid::from_raw(child.id().cast_signed()).expect("a child has a positive pid");
@@ -208,11 +213,18 @@ impl Running {
         kill_process(self.pid, signal).expect("it runs, or is not yet waited for");
     }
 
-    fn has_ended(&self) -> bool {
-        self.wait_readable(Duration::ZERO)
+    /// True once its deadline has passed.
+    pub fn is_late(&self) -> bool {
+        self.begin.elapsed() >= self.deadline
     }
 
-    fn wait_readable(&self, limit: Duration) -> bool {
+    /// True once it has ended (and waits to be waited for).
+    pub fn has_ended(&self) -> bool {
+        self.ends_within(Duration::ZERO)
+    }
+
+    /// Waits for its end, at most this long; true if it has ended.
+    pub fn ends_within(&self, limit: Duration) -> bool {
         let mut poll_fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let timeout = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: limit.subsec_nanos().into() };
         poll(&mut poll_fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
@@ -221,7 +233,7 @@ impl Running {
     /// Waits for the end, at most until the deadline.
     pub fn finish(self) -> Finished {
         let mut hang = None;
-        if !self.wait_readable(self.deadline.saturating_sub(self.begin.elapsed())) {
+        if !self.ends_within(self.deadline.saturating_sub(self.begin.elapsed())) {
             hang = Some(leftovers::describe(&self.tag));
             // Gone in between is as good.
             let _ = kill_process_group(self.pid, Signal::KILL);
