@@ -1,12 +1,15 @@
 //! Programs that take away what a pager needs, and places that fill: each ends right or with a message, none hangs.
 
 use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
 
 use pagetide_tests::need::{self, Feature};
 use pagetide_tests::pagetide::{FaultMode, PagetideRun};
-use pagetide_tests::program::{Exit, Finished, Program};
+use pagetide_tests::program::{Exit, Finished, Program, Running};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::{MIB, leftovers, serial, victim};
+use rustix::process::{Signal, kill_process};
 
 const BUDGET: u64 = 16 * MIB;
 
@@ -118,7 +121,66 @@ fn a_swap_file_that_fills_ends_the_program_with_a_message() {
     assert!(leftovers::files(&scratch.file("swap")).is_empty());
 }
 
-/// A Java machine's own structures do not fit 4 MiB: it runs slowly and right, or is refused or ended with a message.
+/// Damages the swap file behind everyone's back while the program waits, then lets it check its memory.
+fn expect_no_wrong_byte_after(damage: impl Fn(&File)) {
+    if !need::has(&[Feature::Uffd, Feature::Root]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "hostile");
+    let argv = [OsString::from(binary), "recheck".into(), "64".into()];
+    let run = PagetideRun::new(&scratch, BUDGET).wrap(&Program::new(argv)).deadline_s(60).start(&scratch, "damaged");
+    run.wait_for_output("ready");
+    let files = open_swap_files(&run);
+    assert!(!files.is_empty(), "no process of the run holds a swap file\n{}", leftovers::describe(run.tag()));
+    files.iter().for_each(damage);
+    for pid in run.descendants() {
+        let is_victim = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
+            .is_ok_and(|name| name.trim() == "hostile");
+        if is_victim {
+            kill_process(pid, Signal::USR1).expect("it waits");
+        }
+    }
+    let ended = run.finish();
+    ended.expect_exit(Exit::Code(128 + libc::SIGBUS));
+    assert!(ended.stderr().contains("pagetide") && !ended.stderr().contains("WRONG"), "{}", ended.report());
+    ended.expect_no_process_left();
+}
+
+/// The swap files of a run, opened for writing through the descriptors of the processes that hold them.
+fn open_swap_files(run: &Running) -> Vec<File> {
+    let mut files = Vec::new();
+    for pid in leftovers::processes(run.tag()) {
+        let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else { continue };
+        for path in descriptors.flatten().map(|descriptor| descriptor.path()) {
+            if fs::read_link(&path).is_ok_and(|target| target.to_string_lossy().contains("/swap/")) {
+                files.extend(OpenOptions::new().write(true).open(&path));
+            }
+        }
+    }
+    files
+}
+
+/// The checksum of every page that comes back must tell: the program gets SIGBUS and a message, never other bytes.
+#[test]
+fn a_page_damaged_on_the_disk_is_never_served() {
+    expect_no_wrong_byte_after(|file| {
+        let bytes = file.metadata().expect("an open file").len();
+        let noise = vec![0x5A; 1 << 20];
+        for offset in (0..bytes).step_by(1 << 20) {
+            file.write_all_at(&noise, offset).expect("our own file");
+        }
+    });
+}
+
+/// Reads beyond the end of a truncated file come back short: the same.
+#[test]
+fn a_page_that_cannot_be_read_is_never_served() {
+    expect_no_wrong_byte_after(|file| file.set_len(0).expect("our own file"));
+}
+
+/// The interpreter's own structures alone come near 4 MiB: it runs slowly and right, or is refused or ended with a message.
 #[test]
 fn a_budget_under_the_programs_unmanageable_part_is_a_message_or_works_and_never_a_hang() {
     if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {

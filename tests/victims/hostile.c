@@ -12,6 +12,7 @@
 //   close-all         closes every descriptor but 0, 1, 2        close-loop  the same, one by one, as daemons do
 //   exhaust-files     opens files until refused                  exhaust-maps     makes mappings until refused
 //   exhaust-threads   starts 200 threads that touch memory       no-new-memory    RLIMIT_AS just above what it has
+//   recheck           waits for SIGUSR1, then checks
 //   two               a child rewrites as well                   alternate-stack  a handler on a paged-out stack overflowed
 #define _GNU_SOURCE
 #include <errno.h>
@@ -274,6 +275,18 @@ static void alternate_stack(void) {
     work();
 }
 
+static void recheck(void) {
+    // Blocked since before "ready", so that a signal that comes early is not lost.
+    sigset_t set;
+    int number;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    if (sigwait(&set, &number)) {
+        give_up("sigwait");
+    }
+    check();
+}
+
 static void on_end(int number) {
     (void)number;
     _exit(42);
@@ -286,7 +299,7 @@ static const struct {
     {"block-signals", block_signals},   {"replace-signals", replace_signals}, {"close-all", close_all},
     {"close-loop", close_loop},         {"exhaust-files", exhaust_files},     {"exhaust-maps", exhaust_maps},
     {"exhaust-threads", exhaust_threads}, {"no-new-memory", no_new_memory},   {"two", two},
-    {"alternate-stack", alternate_stack},
+    {"alternate-stack", alternate_stack}, {"recheck", recheck},
 };
 
 int main(int argc, char **argv) {
@@ -304,6 +317,12 @@ int main(int argc, char **argv) {
     if (strcmp(mode, "trap") == 0) {
         signal(SIGTERM, on_end);
         signal(SIGINT, on_end);
+    }
+    if (strcmp(mode, "recheck") == 0) {
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGUSR1);
+        sigprocmask(SIG_BLOCK, &set, NULL);
     }
     rewrite();
     check();
