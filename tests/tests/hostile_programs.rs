@@ -121,6 +121,23 @@ fn a_swap_file_that_fills_ends_the_program_with_a_message() {
     assert!(leftovers::files(&scratch.file("swap")).is_empty());
 }
 
+/// 64 MiB of memory, 16 MiB of budget and two places of 32 MiB: neither alone has room for what must go out.
+#[test]
+fn two_swap_places_hold_together_what_neither_holds_alone() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let second = scratch.directory("second");
+    let run = PagetideRun::new(&scratch, BUDGET).swap_size(32 * MIB);
+    let run = run.argument("--swap").argument(format!("{}:32MiB", second.display()));
+    let ended = run_hostile(&scratch, "close-loop", &run);
+    ended.expect_success().expect_no_process_left();
+    assert_eq!(ended.stdout(), "ready\nok\n", "{}", ended.report());
+    run.stats().expect_paging(12 * 256).expect_laws();
+}
+
 /// Damages the swap file behind everyone's back while the program waits, then lets it check its memory.
 fn expect_no_wrong_byte_after(damage: impl Fn(&File)) {
     if !need::has(&[Feature::Uffd, Feature::Root]) {

@@ -138,3 +138,19 @@ fn arguments_environment_and_directory_are_the_programs() {
     paged.expect_success();
     assert_eq!(native.stdout(), paged.stdout());
 }
+
+/// While everything fits nothing is paged, and the program is not slowed by being watched.
+#[test]
+fn a_program_that_fits_is_left_alone() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "hostile");
+    let run = PagetideRun::new(&scratch, 256 * MIB);
+    let argv = [OsString::from(binary), "two".into(), "64".into()];
+    run.wrap(&Program::new(argv)).deadline_s(30).run(&scratch, "fits").expect_success();
+    let stats = run.stats();
+    assert_eq!((stats.counter("pswpout"), stats.counter("pgmajfault")), (0, 0), "{}", stats.text());
+}
