@@ -1,0 +1,247 @@
+//! What is measured. A suite is a function from the bench to figures.
+
+use std::fmt::Write as _;
+
+use pagetide_tests::MIB;
+use pagetide_tests::need::{self, source_directory};
+use pagetide_tests::pagetide::FaultMode;
+use pagetide_tests::program::Program;
+
+use crate::figure::{Figure, Sample, Target};
+use crate::side::{Bench, Outcome, Phase, Side, phases};
+
+/// A named measurement.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    /// For `--only`.
+    pub(crate) name: &'static str,
+    /// What it measures.
+    pub(crate) about: &'static str,
+    /// Measures it.
+    pub(crate) run: fn(&Bench) -> Result<Vec<Figure>, String>,
+}
+
+/// All suites, in the order in which they run.
+pub(crate) const SUITES: &[Suite] = &[
+    Suite { name: "fits", about: "wall time when everything fits, against native", run: fits },
+    Suite { name: "resident", about: "peak memory of program and pager over the budget; metadata", run: resident },
+    Suite { name: "sequential", about: "ascending rewrite of 4x the budget, 1 thread", run: sequential },
+    Suite { name: "random", about: "uniform random rewrites over 4x the budget, 1 thread", run: random },
+    Suite {
+        name: "threads",
+        about: "uniform random and ascending rewrites over 4x the budget, 8 threads",
+        run: threads,
+    },
+    Suite {
+        name: "combined",
+        about: "one thread ascending in the lower half, one random in the upper half",
+        run: combined,
+    },
+    Suite { name: "latency", about: "what a fault costs, in both fault modes", run: latency },
+];
+
+const THREAD: Side = Side::Pagetide(FaultMode::Thread);
+
+/// Runs both sides in turns, and reads one value from each outcome.
+fn in_turns(
+    bench: &Bench,
+    sides: (Side, Side),
+    mut run: impl FnMut(Side) -> Result<u64, String>,
+) -> Result<(Sample, Option<Sample>), String> {
+    let (mut reference, mut ours) = (Sample::new(sides.0.name()), Sample::new(sides.1.name()));
+    for _ in 0..bench.runs {
+        reference.values.push(run(sides.0)?);
+        if !bench.reference_only {
+            ours.values.push(run(sides.1)?);
+        }
+    }
+    Ok((reference, Some(ours).filter(|sample| !sample.values.is_empty())))
+}
+
+fn wall_us(outcome: &Outcome) -> u64 {
+    u64::try_from(outcome.finished.wall.as_micros()).expect("a run lasts minutes")
+}
+
+/// The last phase of a memload run: those before it bring the lists into their steady state.
+fn last_phase(bench: &Bench, side: Side, program: &Program) -> Result<Phase, String> {
+    let outcome = bench.run(side, program)?;
+    phases(&outcome).pop().ok_or_else(|| outcome.finished.report())
+}
+
+fn fits(bench: &Bench) -> Result<Vec<Figure>, String> {
+    let scale = if bench.quick { 10 } else { 1 };
+    let python = source_directory().join("programs/dicts.py").display().to_string();
+    let lines = bench.scratch().write("lines", number_lines(2_000_000 / scale));
+    let argument = |text: &str| text.to_owned();
+    let candidates = [
+        (
+            "memload, 256 MiB",
+            "cc",
+            bench.memload(256, if bench.quick { "w W100000" } else { "w W9000000 r w W9000000" }, 1, false),
+        ),
+        (
+            "python3 dicts",
+            "python3",
+            Program::new([argument("python3"), python, (150_000 / scale).to_string()]).env("PYTHONHASHSEED", "0"),
+        ),
+        (
+            "sort with 2 threads",
+            "sort",
+            Program::new([
+                argument("sort"),
+                argument("-S"),
+                argument("500M"),
+                argument("--parallel=2"),
+                lines.display().to_string(),
+            ])
+            .env("LC_ALL", "C"),
+        ),
+        ("true (start and end only)", "true", Program::new(["true"])),
+    ];
+    let mut figures = Vec::new();
+    for (name, tool, program) in candidates.into_iter().filter(|(_, tool, _)| need::on_path(tool)) {
+        let run = |side| bench.run_with(side, &program, 4096 * MIB).map(|outcome| wall_us(&outcome));
+        let (reference, ours) = in_turns(bench, (Side::Native, THREAD), run)?;
+        let target = if tool == "true" { Target::None } else { Target::AtMost(102) };
+        figures.push(Figure {
+            name: format!("wall time, {name}"),
+            unit: "us",
+            reference: Some(reference),
+            ours,
+            target,
+        });
+    }
+    Ok(figures)
+}
+
+fn number_lines(count: u64) -> String {
+    let mut text = String::new();
+    for index in 0..count {
+        writeln!(text, "{} line {index}", index * 1_618_033 % count).expect("a String takes all");
+    }
+    text
+}
+
+/// The budget stands in as the reference, so that the ratio is peak over budget.
+fn resident(bench: &Bench) -> Result<Vec<Figure>, String> {
+    if bench.reference_only {
+        return Ok(Vec::new());
+    }
+    let budget = bench.budget_mib * MIB;
+    let managed = 4 * budget;
+    let program = bench.memload(4 * bench.budget_mib, "w W50000 r", 1, false);
+    let [mut outside, mut reported, mut overhead] =
+        ["pagetide, seen from outside", "pagetide, as --stats says", "pagetide"].map(Sample::new);
+    for _ in 0..bench.runs {
+        let outcome = bench.run_watched(&program)?;
+        let stats = outcome.stats.expect("a pagetide run that ended well has statistics");
+        outside.values.push(outcome.anon_peak_bytes);
+        reported.values.push(stats.number("peak_resident_bytes"));
+        overhead.values.push(stats.number("peak_overhead_bytes"));
+    }
+    let fixed = |side: &str, value| Some(Sample { side: side.to_owned(), values: vec![value] });
+    // 2 % and 8 MiB over the budget, in hundredths of the budget.
+    let most = Target::AtMost(102 + 800 * MIB / budget);
+    let figure = |name: &str, reference, sample, target| Figure {
+        name: name.to_owned(),
+        unit: "bytes",
+        reference,
+        ours: Some(sample),
+        target,
+    };
+    Ok(vec![
+        figure("peak anonymous memory of the tree", fixed("budget", budget), outside, most),
+        figure("peak resident", fixed("budget", budget), reported, most),
+        figure(
+            "our own memory over 1 % of the managed bytes",
+            fixed("1 % of managed", managed / 100),
+            overhead,
+            Target::AtMost(150),
+        ),
+    ])
+}
+
+fn pages_per_s(
+    bench: &Bench,
+    name: &str,
+    program: &Program,
+    modes: &[FaultMode],
+    target: Target,
+) -> Result<Vec<Figure>, String> {
+    let mut figures = Vec::new();
+    for mode in modes {
+        let run = |side| last_phase(bench, side, program).map(|phase| phase.pages_per_s);
+        let (reference, ours) = in_turns(bench, (Side::Kernel, Side::Pagetide(*mode)), run)?;
+        figures.push(Figure { name: name.to_owned(), unit: "pages/s", reference: Some(reference), ours, target });
+    }
+    Ok(figures)
+}
+
+fn accesses(bench: &Bench, full: u64) -> u64 {
+    if bench.quick { full / 10 } else { full }
+}
+
+fn sequential(bench: &Bench) -> Result<Vec<Figure>, String> {
+    let program = bench.memload(4 * bench.budget_mib, "w w", 1, false);
+    pages_per_s(bench, "sequential rewrite", &program, &[FaultMode::Thread], Target::AtLeast(150))
+}
+
+fn random(bench: &Bench) -> Result<Vec<Figure>, String> {
+    let count = accesses(bench, 100_000);
+    let program = bench.memload(4 * bench.budget_mib, &format!("W{count} W{count}"), 1, false);
+    pages_per_s(bench, "random rewrite", &program, &[FaultMode::Thread], Target::AtLeast(70))
+}
+
+fn threads(bench: &Bench) -> Result<Vec<Figure>, String> {
+    let count = accesses(bench, 200_000);
+    let random = bench.memload(4 * bench.budget_mib, &format!("W{count} W{count}"), 8, false);
+    let ascending = bench.memload(4 * bench.budget_mib, "w w", 8, false);
+    let mut figures = pages_per_s(bench, "random rewrite, 8 threads", &random, &[FaultMode::Thread], Target::None)?;
+    figures.extend(pages_per_s(bench, "ascending rewrite, 8 threads", &ascending, &[FaultMode::Thread], Target::None)?);
+    Ok(figures)
+}
+
+fn combined(bench: &Bench) -> Result<Vec<Figure>, String> {
+    let count = accesses(bench, 100_000);
+    let program = bench.memload(4 * bench.budget_mib, &format!("c{count} c{count}"), 2, false);
+    pages_per_s(bench, "combined", &program, &[FaultMode::Thread], Target::None)
+}
+
+/// Two views: what the program waits for an access of 1 us and more, on either side; and what the runtime measured of a fault.
+fn latency(bench: &Bench) -> Result<Vec<Figure>, String> {
+    let count = accesses(bench, 100_000);
+    let program = bench.memload(4 * bench.budget_mib, &format!("W{count} W{count}"), 1, true);
+    let mut figures = Vec::new();
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let ours = Side::Pagetide(mode);
+        let [mut kernel_p50, mut kernel_p99] = ["kernel", "kernel"].map(Sample::new);
+        let [mut p50, mut p99, mut fault_p50, mut fault_p99] = [ours.name(); 4].map(Sample::new);
+        for _ in 0..bench.runs {
+            let phase = last_phase(bench, Side::Kernel, &program)?;
+            kernel_p50.values.push(phase.slow_p50_ns);
+            kernel_p99.values.push(phase.slow_p99_ns);
+            if !bench.reference_only {
+                let outcome = bench.run(ours, &program)?;
+                let phase = phases(&outcome).pop().ok_or_else(|| outcome.finished.report())?;
+                p50.values.push(phase.slow_p50_ns);
+                p99.values.push(phase.slow_p99_ns);
+                let stats = outcome.stats.as_ref().expect("a pagetide run that ended well has statistics");
+                fault_p50.values.push(stats.fault_latency_ns("p50").unwrap_or(0));
+                fault_p99.values.push(stats.fault_latency_ns("p99").unwrap_or(0));
+            }
+        }
+        let measured = |sample: Sample| Some(sample).filter(|sample| !sample.values.is_empty());
+        let figure = |name: &str, reference, ours| Figure {
+            name: name.to_owned(),
+            unit: "ns",
+            reference,
+            ours,
+            target: Target::None,
+        };
+        figures.push(figure("random access over 1 us, p50", measured(kernel_p50), measured(p50)));
+        figures.push(figure("random access over 1 us, p99", measured(kernel_p99), measured(p99)));
+        figures.push(figure("fault latency of the whole run, p50", None, measured(fault_p50)));
+        figures.push(figure("fault latency of the whole run, p99", None, measured(fault_p99)));
+    }
+    Ok(figures)
+}

@@ -1,0 +1,166 @@
+//! The shape of most tests: a program natively; killed under a hard limit without us; under `pagetide run` inside the same
+//! limit with the same output.
+
+use std::path::PathBuf;
+
+use crate::MIB;
+use crate::cgroup::{Cgroup, KernelSwap};
+use crate::leftovers;
+use crate::need::{self, Feature};
+use crate::pagetide::{FaultMode, PagetideRun};
+use crate::program::{Exit, Finished, Program};
+use crate::scratch::{Scratch, difference};
+
+/// A program, and what of its output counts.
+#[derive(Debug)]
+pub struct Budgeted {
+    program: Program,
+    outputs: Vec<PathBuf>,
+    divisor: u64,
+    mode: FaultMode,
+    compares_stdout: bool,
+    native_peak_bytes: Option<u64>,
+    native: Option<Program>,
+}
+
+impl Budgeted {
+    /// `program`, under a quarter of its native peak.
+    pub fn new(program: Program) -> Self {
+        Self {
+            program,
+            outputs: Vec::new(),
+            divisor: 4,
+            mode: FaultMode::Default,
+            compares_stdout: true,
+            native_peak_bytes: None,
+            native: None,
+        }
+    }
+
+    /// A file that the program writes, to be equal as well.
+    #[must_use]
+    pub fn output(mut self, path: PathBuf) -> Self {
+        self.outputs.push(path);
+        self
+    }
+
+    /// The budget is the native peak divided by this.
+    #[must_use]
+    pub fn divisor(mut self, divisor: u64) -> Self {
+        assert!(divisor >= 4, "issue 2: at most a quarter of the native peak");
+        self.divisor = divisor;
+        self
+    }
+
+    /// How faults are caught.
+    #[must_use]
+    pub fn mode(mut self, mode: FaultMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Its standard output holds times or rates; only the verdict in the exit status counts.
+    #[must_use]
+    pub fn ignoring_stdout(mut self) -> Self {
+        self.compares_stdout = false;
+        self
+    }
+
+    /// Its peak, where `ru_maxrss` (one process) does not tell that of the tree.
+    #[must_use]
+    pub fn native_peak_bytes(mut self, bytes: u64) -> Self {
+        self.native_peak_bytes = Some(bytes);
+        self
+    }
+
+    /// What runs natively for the comparison, where the paged run does the same for longer.
+    #[must_use]
+    pub fn native(mut self, program: Program) -> Self {
+        self.native = Some(program);
+        self
+    }
+
+    /// Runs all three and compares. Prints one line of figures.
+    pub fn check(&self, scratch: &Scratch) {
+        let native = self.native.as_ref().unwrap_or(&self.program).run(scratch, "native");
+        native.expect_success();
+        let native_outputs = self.keep_outputs("native");
+        let peak = self.native_peak_bytes.unwrap_or(native.peak_rss_bytes);
+        let budget = peak / self.divisor;
+        let limit = budget + budget / 10 + 32 * MIB;
+        let limited = need::has(&[Feature::Cgroup]);
+        if limited {
+            assert!(limit < peak, "native peak of {} MiB is too small for this test", peak / MIB);
+            self.expect_killed_natively(scratch, limit);
+        }
+
+        let run = PagetideRun::new(scratch, budget).mode(self.mode);
+        let group = limited.then(|| Cgroup::limited(limit, KernelSwap::Forbidden));
+        let mut program = run.wrap(&self.program);
+        if let Some(group) = &group {
+            program = program.inside(group);
+        }
+        let paged = program.run(scratch, "paged");
+        self.judge(&native, &native_outputs, &paged, group.as_ref());
+        let stats = run.stats();
+        stats.expect_laws().expect_paging((peak - budget) / 4096 / 4);
+        let left = leftovers::files(&scratch.file("swap"));
+        assert!(left.is_empty(), "swap files remain: {left:?}");
+        eprintln!(
+            "peak {} MiB, budget {} MiB: native {:.2} s, paged {:.2} s, {} pages out, {} in, resident at most {} MiB{}",
+            peak / MIB,
+            budget / MIB,
+            native.wall.as_secs_f64(),
+            paged.wall.as_secs_f64(),
+            stats.counter("pswpout"),
+            stats.counter("pswpin"),
+            stats.number("peak_resident_bytes") / MIB,
+            group.map_or_else(String::new, |group| format!("; {}", group.summary())),
+        );
+    }
+
+    fn judge(&self, native: &Finished, native_outputs: &[PathBuf], paged: &Finished, group: Option<&Cgroup>) {
+        let place = group.map_or_else(String::new, Cgroup::summary);
+        assert!(paged.exit == Exit::Code(0), "{}\n{place}", paged.report());
+        if self.compares_stdout {
+            let found = difference(&native.stdout_path, &paged.stdout_path);
+            assert!(found.is_none(), "wrong output: {found:?}\n{}", paged.report());
+        }
+        for (own, kept) in self.outputs.iter().zip(native_outputs) {
+            let found = difference(kept, own);
+            assert!(found.is_none(), "wrong output: {found:?}\n{}", paged.report());
+        }
+        if let Some(group) = group {
+            assert!(group.oom_kills() == 0, "killed for memory inside the limit: {place}\n{}", paged.report());
+        }
+        paged.expect_no_process_left();
+    }
+
+    /// The limit is real: without us the kernel kills the program in it.
+    fn expect_killed_natively(&self, scratch: &Scratch, limit: u64) {
+        let group = Cgroup::limited(limit, KernelSwap::Forbidden);
+        let killed = self.native.as_ref().unwrap_or(&self.program).clone().inside(&group).run(scratch, "killed");
+        assert!(
+            group.oom_kills() > 0,
+            "survived a limit of {} MiB natively: {}\n{}",
+            limit / MIB,
+            group.summary(),
+            killed.report()
+        );
+        leftovers::kill_all(&killed.tag);
+        for path in &self.outputs {
+            // What it wrote before it was killed must not be taken for the next run's.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Moves the program's files aside so that the next run cannot pass by leaving them as they are.
+    fn keep_outputs(&self, label: &str) -> Vec<PathBuf> {
+        let keep = |path: &PathBuf| {
+            let kept = path.with_extension(label);
+            std::fs::rename(path, &kept).unwrap_or_else(|error| panic!("{} was not written: {error}", path.display()));
+            kept
+        };
+        self.outputs.iter().map(keep).collect()
+    }
+}

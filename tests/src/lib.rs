@@ -1,0 +1,23 @@
+//! The harness of the end-to-end tests and of the benchmarks: run a program natively, under `pagetide run`, or under the
+//! kernel's own limit and swap, and compare what came out.
+//!
+//! It holds no test and no policy. Invariants: every child has a deadline and a tag in its environment, so that whatever
+//! it leaves behind is found; every cgroup, swap file and sysfs value set here is undone, on a panic as well; tests run
+//! one at a time on a machine ([`serial`]), because budgets and memory limits of two runs would blur each other.
+
+pub mod clock;
+pub mod serial;
+pub mod scratch;
+pub mod need;
+pub mod program;
+pub mod leftovers;
+pub mod cgroup;
+pub mod janitor;
+pub mod kernel_swap;
+pub mod victim;
+pub mod pagetide;
+pub mod stats;
+pub mod budgeted;
+
+/// One mebibyte.
+pub const MIB: u64 = 1 << 20;

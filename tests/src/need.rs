@@ -1,0 +1,67 @@
+//! What a test needs of the machine. A test that cannot run says what is missing; `PAGETIDE_REQUIRE=uffd,cgroup,...` turns
+//! each named lack into a failure.
+
+use std::path::Path;
+
+/// A feature of the machine that not every machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// A full userfaultfd (kernel faults included) may be opened.
+    Uffd,
+    /// The memory controller, version 1 or 2, and the right to make groups.
+    Cgroup,
+    /// Root.
+    Root,
+    /// A program that the test runs.
+    Tool(&'static str),
+}
+
+impl Feature {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Uffd => "uffd",
+            Self::Cgroup => "cgroup",
+            Self::Root => "root",
+            Self::Tool(name) => name,
+        }
+    }
+
+    fn is_present(self) -> bool {
+        match self {
+            Self::Uffd => rustix::fs::access("/dev/userfaultfd", rustix::fs::Access::READ_OK).is_ok() || is_root(),
+            Self::Cgroup => crate::cgroup::controller().is_some(),
+            Self::Root => is_root(),
+            Self::Tool(name) => on_path(name),
+        }
+    }
+}
+
+/// True if all of `features` are here. Otherwise prints what is missing, or panics where it is required.
+pub fn has(features: &[Feature]) -> bool {
+    let required = std::env::var("PAGETIDE_REQUIRE").unwrap_or_default();
+    let missing: Vec<&str> =
+        features.iter().filter(|feature| !feature.is_present()).map(|feature| feature.name()).collect();
+    let wanted = missing.iter().find(|name| required.split(',').any(|word| word == **name || word == "all"));
+    assert!(wanted.is_none(), "PAGETIDE_REQUIRE={required}, but {wanted:?} is missing on this machine");
+    if !missing.is_empty() {
+        eprintln!("SKIPPED: missing on this machine: {}", missing.join(", "));
+    }
+    missing.is_empty()
+}
+
+/// True if `name` is an executable on PATH.
+pub fn on_path(name: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|paths| {
+        std::env::split_paths(&paths)
+            .any(|directory| rustix::fs::access(directory.join(name), rustix::fs::Access::EXEC_OK).is_ok())
+    })
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Directory of the test sources of this crate.
+pub fn source_directory() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

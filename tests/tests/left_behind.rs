@@ -1,0 +1,108 @@
+//! Nothing stays behind: no process, no swap file, no control group, however a run ends.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::PagetideRun;
+use pagetide_tests::program::{Exit, Program, Running};
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, clock, leftovers, serial, victim};
+use rustix::process::{Signal, kill_process};
+
+const BUDGET: u64 = 16 * MIB;
+
+/// Runs the victim in `mode`, lets `end` end it while it pages, and looks for what is left.
+fn expect_nothing_left(mode: &str, exits: &[Exit], end: impl FnOnce(&Running)) {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let groups_before = control_groups();
+    let binary = victim::build(&scratch, "hostile");
+    let argv = [OsString::from(binary), mode.into(), "64".into(), "5".into()];
+    let run = PagetideRun::new(&scratch, BUDGET).wrap(&Program::new(argv)).deadline_s(60).start(&scratch, "run");
+    run.wait_for_output("ready");
+    let swap = scratch.file("swap");
+    end(&run);
+    let ended = run.finish();
+    assert!(exits.contains(&ended.exit), "expected one of {exits:?}\n{}", ended.report());
+    ended.expect_no_process_left();
+    let gone = clock::wait_until(Duration::from_secs(5), || leftovers::files(&swap).is_empty());
+    assert!(gone, "left in the swap directory: {:?}\n{}", leftovers::files(&swap), ended.report());
+    let groups: Vec<_> = control_groups().difference(&groups_before).cloned().collect();
+    assert!(groups.is_empty(), "control groups left: {groups:?}");
+}
+
+#[test]
+fn after_a_normal_end() {
+    expect_nothing_left("exit", &[Exit::Code(5)], |_| {});
+}
+
+#[test]
+fn after_a_crash_of_the_program() {
+    expect_nothing_left("crash", &[Exit::Code(139)], |_| {});
+}
+
+#[test]
+fn after_the_program_was_killed() {
+    expect_nothing_left("hold", &[Exit::Code(137)], |run| {
+        let victims: Vec<_> =
+            run.descendants().into_iter().filter(|pid| is_hostile(pid.as_raw_nonzero().get())).collect();
+        assert_eq!(victims.len(), 1, "{}", leftovers::describe(run.tag()));
+        kill_process(victims[0], Signal::KILL).expect("it runs");
+    });
+}
+
+#[test]
+fn after_pagetide_itself_was_killed() {
+    expect_nothing_left("hold", &[Exit::Signal(libc::SIGKILL)], |run| run.signal(Signal::KILL));
+}
+
+#[test]
+fn after_pagetide_was_terminated() {
+    expect_nothing_left("hold", &[Exit::Code(143)], |run| run.signal(Signal::TERM));
+}
+
+/// The swap file has no name while the run lasts, so that a crash of the machine leaves nothing either.
+#[test]
+fn the_swap_file_has_no_name() {
+    expect_nothing_left("hold", &[Exit::Code(143)], |run| {
+        let held = held_swap_files(run);
+        assert!(!held.is_empty(), "no process of the run holds a swap file\n{}", leftovers::describe(run.tag()));
+        assert!(held.iter().all(|target| target.ends_with(" (deleted)")), "named swap files: {held:?}");
+        run.signal(Signal::TERM);
+    });
+}
+
+fn held_swap_files(run: &Running) -> Vec<String> {
+    let mut targets = Vec::new();
+    for pid in leftovers::processes(run.tag()) {
+        let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else { continue };
+        let links = descriptors.flatten().filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+        targets.extend(links.map(|link| link.display().to_string()).filter(|link| link.contains("/swap/")));
+    }
+    targets
+}
+
+fn is_hostile(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "hostile")
+}
+
+/// Names of the control groups right under each mounted controller.
+fn control_groups() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for controller in list(Path::new("/sys/fs/cgroup")) {
+        found.extend(list(Path::new(&controller)));
+    }
+    found
+}
+
+fn list(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.path().is_dir()).map(|entry| entry.path().display().to_string()).collect()
+}

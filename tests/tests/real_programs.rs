@@ -1,0 +1,154 @@
+//! Unmodified programs at a quarter of their native peak: the same bytes come out, inside a hard limit that kills them natively.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pagetide_tests::budgeted::Budgeted;
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::program::Program;
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, serial};
+
+fn source(name: &str) -> String {
+    need::source_directory().join("programs").join(name).display().to_string()
+}
+
+fn check(tools: &[Feature], budgeted: impl FnOnce(&Scratch) -> Budgeted) {
+    if need::has(&[Feature::Uffd]) && need::has(tools) {
+        let _turn = serial::turn();
+        let scratch = Scratch::new();
+        budgeted(&scratch).check(&scratch);
+    }
+}
+
+#[test]
+fn python_sorts_large_dicts_and_dumps_the_same_json() {
+    check(&[Feature::Tool("python3")], |_| {
+        Budgeted::new(Program::new(["python3", &source("dicts.py"), "250000"]).env("PYTHONHASHSEED", "0"))
+    });
+}
+
+#[test]
+fn python_workers_forked_with_memory_paged_out_see_every_byte() {
+    check(&[Feature::Tool("python3")], |_| {
+        Budgeted::new(Program::new(["python3", &source("forks.py"), "120"]).env("PYTHONHASHSEED", "0").deadline_s(180))
+    });
+}
+
+#[test]
+fn gnu_sort_with_a_large_buffer_and_two_threads_sorts_the_same() {
+    check(&[Feature::Tool("sort")], |scratch| {
+        let lines = shuffled_lines(scratch, 2_500_000);
+        let sorted = scratch.file("sorted");
+        let argv =
+            ["sort", "-S", "500M", "--parallel=2", "-o", &sorted.display().to_string(), &lines.display().to_string()];
+        Budgeted::new(Program::new(argv).env("LC_ALL", "C")).output(sorted)
+    });
+}
+
+#[test]
+fn sqlite_joins_and_indexes_in_memory_with_the_same_rows() {
+    check(&[Feature::Tool("sqlite3")], |_| {
+        Budgeted::new(Program::new([
+            "sqlite3",
+            "-init",
+            "/dev/null",
+            ":memory:",
+            &format!(".read {}", source("joins.sql")),
+        ]))
+    });
+}
+
+#[test]
+fn gcc_compiles_a_very_large_file_to_the_same_object() {
+    check(&[Feature::Tool("gcc")], |scratch| {
+        let c_file = very_large_c_file(scratch, 6_000);
+        let object = scratch.file("large.o");
+        let argv = ["gcc", "-O0", "-c", &c_file.display().to_string(), "-o", &object.display().to_string()];
+        Budgeted::new(Program::new(argv).deadline_s(180)).output(object)
+    });
+}
+
+#[test]
+fn perl_hashes_of_hashes_come_out_the_same() {
+    check(&[Feature::Tool("perl")], |_| {
+        Budgeted::new(Program::new(["perl", &source("words.pl"), "300000"]).env("PERL_HASH_SEED", "0"))
+    });
+}
+
+#[test]
+fn node_objects_and_typed_arrays_come_out_the_same() {
+    check(&[Feature::Tool("node")], |_| {
+        Budgeted::new(
+            Program::new(["node", "--max-old-space-size=2000", &source("objects.js"), "800000"]).deadline_s(180),
+        )
+    });
+}
+
+#[test]
+fn java_with_its_own_heap_and_collector_prints_the_same() {
+    check(&[Feature::Tool("java"), Feature::Tool("javac")], |scratch| {
+        let classes = java_classes(scratch, "Heap.java");
+        let argv = ["java", "-Xmx500m", "-XX:+UseSerialGC", "-cp", &classes.display().to_string(), "Heap", "1000000"];
+        Budgeted::new(Program::new(argv).deadline_s(180))
+    });
+}
+
+/// Its workers check what they wrote; a wrong bit ends it with a status of its own. `all` takes the methods in turn until its
+/// operations are used up, which some methods do alone, so that each of the others runs by its name as well, once
+/// over its memory. Left out by name: `cache-lines` and `prime-incdec`, of which one pass takes minutes natively.
+#[test]
+fn stress_ng_vm_verifies_all_its_methods() {
+    const METHODS: &str = "all cache-stripe checkerboard flip fwdrev galpat-0 galpat-1 gray grayflip rowhammer incdec \
+        inc-nybble lfsr32 rand-set rand-sum read64 ror swap move-inv modulo-x mscan wrrd128nt prime-0 prime-1 prime-gray-0 \
+        prime-gray-1 walk-0d walk-1d walk-0a walk-1a write64 write64nt write1024v zero-one";
+    check(&[Feature::Tool("stress-ng")], |scratch| {
+        let script = format!(
+            "for method in {METHODS}; do test $method = all && ops=100000 || ops=1; \
+             stress-ng --vm 2 --vm-bytes 112M --vm-method $method --verify --vm-ops $ops --vm-keep --oomable --quiet \
+             || {{ echo \"$method: $?\"; exit 1; }}; done"
+        );
+        let program = Program::new(["/bin/sh", "-c", &script]).directory(scratch.path()).deadline_s(300);
+        // Two workers of half the bytes each: the tree's peak is the sum.
+        Budgeted::new(program).native_peak_bytes(112 * MIB)
+    });
+}
+
+/// `count` numbers in an order that looks random and is always the same.
+fn shuffled_lines(scratch: &Scratch, count: u64) -> PathBuf {
+    let mut text = String::new();
+    // The step is coprime to the count, so each number comes once.
+    for index in 0..count {
+        writeln!(text, "{} line {index}", index * 1_618_033 % count).expect("a String takes all");
+    }
+    scratch.write("lines", text)
+}
+
+fn very_large_c_file(scratch: &Scratch, functions: u32) -> PathBuf {
+    let mut text = String::from("#include <stdint.h>\n");
+    for i in 0..functions {
+        let (scale, shift, bit, turn, last) = (i * 7 + 3, i % 13, 1_u32 << (i % 16), i % 7, i % 8);
+        writeln!(
+            text,
+            "static uint64_t f{i}(uint64_t a, uint64_t b) {{ uint64_t t[8] = {{a, b, {i}u}}; for (int i = 0; i < 8; i++) {{ \
+             t[i] = t[i] * {scale}u + (t[(i + 1) & 7] ^ (a >> (i + {shift}))); if (t[i] & {bit}u) b += t[i] ^ {i}u; else a ^= b << {turn}; }} \
+             return t[{last}] + a * b; }}"
+        )
+        .expect("a String takes all");
+    }
+    text.push_str("uint64_t (*const table[])(uint64_t, uint64_t) = {");
+    for i in 0..functions {
+        write!(text, "f{i},").expect("a String takes all");
+    }
+    text.push_str("};\n");
+    scratch.write("large.c", text)
+}
+
+fn java_classes(scratch: &Scratch, name: &str) -> PathBuf {
+    let classes = scratch.directory("classes");
+    let output =
+        Command::new("javac").arg("-d").arg(&classes).arg(Path::new(&source(name))).output().expect("javac starts");
+    assert!(output.status.success(), "javac: {}", String::from_utf8_lossy(&output.stderr));
+    classes
+}

@@ -1,0 +1,142 @@
+//! What `pagetide run` must refuse before the program starts, with a message that names the fault and the remedy.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::{PagetideRun, binary};
+use pagetide_tests::program::{Exit, Finished, Program};
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, serial, victim};
+
+const BUDGET: u64 = 16 * MIB;
+
+/// Ended with `status`, said all of `words`, and printed nothing where the program's output belongs.
+fn expect_refusal(ended: &Finished, status: i32, words: &[&str]) {
+    ended.expect_exit(Exit::Code(status));
+    let message = ended.stderr();
+    for word in words {
+        assert!(message.contains(word), "the message does not say '{word}'\n{}", ended.report());
+    }
+    assert_eq!(ended.stdout(), "", "the program ran all the same\n{}", ended.report());
+    ended.expect_no_process_left();
+}
+
+#[test]
+fn an_unknown_command_is_127_and_named() {
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let ended = run.wrap(&Program::new(["no-such-command-here"])).run(&scratch, "unknown");
+    expect_refusal(&ended, 127, &["no-such-command-here"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_executed_is_126_and_named() {
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let plain = scratch.write("plain", "not a program");
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let ended = run.wrap(&Program::new([plain])).run(&scratch, "plain");
+    expect_refusal(&ended, 126, &["plain"]);
+}
+
+#[test]
+fn a_static_binary_is_refused_before_it_runs() {
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = victim::build_static(&scratch, "hostile");
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let ended = run.wrap(&Program::new([program.as_os_str(), "exit".as_ref(), "1".as_ref()])).run(&scratch, "static");
+    expect_refusal(&ended, 3, &["static"]);
+}
+
+#[test]
+fn a_setuid_binary_is_refused_before_it_runs() {
+    if !need::has(&[Feature::Root]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = victim::build(&scratch, "hostile");
+    let owner = Command::new("chown").arg("nobody").arg(&program).status().expect("chown starts");
+    assert!(owner.success());
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("our own file");
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let ended = run.wrap(&Program::new([program.as_os_str(), "exit".as_ref(), "1".as_ref()])).run(&scratch, "setuid");
+    expect_refusal(&ended, 3, &["setuid"]);
+}
+
+#[test]
+fn a_budget_under_the_minimum_is_refused_with_the_flag_named() {
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let ended = PagetideRun::new(&scratch, 64 << 10).wrap(&Program::new(["/bin/true"])).run(&scratch, "small");
+    let status = if ended.exit == Exit::Code(2) { 2 } else { 3 };
+    expect_refusal(&ended, status, &["--memory"]);
+}
+
+#[test]
+fn a_size_that_is_no_size_is_a_usage_error_with_the_value_named() {
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    for wrong in ["", "12Q", "-5M", "nonsense", "99999999999999999999G"] {
+        let argv = [
+            binary().into_os_string(),
+            "run".into(),
+            format!("--memory={wrong}").into(),
+            "--".into(),
+            "/bin/true".into(),
+        ];
+        let ended = Program::new(argv).run(&scratch, "size");
+        expect_refusal(&ended, 2, &["--memory", wrong]);
+    }
+}
+
+#[test]
+fn a_swap_place_that_does_not_exist_is_refused_and_named() {
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let argv = ["run", "--memory", "64M", "--swap", "/no/such/place", "--", "/bin/true"];
+    let ended =
+        Program::new(std::iter::once(binary().into_os_string()).chain(argv.map(Into::into))).run(&scratch, "swap");
+    let status = if ended.exit == Exit::Code(2) { 2 } else { 3 };
+    expect_refusal(&ended, status, &["/no/such/place"]);
+}
+
+#[test]
+fn a_disk_without_room_is_refused_with_the_room_it_has() {
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = PagetideRun::new(&scratch, BUDGET).swap_size(1 << 50);
+    let ended = run.wrap(&Program::new(["/bin/true"])).run(&scratch, "room");
+    expect_refusal(&ended, 3, &["--swap"]);
+}
+
+/// Signal mode needs no privilege, but a whole program needs the thread mode: `run` as nobody must say so and not run it.
+#[test]
+fn as_nobody_run_says_what_is_missing_and_ends_with_3() {
+    if !need::has(&[Feature::Root, Feature::Tool("setpriv")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let readable = scratch.directory("bin");
+    for entry in fs::read_dir(binary().parent().expect("a file has a directory")).expect("readable").flatten() {
+        let name = entry.file_name();
+        if name == "pagetide" || name.to_string_lossy().ends_with(".so") {
+            fs::copy(entry.path(), readable.join(&name)).expect("copied");
+        }
+    }
+    let swap = scratch.directory("swap");
+    fs::set_permissions(&swap, fs::Permissions::from_mode(0o777)).expect("our own directory");
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("our own directory");
+    let run = ["run", "--memory", "64M", "--swap"].map(Into::into);
+    let argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(Into::into).into_iter();
+    let argv = argv.chain([readable.join("pagetide").into_os_string()]).chain(run);
+    let program =
+        Program::new(argv.chain([swap.into_os_string()]).chain(["--", "/bin/echo", "it ran"].map(Into::into)));
+    let ended = program.directory("/".as_ref()).run(&scratch, "nobody");
+    expect_refusal(&ended, 3, &["userfaultfd"]);
+}

@@ -1,0 +1,126 @@
+//! Programs of our own that know what every byte must be, under a small part of their memory.
+//!
+//! `PAGETIDE_TEST_SECONDS` makes the threaded victim run for that long in each mode (default 10).
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use pagetide_tests::budgeted::Budgeted;
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::{FaultMode, PagetideRun};
+use pagetide_tests::program::{Exit, Program};
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, clock, leftovers, serial, victim};
+
+fn program(binary: &Path, arguments: &[&str]) -> Program {
+    let argv = std::iter::once(OsString::from(binary)).chain(arguments.iter().map(OsString::from));
+    Program::new(argv)
+}
+
+fn seconds() -> u64 {
+    std::env::var("PAGETIDE_TEST_SECONDS").map_or(10, |text| text.parse().expect("PAGETIDE_TEST_SECONDS is a number"))
+}
+
+fn eight_threads_share_an_array(mode: FaultMode) {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "threads");
+    let long = program(&binary, &["256", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
+    Budgeted::new(long).native(program(&binary, &["256", "8", "1", "1"])).divisor(8).mode(mode).check(&scratch);
+}
+
+#[test]
+fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
+    eight_threads_share_an_array(FaultMode::Thread);
+}
+
+#[test]
+fn eight_threads_under_an_eighth_lose_no_byte_in_signal_mode() {
+    eight_threads_share_an_array(FaultMode::Signal);
+}
+
+fn ranges_keep_their_bytes(seed: &str) {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "ranges");
+    Budgeted::new(program(&binary, &["256", "5000", seed])).check(&scratch);
+}
+
+#[test]
+fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_seed_1() {
+    ranges_keep_their_bytes("1");
+}
+
+#[test]
+fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_seed_2() {
+    ranges_keep_their_bytes("2");
+}
+
+#[test]
+fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_seed_3() {
+    ranges_keep_their_bytes("3");
+}
+
+/// Each case apart, so that one failure names its system call and hides no other.
+#[test]
+fn system_calls_and_forks_work_on_paged_out_memory() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    const CASES: [&str; 14] = [
+        "read_write",
+        "vectors",
+        "direct_io",
+        "sockets",
+        "getdents",
+        "futex",
+        "structures",
+        "other_process",
+        "signals",
+        "spawn",
+        "fork",
+        "generations",
+        "fork_with_threads",
+        "daemon",
+    ];
+    let _turn = serial::turn();
+    let mut failures = Vec::new();
+    for case in CASES {
+        let scratch = Scratch::new();
+        let binary = victim::build(&scratch, "syscalls");
+        let run = PagetideRun::new(&scratch, 16 * MIB);
+        let ended =
+            run.wrap(&program(&binary, &["64", case])).directory(scratch.path()).deadline_s(60).run(&scratch, case);
+        // The daemon outlives the process that was started, so `run` may have ended before it speaks, and its statistics
+        // may say less than all.
+        let is_daemon = case == "daemon";
+        let expected = if is_daemon { "daemon checked 16384 pages\n".to_owned() } else { format!("{case}: right\n") };
+        let spoke = clock::wait_until(Duration::from_secs(30), || !is_daemon || ended.stdout() == expected);
+        if !spoke || ended.exit != Exit::Code(0) || ended.stdout() != expected {
+            failures.push(format!("--- {case}\n{}", ended.report()));
+        } else if !is_daemon {
+            run.stats().expect_paging(12 * 256).expect_laws();
+        }
+        leftovers::kill_all(&ended.tag);
+    }
+    assert!(failures.is_empty(), "{} of {} cases failed:\n{}", failures.len(), CASES.len(), failures.join("\n"));
+}
+
+/// All cases in one process: what one leaves behind must not hurt the next.
+#[test]
+fn system_calls_and_forks_work_one_after_the_other_in_a_hard_limit() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "syscalls");
+    Budgeted::new(program(&binary, &["160"]).directory(scratch.path())).check(&scratch);
+}
