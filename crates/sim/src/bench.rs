@@ -47,7 +47,7 @@ impl RecordSource for ZipfSource {
             return Ok(None);
         }
         self.left -= 1;
-        let page = u64::from(self.walk.next(&mut self.rng));
+        let page = u64::from(self.walk.step(&mut self.rng));
         let op = if self.rng.chance_bp(self.write_percent * 100) { Op::Write } else { Op::Read };
         Ok(Some(Record { page, task: 0, op }))
     }

@@ -59,10 +59,10 @@ impl Walk {
     }
 
     /// The next page of the region.
-    pub fn next(&mut self, rng: &mut XorShift64) -> u32 {
+    pub fn step(&mut self, rng: &mut XorShift64) -> u32 {
         match &self.pattern {
-            Pattern::Sequential => self.step(1),
-            Pattern::Stride(step) => self.step(*step),
+            Pattern::Sequential => self.advance(1),
+            Pattern::Stride(step) => self.advance(*step),
             Pattern::Backward => {
                 let page = self.at;
                 self.at = if page == 0 { self.pages - 1 } else { page - 1 };
@@ -70,7 +70,7 @@ impl Walk {
             }
             Pattern::Random => rng.below(self.pages),
             Pattern::Zipf(zipf) => {
-                let spread = u64::from(zipf.next(rng)) * u64::from(self.scatter) % u64::from(self.pages);
+                let spread = u64::from(zipf.draw(rng)) * u64::from(self.scatter) % u64::from(self.pages);
                 u32::try_from(spread).expect("a remainder of a u32")
             }
             Pattern::Hot { pages, share_bp } => {
@@ -84,7 +84,7 @@ impl Walk {
         }
     }
 
-    fn step(&mut self, by: u32) -> u32 {
+    fn advance(&mut self, by: u32) -> u32 {
         let page = self.at;
         let next = page.saturating_add(by.max(1));
         self.at = if next >= self.pages { 0 } else { next };
@@ -106,7 +106,7 @@ mod tests {
     fn take(pattern: Pattern, pages: u32, n: usize) -> Vec<u32> {
         let mut rng = XorShift64::new(3);
         let mut walk = Walk::new(pattern, pages);
-        (0..n).map(|_| walk.next(&mut rng)).collect()
+        (0..n).map(|_| walk.step(&mut rng)).collect()
     }
 
     #[test]

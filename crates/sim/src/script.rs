@@ -220,9 +220,7 @@ impl Player {
         let needed = spec.pages.saturating_mul(4).max(4096);
         let sizes: Vec<u32> = spec.devices.iter().map(|&(size, _)| if size == 0 { needed } else { size }).collect();
         let total: u32 = sizes.iter().map(|size| size.next_multiple_of(512)).sum();
-        let config = config
-            .memory(MemoryMode::Memcg { v1: true }, spec.pages, spec.memory - overhead)
-            .slots_max(total);
+        let config = config.memory(MemoryMode::Memcg { v1: true }, spec.pages, spec.memory - overhead).slots_max(total);
         let mut player = Self {
             core: Core::new(config),
             pages: spec.pages,
@@ -276,7 +274,8 @@ impl Player {
                 self.random = x;
             }
         }
-        let vmstat = self.core.vmstat().iter().zip(before.iter()).map(|((name, new), (_, old))| (name, new - old)).collect();
+        let vmstat =
+            self.core.vmstat().iter().zip(before.iter()).map(|((name, new), (_, old))| (name, new - old)).collect();
         let reclaim_calls = self.scans.iter().map(|(&size, &times)| (size, times)).collect();
         Ok(PhaseResult { phase: word, vmstat, elapsed_ns: self.now - start, reclaim_calls })
     }

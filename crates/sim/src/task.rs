@@ -53,7 +53,7 @@ pub struct WalkProgram {
 }
 
 impl WalkProgram {
-    fn next(&mut self) -> Option<Step> {
+    fn step(&mut self) -> Option<Step> {
         if self.filled < self.region.len {
             let page = PageIdx(self.region.first.0 + self.filled);
             self.filled += 1;
@@ -62,7 +62,7 @@ impl WalkProgram {
         if let Some(left) = &mut self.left {
             *left = left.checked_sub(1)?;
         }
-        let page = PageIdx(self.region.first.0 + self.walk.next(&mut self.rng));
+        let page = PageIdx(self.region.first.0 + self.walk.step(&mut self.rng));
         let write = match self.write_percent {
             0 => false,
             100 => true,
@@ -75,9 +75,9 @@ impl WalkProgram {
 impl Program {
     /// The next step; `None` at the end.
     #[inline]
-    pub fn next(&mut self) -> Option<Step> {
+    pub fn step(&mut self) -> Option<Step> {
         match self {
-            Self::Walk(program) => program.next(),
+            Self::Walk(program) => program.step(),
             Self::Trace { trace, next } => {
                 let record = trace.records.get(*next)?;
                 *next += 1;

@@ -725,7 +725,7 @@ fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizon: Nanos) -
                     return Stop::Horizon;
                 }
                 let filling = task.program.is_filling();
-                match task.program.next() {
+                match task.program.step() {
                     Some(Step::Touch(page, access)) => {
                         if filling && !task.program.is_filling() {
                             task.begin_counting(task.clock);
