@@ -47,11 +47,25 @@ impl Core {
         if self.cfg.stat_interval_ns == 0 {
             return self.lru.sizes();
         }
+        self.gather();
+        self.stat_sizes
+    }
+
+    /// Activations by refault, by type, as old as the list sizes that decisions see.
+    pub(crate) fn policy_activations(&mut self) -> [u64; 2] {
+        if self.cfg.stat_interval_ns == 0 {
+            return self.ws_activate;
+        }
+        self.gather();
+        self.stat_activate
+    }
+
+    fn gather(&mut self) {
         if self.now >= self.stat_next {
             self.stat_sizes = self.lru.sizes();
+            self.stat_activate = self.ws_activate;
             self.stat_next = self.now + self.cfg.stat_interval_ns;
         }
-        self.stat_sizes
     }
 
     /// An event that cost `io` pages of I/O and `rotated` pages of work for nothing.

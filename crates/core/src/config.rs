@@ -345,6 +345,8 @@ pub struct Config {
     pub(crate) full_walk_retry: bool,
     /// Decisions use list sizes up to this old; 0: fresh.
     pub(crate) stat_interval_ns: u64,
+    pub(crate) stat_first_ns: u64,
+    pub(crate) stat_start: [u32; 4],
     pub(crate) profile: &'static str,
 }
 
@@ -406,6 +408,8 @@ impl Config {
             skip_zero_cost: true,
             full_walk_retry: true,
             stat_interval_ns: 0,
+            stat_first_ns: 0,
+            stat_start: [0; 4],
             profile: "linux-6.18",
         }
     }
@@ -511,10 +515,13 @@ impl Config {
         self
     }
 
-    /// Age of the list sizes that decisions use (the kernel: 2 s in memcg reclaim; 0: always fresh).
+    /// Age of the list sizes that decisions use (the kernel: 2 s in memcg reclaim; 0: always fresh), and when they are
+    /// gathered first; before that they are `start` (what a group used before has left there).
     #[must_use]
-    pub const fn stat_interval_ns(mut self, ns: u64) -> Self {
+    pub const fn stat_interval_ns(mut self, ns: u64, first: u64, start: [u32; 4]) -> Self {
         self.stat_interval_ns = ns;
+        self.stat_first_ns = first;
+        self.stat_start = start;
         self
     }
 

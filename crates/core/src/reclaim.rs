@@ -259,7 +259,7 @@ impl Core {
                 }
                 Stage::PassEnd => self.end_pass(run),
                 Stage::Done => {
-                    self.ws_snapshot = self.ws_activate;
+                    self.ws_snapshot = self.policy_activations();
                     if run.nr_reclaimed > 0 {
                         self.kswapd.progress();
                     }
@@ -271,10 +271,11 @@ impl Core {
 
     /// Decide what this priority asks for.
     fn prepare_pass(&mut self, run: &mut ReclaimRun) {
-        for kind in 0..2 {
-            run.may_deactivate[kind] = run.force_deactivate
-                || self.ws_activate[kind] != self.ws_snapshot[kind]
-                || self.inactive_is_low(kind);
+        let activations = self.policy_activations();
+        for (kind, &now) in activations.iter().enumerate() {
+            let came_back = now != self.ws_snapshot[kind];
+            run.may_deactivate[kind] =
+                run.force_deactivate || came_back || self.inactive_is_low(kind);
         }
         let sizes = self.policy_sizes();
         let cache_trim = (sizes[IF] >> run.priority) != 0 && !run.may_deactivate[1];
@@ -483,7 +484,7 @@ impl Core {
 
     /// After the last priority: done, or once more from the start for one of the reasons the kernel knows.
     fn end_priorities(&mut self, run: &mut ReclaimRun) -> Stage {
-        self.ws_snapshot = self.ws_activate;
+        self.ws_snapshot = self.policy_activations();
         if run.nr_reclaimed > 0 {
             return Stage::Done;
         }
