@@ -47,12 +47,14 @@ pub enum Place {
         /// Of the values after.
         after: &'static str,
     },
-    /// One object whose leaves are arrays: before is element 0, after the given one.
+    /// One object whose members hold both columns.
     Columns {
         /// Of the object.
         at: &'static str,
-        /// Element of the values after.
-        after: usize,
+        /// Key (or number) of the values before.
+        before: &'static str,
+        /// Of the values after.
+        after: &'static str,
     },
 }
 
@@ -150,9 +152,9 @@ fn join(source: &Value, modelled: &Modelled, rows: &mut Vec<Row>, joined: &mut V
                 let values = paths.each_ref().map(|path| source.pointer(path).and_then(Value::as_f64));
                 (paths.to_vec(), values)
             }
-            Place::Columns { at, after } => {
+            Place::Columns { at, before, after } => {
                 let path = format!("{at}/{name}");
-                let columns = [0, after].map(|n| source.pointer(&format!("{path}/{n}")).and_then(Value::as_f64));
+                let columns = [before, after].map(|n| source.pointer(&format!("{path}/{n}")).and_then(Value::as_f64));
                 (vec![path], columns)
             }
         };

@@ -255,6 +255,11 @@ impl World {
         self.mischief = mischief;
     }
 
+    /// Changes the budget now.
+    pub fn set_budget(&mut self, pages: u32) {
+        self.step(self.now(), Event::BudgetChanged { pages }, None);
+    }
+
     /// Begins a swapoff of the device now.
     pub fn swapoff(&mut self, device: DeviceId) {
         self.step(self.now(), Event::Swapoff { device }, None);
@@ -475,7 +480,7 @@ impl World {
         let scanned =
             vmstat.get(Counter::pgscan_anon) + vmstat.get(Counter::pgscan_file) + vmstat.get(Counter::pgrefill);
         let moved =
-            vmstat.get(Counter::pgsteal_anon) + vmstat.get(Counter::pgsteal_file) + vmstat.get(Counter::pswpout);
+            vmstat.get(Counter::pgsteal_anon) + vmstat.get(Counter::pgsteal_file) + vmstat.get(Counter::pswpout) + vmstat.get(Counter::pt_swapoff_in);
         (scanned, moved)
     }
 
