@@ -6,7 +6,7 @@
 use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
 use crate::page::{
-    ACTIVE, BUSY, DIRTY, DISCARD, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, PAGEOUT, POISON,
+    ACTIVE, BUSY, DIRTY, DISCARD, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON,
     READAHEAD, RECLAIM, WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
@@ -195,21 +195,30 @@ impl Core {
             self.end_flight(p);
             match answer {
                 MoveAnswer::Done | MoveAnswer::Present => {
-                    self.mapped(p, answer == MoveAnswer::Present, out)
+                    self.mapped(p, answer == MoveAnswer::Present)
                 }
                 MoveAnswer::Gone => self.forget(p),
-                MoveAnswer::Busy => {
-                    if self.pages.is(p, DISCARD) {
+                // Still under way to write access, or not mapped at all: in both cases the discard decides.
+                MoveAnswer::Busy if self.pages.is(p, DISCARD | MAPPED) => {
+                    if !self.pages.is(p, MAPPED) {
                         self.discard_when_room(p, out);
+                    } else if self.pages.is(p, DISCARD) {
+                        self.forget(p);
                     }
                 }
+                MoveAnswer::Busy => {}
             }
             self.release_waiters(p);
         }
         self.jobs.memory_freed();
     }
 
-    fn mapped(&mut self, p: u32, present: bool, out: &mut Effects) {
+    fn mapped(&mut self, p: u32, present: bool) {
+        if self.pages.is(p, DISCARD) && !present {
+            // It was mapped before the discard, which took the program's page table entry with it.
+            self.forget(p);
+            return;
+        }
         self.set_mapped(p);
         // Blind: what is mapped may be written.
         self.pages.set(p, DIRTY);
@@ -225,8 +234,6 @@ impl Core {
             self.drop_slot(p);
             self.pages.clear(p, DISCARD);
             self.pages.set(p, WRITABLE);
-        } else if self.pages.is(p, DISCARD) {
-            self.discard_when_room(p, out);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::event::{Advice, Event};
 use crate::job::{Job, JobKind, STEP_ROOM};
 use crate::lru::{DI, Lru, UN};
 use crate::page::{
-    ACTIVE, BUSY, DISCARD, FRAME, Flight, MAPPED, NIL, POISON, PageState, READAHEAD, SHADOW, SLOT,
+    ACTIVE, BUSY, DISCARD, FRAME, Flight, MAPPED, NIL, POISON, PageState, READAHEAD, SHADOW,
     UNEVICTABLE, YOUNG,
 };
 use crate::policy::Core;
@@ -126,9 +126,13 @@ impl Core {
             Event::Advice { range, advice } => self.advice(range, advice),
             Event::BudgetChanged { pages } => self.budget_changed(pages),
             Event::DeviceAdded { device, spec } => {
-                self.late_unless(|core| core.swap.add_device(device, spec))
+                self.late_unless(|core| core.swap.add_device(device, spec));
+                self.swap_grew();
             }
-            Event::DeviceGrown { device, slots } => self.swap.grow(device, slots),
+            Event::DeviceGrown { device, slots } => {
+                self.swap.grow(device, slots);
+                self.swap_grew();
+            }
             Event::Swapoff { device } => self.swapoff(device),
             Event::Hold { on } => {
                 self.control.hold = on;
@@ -287,12 +291,12 @@ impl Core {
         }
     }
 
-    /// Drop the frame of a discarded page. One that got mapped in the meantime is unmapped first.
+    /// Drop the frame of a discarded page.
     pub(crate) fn finish_discard(&mut self, p: u32, out: &mut Effects) {
-        if self.pages.is(p, MAPPED) {
-            self.start_unmap(p, false, out);
-            return;
-        }
+        debug_assert!(
+            !self.pages.is(p, MAPPED),
+            "a mapped page goes with the program's page table entry"
+        );
         self.forget(p);
         self.emit(
             Effect::Drop {
@@ -305,12 +309,6 @@ impl Core {
     pub(crate) fn drain_discards(&mut self, out: &mut Effects) {
         while out.room() > 1 && self.lru.tail(DI) != NIL {
             let p = self.lru.tail(DI);
-            if self.pages.is(p, MAPPED) {
-                // Comes back when the unmap is answered.
-                self.lru.remove(&mut self.pages, p);
-                let list = Lru::list_of(&self.pages, p);
-                self.lru.push_head(&mut self.pages, list, p);
-            }
             self.finish_discard(p, out);
         }
     }
@@ -394,6 +392,13 @@ impl Core {
         if self.mem.charged > self.mem.budget {
             self.control.shrink = true;
         }
+    }
+
+    /// What could not be reclaimed for want of slots may go now.
+    fn swap_grew(&mut self) {
+        self.jobs.memory_freed();
+        self.kswapd.progress();
+        self.control.shrink = self.mem.charged > self.mem.budget;
     }
 
     fn slots_pinned(&mut self, device: DeviceId, slot: SlotIdx, len: u32, pin: bool) {
@@ -484,6 +489,7 @@ impl Core {
             return;
         }
         self.control.rescue_at = None;
+        self.jobs.memory_freed();
         let mut p = self.lru.tail(UN);
         let mut looks = 0;
         while p != NIL && looks < LOOKS_MAX {
@@ -519,9 +525,8 @@ impl Core {
     }
 
     fn will_need(&mut self, p: u32, out: &mut Effects) {
-        let there = self.pages.word(p) & (FRAME | SLOT) == SLOT;
-        if !there || self.pages.in_flight(p) || self.regions.find(p).is_none() || self.io.is_full()
-        {
+        let there = self.pages.state(p) == PageState::Swapped;
+        if !there || self.regions.find(p).is_none() || self.io.is_full() {
             return;
         }
         if self.mem.free() > self.mem.low && self.try_charge() {

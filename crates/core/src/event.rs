@@ -83,7 +83,9 @@ pub enum Event {
         /// How it ended.
         outcome: Outcome,
     },
-    /// The contents of these pages are gone: munmap, MADV_DONTNEED, brk down. They read as zero from now on.
+    /// The contents of these pages are gone: munmap, MADV_DONTNEED, brk down. They read as zero from now on. Mapped pages go
+    /// with the program's page table entries: no `Drop` is ordered for them. A map of such a page that a blind host has not
+    /// carried out yet must be answered `Gone` (with its frame freed): old contents never come back.
     Discarded {
         /// The pages.
         range: PageRange,
@@ -157,7 +159,7 @@ pub enum MoveAnswer {
     /// Unmap: no page is there (ENOENT). Map: the address is gone. The page is untouched from now on.
     Gone,
     /// The page cannot be moved at present (EBUSY: pinned, shared after fork; or not writable): it stays as it was, and
-    /// goes to the unevictable list for a while.
+    /// goes to the unevictable list for a while. Map: only of a page that has its frame already; it is asked for again.
     Busy,
 }
 

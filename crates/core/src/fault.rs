@@ -42,8 +42,7 @@ impl Core {
             self.finish_discard(p, out);
         }
         if first && self.pages.word(p) & (FRAME | SLOT | crate::page::MAPPED) == FRAME | SLOT {
-            self.swap_cache_hit(p);
-            self.rfc_hit(p, out);
+            self.swap_cache_hit(p, out);
         }
         if self.pages.in_flight(p) {
             if self.pages.flight(p) == Flight::Mapping
@@ -65,7 +64,7 @@ impl Core {
                 });
                 self.wake(p, task, out);
             }
-            PageState::Mapped => self.fault_mapped(p, access, task, out),
+            PageState::Mapped => self.fault_mapped(p, access, task, first, out),
             PageState::Cached => {
                 if first && !self.pages.is(p, SLOT) {
                     self.count(Counter::pt_soft_fault, 1);
@@ -99,9 +98,17 @@ impl Core {
         }
     }
 
-    fn fault_mapped(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
+    fn fault_mapped(
+        &mut self,
+        p: u32,
+        access: Access,
+        task: TaskId,
+        first: bool,
+        out: &mut Effects,
+    ) {
         let write = access == Access::Write;
-        if self.cfg.is_blind() && write && !self.pages.is(p, WRITABLE) {
+        // Only the host knows whether it mapped for reading only: then the task faults on the mapped page.
+        if self.cfg.is_blind() && write && first && !self.pages.is(p, WRITABLE) {
             self.map_frame(p, access, out);
             self.wait_for(p, access, task, out);
             return;

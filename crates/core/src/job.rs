@@ -14,6 +14,8 @@ use alloc::vec::Vec;
 
 /// Jobs that can be parked; faults beyond it are looked at again later.
 const JOBS_MAX: usize = 512;
+/// How often a job waits for pages that could not be moved before it is out of memory.
+const RESCUES_MAX: u32 = 100;
 /// Effects that one step of a job may need.
 pub(crate) const STEP_ROOM: usize = 8;
 
@@ -50,6 +52,8 @@ pub(crate) struct Job {
     next: Option<u32>,
     run: Option<ReclaimRun>,
     tries: u32,
+    /// How often it waited for pages that could not be moved.
+    rescues: u32,
     state: JobState,
     number: u64,
 }
@@ -71,6 +75,7 @@ impl Job {
             next: None,
             run: None,
             tries: 0,
+            rescues: 0,
             state: JobState::Runnable,
             number: 0,
         }
@@ -304,12 +309,18 @@ impl Core {
         if self.sure > self.jobs.waiting_memory {
             return Charge::Park(JobState::WaitMemory);
         }
-        if job.tries >= if blind { 2 } else { MAX_RECLAIM_RETRIES } {
-            return if self.is_waiting_worthwhile() {
-                Charge::Park(JobState::WaitMemory)
-            } else {
-                Charge::Fail
-            };
+        let limit = if blind { 2 } else { MAX_RECLAIM_RETRIES };
+        if job.tries >= limit {
+            if self.is_waiting_worthwhile() {
+                return Charge::Park(JobState::WaitMemory);
+            }
+            if self.control.rescue_at.is_none() || job.rescues >= RESCUES_MAX {
+                return Charge::Fail;
+            }
+            // All that is left could not be moved a moment ago.
+            job.rescues += 1;
+            job.tries = limit - 1;
+            return Charge::Park(JobState::WaitMemory);
         }
         job.run = Some(self.direct_run());
         Charge::Reclaim
@@ -317,7 +328,7 @@ impl Core {
 
     /// Something will end that can change what reclaim finds.
     fn is_waiting_worthwhile(&self) -> bool {
-        self.pending > 0 || (self.cfg.is_blind() && self.flights > 0)
+        self.flights > 0
     }
 
     fn direct_run(&mut self) -> ReclaimRun {

@@ -488,6 +488,9 @@ impl Core {
         if run.nr_reclaimed > 0 {
             return Stage::Done;
         }
+        // With less memory than a batch holds, all pages may be in it.
+        let rotated = self.lru.drain(&mut self.pages);
+        self.count(Counter::pgrotated, rotated);
         let memcg = matches!(self.cfg.memory, MemoryMode::Memcg { .. });
         if memcg && self.cfg.full_walk_retry && !run.full_walk {
             run.full_walk = true;

@@ -87,7 +87,7 @@ impl Core {
                 off.page = 0;
                 continue;
             }
-            if !self.swapoff_page(&mut off) {
+            if !self.swapoff_page(&mut off, out) {
                 break;
             }
         }
@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// One page. False: it has to wait for an effect in flight.
-    fn swapoff_page(&mut self, off: &mut Swapoff) -> bool {
+    fn swapoff_page(&mut self, off: &mut Swapoff, out: &mut Effects) -> bool {
         let p = off.page;
         let on_device = self
             .pages
@@ -131,7 +131,7 @@ impl Core {
             off.window = Some(self.readahead_window(p));
             return true;
         } else if cached && self.cfg.swapoff == SwapoffMode::LookupStats {
-            self.swap_cache_hit(p);
+            self.swap_cache_hit(p, out);
         }
         self.drop_slot(p);
         self.pages.set(p, DIRTY);
@@ -144,19 +144,18 @@ impl Core {
     /// Read the window. False: no memory now.
     fn swapoff_window(&mut self, window: &mut Window, out: &mut Effects) -> bool {
         let target = window.target();
-        while let Some(p) = self.window_peek(window) {
-            if out.room() < 2 {
+        while out.room() >= 2 {
+            // The charge first: a page taken from the window has to be read.
+            if self.io.is_full() || !self.charge_for_swapoff() {
+                return false;
+            }
+            let Some(p) = self.window_next(window) else {
+                self.uncharge_unused();
                 return true;
-            }
-            if self.pages.state(p) == PageState::Swapped {
-                if self.io.is_full() || !self.charge_for_swapoff() {
-                    return false;
-                }
-                self.read_page(p, p == target, out);
-            }
-            self.window_next(window);
+            };
+            self.read_page(p, p == target, out);
         }
-        true
+        false
     }
 
     fn charge_for_swapoff(&mut self) -> bool {

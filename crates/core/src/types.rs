@@ -58,7 +58,10 @@ impl PageRange {
 
     /// The `len` pages from `offset` on.
     pub const fn part(self, offset: u32, len: u32) -> Self {
-        Self { first: PageIdx(self.first.0 + offset), len }
+        Self {
+            first: PageIdx(self.first.0 + offset),
+            len,
+        }
     }
 
     /// The first page after the range.

@@ -180,7 +180,7 @@ impl Core {
     }
 
     /// A fault found its page in the swap cache (or on its way there): what the statistics learn.
-    pub(crate) fn swap_cache_hit(&mut self, p: u32) {
+    pub(crate) fn swap_cache_hit(&mut self, p: u32, out: &mut crate::effect::Effects) {
         let hit = self.pages.take(p, READAHEAD);
         if hit {
             self.count(Counter::swap_ra_hit, 1);
@@ -195,24 +195,9 @@ impl Core {
                     self.cluster_ra.hit();
                 }
             }
-            Readahead::VmaRfc => {}
+            Readahead::VmaRfc => self.rfc_cached(at, p, out),
             Readahead::Vma => self.regions.get_mut(at).ra.vma.found(p, hit),
             Readahead::Stream => {}
-        }
-    }
-
-    /// The next page of the window that may need a read, without taking it.
-    pub(crate) fn window_peek(&mut self, window: &mut Window) -> Option<u32> {
-        let mut ahead = window.clone();
-        let page = self.window_next(&mut ahead)?;
-        // Pass over what needs nothing, so that the walk makes progress.
-        let mut behind = window.clone();
-        loop {
-            let before = behind.clone();
-            if self.window_next(&mut behind) == Some(page) {
-                *window = before;
-                return Some(page);
-            }
         }
     }
 

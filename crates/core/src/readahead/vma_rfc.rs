@@ -4,8 +4,8 @@
 //! `2^(count/2)` pages in the direction of the last step.
 
 use super::{Walk, Window};
-use crate::config::Readahead;
 use crate::effect::Effects;
+use crate::job::STEP_ROOM;
 use crate::page::{FRAME, MAPPED, PageState};
 use crate::policy::Core;
 use crate::types::PMD_PAGES;
@@ -60,20 +60,18 @@ impl Core {
         window
     }
 
-    /// A fault that finds its page cached reads ahead as well: this is what keeps reads ahead of a sequential writer.
-    /// These pages take free frames only; the kernel's allocation there could not reclaim either.
-    pub(crate) fn rfc_hit(&mut self, p: u32, out: &mut Effects) {
-        if self.cfg.readahead != Readahead::VmaRfc {
+    /// A fault found its page cached: read ahead all the same, as far as frames are free.
+    pub(crate) fn rfc_cached(&mut self, at: usize, p: u32, out: &mut Effects) {
+        let mut window = self.rfc_window(at, p);
+        if window.single {
             return;
         }
-        let Some(at) = self.regions.find(p) else {
-            return;
-        };
-        let mut window = self.rfc_window(at, p);
-        while let Some(q) = self.rfc_next(&mut window) {
-            if !self.read_ahead(q, out) {
+        while out.room() >= STEP_ROOM && !self.io.is_full() && self.try_charge() {
+            let Some(q) = self.window_next(&mut window) else {
+                self.uncharge_unused();
                 return;
-            }
+            };
+            self.read_page(q, false, out);
         }
     }
 

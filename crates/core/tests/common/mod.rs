@@ -52,6 +52,11 @@ pub(crate) struct World {
     pub(crate) log: Option<Vec<String>>,
     pub(crate) events: u64,
     pub(crate) audits: bool,
+    pub(crate) now: u64,
+    /// Pages whose map was ordered, and which were discarded before it was carried out.
+    pub(crate) cancelled: BTreeSet<u32>,
+    /// A page whose story is told on stderr.
+    pub(crate) trace: Option<u32>,
 }
 
 pub(crate) const TASK: u32 = 1;
@@ -74,6 +79,9 @@ impl World {
             log: None,
             events: 0,
             audits: true,
+            now: 0,
+            cancelled: BTreeSet::new(),
+            trace: None,
         }
     }
 
@@ -103,9 +111,21 @@ impl World {
 
     pub(crate) fn event(&mut self, event: Event) {
         let mut out = Effects::new();
-        self.core.handle(0, event, &mut out);
+        self.core.handle(self.now, event, &mut out);
         self.events += 1;
         self.hash.add(out.as_slice());
+        if let Some(p) = self.trace {
+            eprintln!("{event:?}");
+            for effect in out.as_slice() {
+                eprintln!("    {}", text(effect));
+            }
+            eprintln!(
+                "        {:?} frame {:?} truth {}",
+                self.core.page(PageIdx(p)),
+                self.frames.get(&p),
+                self.truth(p)
+            );
+        }
         for &effect in out.as_slice() {
             self.take(effect);
         }
@@ -171,7 +191,12 @@ impl World {
             Effect::Wake { task, .. } => {
                 self.blocked.remove(&task.0);
             }
-            Effect::Poison { range } => self.poisoned.extend(range.pages().map(|p| p.0)),
+            Effect::Poison { range } => {
+                for page in range.pages() {
+                    self.frames.remove(&page.0);
+                    self.poisoned.insert(page.0);
+                }
+            }
             Effect::OutOfMemory { task, .. } => {
                 self.blocked.remove(&task.0);
                 self.oom.push(task.0);
@@ -248,19 +273,19 @@ impl World {
                 slot,
                 range,
             } => {
-                if outcome == Outcome::Done {
-                    for (i, page) in range.pages().enumerate() {
-                        let place = (device.0, slot.0 + u32::try_from(i).expect("small"));
-                        let content = *self
-                            .slots
-                            .get(&place)
-                            .unwrap_or_else(|| panic!("slot {place:?} was never written"));
-                        assert!(
-                            self.frames.insert(page.0, content).is_none(),
-                            "page {} is read over a frame",
-                            page.0
-                        );
-                    }
+                for (i, page) in range.pages().enumerate() {
+                    let place = (device.0, slot.0 + u32::try_from(i).expect("small"));
+                    // The frame is there from the order on; a failed read leaves garbage in it.
+                    let content = if outcome == Outcome::Done {
+                        self.slots[&place]
+                    } else {
+                        u64::MAX
+                    };
+                    assert!(
+                        self.frames.insert(page.0, content).is_none(),
+                        "page {} is read over a frame",
+                        page.0
+                    );
                 }
                 self.event(Event::IoDone { io, range, outcome });
             }
@@ -271,13 +296,41 @@ impl World {
                 range,
             } => self.answer_write(io, device, slot, range, outcome),
             Pending::Map { range, source } => {
-                self.map(range, source);
-                self.event(Event::Mapped {
-                    range,
-                    answer: MoveAnswer::Done,
-                });
+                if outcome != Outcome::Done && source == Source::Frame {
+                    self.event(Event::Mapped {
+                        range,
+                        answer: MoveAnswer::Busy,
+                    });
+                    return;
+                }
+                for page in range.pages() {
+                    let p = page.0;
+                    let gone = self.cancelled.remove(&p);
+                    if gone {
+                        self.frames.remove(&p);
+                    }
+                    if !gone && !self.mapped.contains(&p) {
+                        self.map(PageRange::one(page), source);
+                    }
+                    let answer = if gone {
+                        MoveAnswer::Gone
+                    } else {
+                        MoveAnswer::Done
+                    };
+                    self.event(Event::Mapped {
+                        range: PageRange::one(page),
+                        answer,
+                    });
+                }
             }
             Pending::Unmap { range } => {
+                if outcome != Outcome::Done {
+                    self.event(Event::Unmapped {
+                        range,
+                        answer: MoveAnswer::Busy,
+                    });
+                    return;
+                }
                 for page in range.pages() {
                     if self.mapped.remove(&page.0) {
                         self.event(Event::Unmapped {
@@ -332,7 +385,8 @@ impl World {
         for _ in 0..1_000_000 {
             if !self.pending.is_empty() {
                 self.answer(0);
-            } else if self.core.deadline().is_some_and(|at| at == 0) {
+            } else if let Some(at) = self.core.deadline() {
+                self.now = self.now.max(at);
                 self.event(Event::Timeout);
             } else {
                 return;
@@ -347,11 +401,8 @@ impl World {
             self.finish(p, access);
             return true;
         }
-        assert_eq!(
-            self.core.touch(PageIdx(p), access),
-            Touch::Fault,
-            "the core thinks page {p} is mapped"
-        );
+        let fault = self.blind || self.core.touch(PageIdx(p), access) == Touch::Fault;
+        assert!(fault, "the core thinks page {p} is mapped");
         self.blocked.insert(task, (p, access));
         self.event(Event::Fault {
             page: PageIdx(p),
@@ -393,6 +444,7 @@ impl World {
                         self.core.deadline().is_some(),
                         "I9: the fault on page {p} is never answered"
                     );
+                    self.now = self.now.max(self.core.deadline().unwrap_or(0));
                     self.event(Event::Timeout);
                 }
                 steps += 1;
@@ -431,11 +483,28 @@ impl World {
         for page in range.pages() {
             self.truth.remove(&page.0);
             self.poisoned.remove(&page.0);
+            let ordered = |pending: &Pending| matches!(pending, Pending::Map { range, .. } if range.contains(page));
+            if self.pending.iter().any(ordered) {
+                self.cancelled.insert(page.0);
+            }
             if self.mapped.remove(&page.0) {
                 self.frames.remove(&page.0);
             }
         }
         self.event(Event::Discarded { range });
+    }
+
+    /// A failed read has poisoned its pages: what they held is gone for good.
+    pub(crate) fn forget_poisoned(&mut self) {
+        for p in &self.poisoned {
+            if self.core.page(PageIdx(*p)).state == PageState::Poisoned {
+                self.truth.remove(p);
+            }
+        }
+    }
+
+    pub(crate) fn nonzero(&self) -> Vec<(&'static str, u64)> {
+        self.core.vmstat().iter().filter(|c| c.1 > 0).collect()
     }
 
     pub(crate) fn count(&self, name: &str) -> u64 {
