@@ -179,6 +179,7 @@ impl Core {
     }
 
     fn drive(&mut self, mut job: Job, out: &mut Effects) -> bool {
+        self.lru.on_cpu_of(job.task.0);
         match self.job_step(&mut job, out) {
             Step::Done => true,
             Step::Park(state) => {

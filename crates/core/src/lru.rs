@@ -19,6 +19,10 @@ pub(crate) const UN: usize = 4;
 pub(crate) const DI: usize = 5;
 
 const BATCH_MAX: usize = 31;
+/// Batches of new pages, one per CPU of the host.
+const CPUS_MAX: usize = 16;
+/// A CPU's batch for every so many pages of budget, so that the batches together stay small.
+const BUDGET_PER_CPU: u32 = 2048;
 
 #[derive(Clone, Copy, Debug)]
 struct List {
@@ -30,8 +34,11 @@ struct List {
 #[derive(Debug)]
 pub(crate) struct Lru {
     lists: [List; 6],
-    add: [u32; BATCH_MAX],
-    add_len: usize,
+    add: [[u32; BATCH_MAX]; CPUS_MAX],
+    add_len: [usize; CPUS_MAX],
+    cpus: u32,
+    /// The CPU on which the core works just now.
+    cpu: usize,
     rotate: [u32; BATCH_MAX],
     rotate_len: usize,
     /// Pages a batch holds before it is drained; 0: no batches.
@@ -39,7 +46,7 @@ pub(crate) struct Lru {
 }
 
 impl Lru {
-    pub(crate) const fn new(batch: usize) -> Self {
+    pub(crate) fn new(batch: usize, budget: u32) -> Self {
         let empty = List {
             head: NIL,
             tail: NIL,
@@ -48,8 +55,10 @@ impl Lru {
         let batch = if batch > BATCH_MAX { BATCH_MAX } else { batch };
         Self {
             lists: [empty; 6],
-            add: [0; BATCH_MAX],
-            add_len: 0,
+            add: [[0; BATCH_MAX]; CPUS_MAX],
+            add_len: [0; CPUS_MAX],
+            cpus: (budget / BUDGET_PER_CPU).clamp(1, 16),
+            cpu: 0,
             rotate: [0; BATCH_MAX],
             rotate_len: 0,
             batch,
@@ -58,6 +67,11 @@ impl Lru {
 
     pub(crate) const fn len(&self, list: usize) -> u32 {
         self.lists[list].len
+    }
+
+    /// From now on the core works for `task`, on its CPU.
+    pub(crate) const fn on_cpu_of(&mut self, task: u32) {
+        self.cpu = (task % self.cpus) as usize;
     }
 
     pub(crate) const fn tail(&self, list: usize) -> u32 {
@@ -119,12 +133,12 @@ impl Lru {
     /// Take the page off its list, or out of the batch.
     pub(crate) fn remove(&mut self, pages: &mut PageTable, p: u32) {
         if pages.is(p, PCP) {
-            let at = self.add[..self.add_len]
-                .iter()
-                .position(|&q| q == p)
-                .expect("PCP: the page is in the batch");
-            self.add.copy_within(at + 1..self.add_len, at);
-            self.add_len -= 1;
+            let held = |cpu: &usize| self.add[*cpu][..self.add_len[*cpu]].contains(&p);
+            let cpu = (0..CPUS_MAX).find(held).expect("PCP: the page is in a batch");
+            let batch = &mut self.add[cpu];
+            let at = batch.iter().position(|&q| q == p).expect("it was found");
+            batch.copy_within(at + 1..self.add_len[cpu], at);
+            self.add_len[cpu] -= 1;
             pages.clear(p, PCP);
             return;
         }
@@ -161,10 +175,11 @@ impl Lru {
             return;
         }
         pages.set(p, PCP);
-        self.add[self.add_len] = p;
-        self.add_len += 1;
-        if self.add_len >= self.batch {
-            self.drain_add(pages);
+        let len = &mut self.add_len[self.cpu];
+        self.add[self.cpu][*len] = p;
+        *len += 1;
+        if *len >= self.batch {
+            self.drain_add(pages, self.cpu);
         }
     }
 
@@ -201,17 +216,17 @@ impl Lru {
         self.push_tail(pages, list, p);
     }
 
-    fn drain_add(&mut self, pages: &mut PageTable) {
-        for at in 0..self.add_len {
-            let p = self.add[at];
+    fn drain_add(&mut self, pages: &mut PageTable, cpu: usize) {
+        for at in 0..self.add_len[cpu] {
+            let p = self.add[cpu][at];
             pages.clear(p, PCP);
             let list = Self::list_of(pages, p);
             self.push_head(pages, list, p);
         }
-        self.add_len = 0;
+        self.add_len[cpu] = 0;
     }
 
-    fn drain_rotate(&mut self, pages: &mut PageTable) -> u32 {
+    pub(crate) fn drain_rotate(&mut self, pages: &mut PageTable) -> u32 {
         let batch = self.rotate;
         let len = self.rotate_len;
         self.rotate_len = 0;
@@ -222,9 +237,17 @@ impl Lru {
         u32::try_from(len).expect("at most 31")
     }
 
-    /// Empty both batches (the kernel's `lru_add_drain`). Returns how many pages were rotated.
+    /// Empty the batches of this CPU (the kernel's `lru_add_drain`). Returns how many pages were rotated.
     pub(crate) fn drain(&mut self, pages: &mut PageTable) -> u32 {
-        self.drain_add(pages);
+        self.drain_add(pages, self.cpu);
+        self.drain_rotate(pages)
+    }
+
+    /// Empty the batches of all CPUs.
+    pub(crate) fn drain_all(&mut self, pages: &mut PageTable) -> u32 {
+        for cpu in 0..CPUS_MAX {
+            self.drain_add(pages, cpu);
+        }
         self.drain_rotate(pages)
     }
 

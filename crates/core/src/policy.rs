@@ -81,7 +81,7 @@ impl Core {
         };
         Self {
             pages: PageTable::new(config.pages_max),
-            lru: Lru::new(lru_batch),
+            lru: Lru::new(lru_batch, config.budget),
             regions: Regions::new(),
             swap: Swap::new(config.slots_max, config.slot_order, config.early_free),
             mem: Budget::new(&config),

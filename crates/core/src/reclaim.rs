@@ -14,6 +14,8 @@ use crate::vmstat::Counter;
 
 /// Priority at which a run starts.
 pub(crate) const DEF_PRIORITY: u32 = 12;
+/// From this priority down, pages in the batches of all CPUs are put on their lists first.
+const DRAIN_ALL_PRIORITY: u32 = 2;
 /// Pages a direct run is to reclaim.
 pub(crate) const SWAP_CLUSTER_MAX: u32 = 32;
 /// Fruitless runs after which kswapd sleeps, or a fault is out of memory.
@@ -314,7 +316,14 @@ impl Core {
     }
 
     fn begin_batch(&mut self, run: &mut ReclaimRun, k: u32) {
-        let rotated = self.lru.drain(&mut self.pages);
+        // kswapd has a CPU to itself: the batches of the others fill up without it. Where nothing else is left, all go.
+        let rotated = if run.priority <= DRAIN_ALL_PRIORITY {
+            self.lru.drain_all(&mut self.pages)
+        } else if run.kind == RunKind::Kswapd {
+            self.lru.drain_rotate(&mut self.pages)
+        } else {
+            self.lru.drain(&mut self.pages)
+        };
         self.count(Counter::pgrotated, rotated);
         run.batch = Batch {
             left: k.min(self.lru.len(run.list)),

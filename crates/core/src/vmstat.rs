@@ -104,6 +104,16 @@ counters! {
     pt_swapoff_in,
     /// Faults that waited for memory.
     pt_wait_memory,
+    /// Readahead windows of 1 page that were chosen (VMA and cluster readahead, also by swapoff).
+    pt_ra_window_1,
+    /// Of 2 pages.
+    pt_ra_window_2,
+    /// Of 4 pages.
+    pt_ra_window_4,
+    /// Of 8 pages.
+    pt_ra_window_8,
+    /// Of more.
+    pt_ra_window_more,
 }
 
 /// The values of all counters.

@@ -9,20 +9,13 @@
 
 use pagetide_core::effect::{EFFECTS_MAX, Source};
 use pagetide_core::event::{DeviceSpec, Outcome};
-use pagetide_core::types::{
-    Access, DeviceId, IoId, Nanos, PageIdx, PageRange, RegionId, SlotIdx, TaskId,
-};
-use pagetide_core::{
-    Config, ConfigError, Core, Effect, Effects, Event, HostKind, MemoryMode, Touch,
-};
+use pagetide_core::types::{Access, DeviceId, IoId, Nanos, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
+use pagetide_core::{Config, ConfigError, Core, Effect, Effects, Event, HostKind, MemoryMode, Touch};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 
-const _: () = assert!(
-    EFFECTS_MAX >= 64,
-    "the host's loop relies on the core going on at its deadline"
-);
+const _: () = assert!(EFFECTS_MAX >= 64, "the host's loop relies on the core going on at its deadline");
 
 /// Pages that a process has beside the region: page tables come on top, one per 512 pages of the region.
 const PROCESS_PAGES: u32 = 36;
@@ -118,10 +111,7 @@ pub struct PhaseResult {
 impl PhaseResult {
     /// The change of one counter; 0 for a name that is none.
     pub fn get(&self, name: &str) -> u64 {
-        self.vmstat
-            .iter()
-            .find(|(n, _)| *n == name)
-            .map_or(0, |&(_, value)| value)
+        self.vmstat.iter().find(|(n, _)| *n == name).map_or(0, |&(_, value)| value)
     }
 }
 
@@ -150,17 +140,11 @@ impl fmt::Display for ScriptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Phase { word, place } => {
-                write!(
-                    f,
-                    "phase {place}: `{word}` is none of w, r, b, s, RN, WN (as in `w r R40000`)"
-                )
+                write!(f, "phase {place}: `{word}` is none of w, r, b, s, RN, WN (as in `w r R40000`)")
             }
             Self::Size(what) => f.write_str(what),
             Self::Config(error) => error.fmt(f),
-            Self::OutOfMemory { phase } => write!(
-                f,
-                "phase `{phase}`: out of memory and swap; give a larger device"
-            ),
+            Self::OutOfMemory { phase } => write!(f, "phase `{phase}`: out of memory and swap; give a larger device"),
         }
     }
 }
@@ -176,10 +160,7 @@ impl From<ConfigError> for ScriptError {
 /// The phases of a script, with their spelling.
 pub fn parse(script: &str) -> Result<Vec<(String, Phase)>, ScriptError> {
     let phase = |(at, word): (usize, &str)| {
-        let error = || ScriptError::Phase {
-            word: word.to_owned(),
-            place: at + 1,
-        };
+        let error = || ScriptError::Phase { word: word.to_owned(), place: at + 1 };
         let phase = match word {
             "w" => Phase::Write,
             "r" => Phase::Read,
@@ -203,10 +184,7 @@ pub fn parse(script: &str) -> Result<Vec<(String, Phase)>, ScriptError> {
 pub fn run_script(spec: &ScriptSpec) -> Result<Vec<PhaseResult>, ScriptError> {
     let phases = parse(&spec.script)?;
     let mut player = Player::new(spec)?;
-    phases
-        .into_iter()
-        .map(|(word, phase)| player.play(word, phase))
-        .collect()
+    phases.into_iter().map(|(word, phase)| player.play(word, phase)).collect()
 }
 
 /// An I/O under way: when it ends, its number, and what it is.
@@ -248,35 +226,20 @@ impl Player {
     fn new(spec: &ScriptSpec) -> Result<Self, ScriptError> {
         let overhead = spec.pages.div_ceil(512) + PROCESS_PAGES;
         if spec.pages == 0 || spec.pages > 1 << 26 {
-            return Err(ScriptError::Size(format!(
-                "pages: {} is not in 1..=67108864",
-                spec.pages
-            )));
+            return Err(ScriptError::Size(format!("pages: {} is not in 1..=67108864", spec.pages)));
         }
         if spec.memory < overhead + 64 {
-            return Err(ScriptError::Size(format!(
-                "memory: {} pages is less than {}",
-                spec.memory,
-                overhead + 64
-            )));
+            return Err(ScriptError::Size(format!("memory: {} pages is less than {}", spec.memory, overhead + 64)));
         }
         let mut config = Config::profile(&spec.profile, HostKind::Exact)?;
         for setting in &spec.settings {
             config.set(setting)?;
         }
         let needed = spec.pages.saturating_mul(4).max(4096);
-        let sizes: Vec<u32> = spec
-            .devices
-            .iter()
-            .map(|&(size, _)| if size == 0 { needed } else { size })
-            .collect();
+        let sizes: Vec<u32> = spec.devices.iter().map(|&(size, _)| if size == 0 { needed } else { size }).collect();
         let total: u32 = sizes.iter().map(|size| size.next_multiple_of(512)).sum();
         let config = config
-            .memory(
-                MemoryMode::Memcg { v1: true },
-                spec.pages,
-                spec.memory - overhead,
-            )
+            .memory(MemoryMode::Memcg { v1: true }, spec.pages, spec.memory - overhead)
             .slots_max(total)
             .stat_interval_ns(spec.stat_interval_ns, spec.stat_first_ns, spec.stat_start);
         let mut player = Self {
@@ -298,21 +261,10 @@ impl Player {
             call: 0,
             limit_hits: 0,
         };
-        player.event(Event::RegionAdded {
-            region: RegionId(0),
-            range: PageRange::new(PageIdx(0), spec.pages),
-        });
+        player.event(Event::RegionAdded { region: RegionId(0), range: PageRange::new(PageIdx(0), spec.pages) });
         for (at, (&slots, &(_, priority))) in sizes.iter().zip(&spec.devices).enumerate() {
-            let device = DeviceId(
-                u8::try_from(at).map_err(|_| ScriptError::Size("too many devices".to_owned()))?,
-            );
-            let spec = DeviceSpec {
-                slots,
-                priority,
-                rotational: false,
-                synchronous: false,
-                inherited: false,
-            };
+            let device = DeviceId(u8::try_from(at).map_err(|_| ScriptError::Size("too many devices".to_owned()))?);
+            let spec = DeviceSpec { slots, priority, rotational: false, synchronous: false, inherited: false };
             player.event(Event::DeviceAdded { device, spec });
         }
         Ok(player)
@@ -324,13 +276,7 @@ impl Player {
         self.scans.clear();
         let n = self.pages;
         let mut each = |page: u32, access: Access| {
-            if self.access(page, access) {
-                Ok(())
-            } else {
-                Err(ScriptError::OutOfMemory {
-                    phase: word.clone(),
-                })
-            }
+            if self.access(page, access) { Ok(()) } else { Err(ScriptError::OutOfMemory { phase: word.clone() }) }
         };
         match phase {
             Phase::Write => (0..n).try_for_each(|p| each(p, Access::Write))?,
@@ -352,24 +298,10 @@ impl Player {
             }
         }
         self.end_call();
-        let vmstat = self
-            .core
-            .vmstat()
-            .iter()
-            .zip(before.iter())
-            .map(|((name, new), (_, old))| (name, new - old))
-            .collect();
-        let reclaim_calls = self
-            .scans
-            .iter()
-            .map(|(&size, &times)| (size, times))
-            .collect();
-        Ok(PhaseResult {
-            phase: word,
-            vmstat,
-            elapsed_ns: self.now - start,
-            reclaim_calls,
-        })
+        let vmstat =
+            self.core.vmstat().iter().zip(before.iter()).map(|((name, new), (_, old))| (name, new - old)).collect();
+        let reclaim_calls = self.scans.iter().map(|(&size, &times)| (size, times)).collect();
+        Ok(PhaseResult { phase: word, vmstat, elapsed_ns: self.now - start, reclaim_calls })
     }
 
     /// One access, with all that its fault brings. False: out of memory.
@@ -379,11 +311,7 @@ impl Player {
         while self.core.touch(PageIdx(page), access) == Touch::Fault {
             self.now += FAULT_NS;
             self.woken = false;
-            self.event(Event::Fault {
-                page: PageIdx(page),
-                access,
-                task: TaskId(0),
-            });
+            self.event(Event::Fault { page: PageIdx(page), access, task: TaskId(0) });
             while !self.woken {
                 self.step();
             }
@@ -392,10 +320,7 @@ impl Player {
             }
         }
         let at = page as usize;
-        assert_eq!(
-            self.frames[at], self.truth[at],
-            "page {page} has the wrong content"
-        );
+        assert_eq!(self.frames[at], self.truth[at], "page {page} has the wrong content");
         if access == Access::Write {
             self.version = self.version.wrapping_add(1);
             self.frames[at] = self.version;
@@ -414,9 +339,7 @@ impl Player {
             self.event(Event::Timeout);
             return;
         }
-        let Some(&Reverse(next)) = self.endings.peek() else {
-            panic!("I9: the task waits for nothing")
-        };
+        let Some(&Reverse(next)) = self.endings.peek() else { panic!("I9: the task waits for nothing") };
         self.now = self.now.max(next.at);
         self.end_ios();
     }
@@ -439,11 +362,7 @@ impl Player {
                     *frame = *content;
                 }
             }
-            self.event(Event::IoDone {
-                io: IoId(ending.io),
-                range: pages,
-                outcome: Outcome::Done,
-            });
+            self.event(Event::IoDone { io: IoId(ending.io), range: pages, outcome: Outcome::Done });
         }
     }
 
@@ -493,46 +412,25 @@ impl Player {
 
     fn take(&mut self, effect: Effect) {
         match effect {
-            Effect::Read {
-                io,
-                device,
-                slot,
-                range,
-                ..
-            } => {
+            Effect::Read { io, device, slot, range, .. } => {
                 let cost = READ_NS + u64::from(range.len) * READ_PAGE_NS;
                 // Requests of one window overlap; the device takes the next when half of this one is done.
                 let start = self.now.max(self.read_free);
                 self.read_free = start + cost / 2;
                 self.begin(start + cost, io, device, slot, range, false);
             }
-            Effect::Write {
-                io,
-                device,
-                slot,
-                range,
-            } => {
+            Effect::Write { io, device, slot, range } => {
                 let cost = WRITE_NS + u64::from(range.len) * WRITE_PAGE_NS;
                 let start = self.now.max(self.write_free);
                 self.write_free = start + cost / 2;
                 self.begin(start + cost, io, device, slot, range, true);
             }
-            Effect::Map {
-                range,
-                source: Source::Zero,
-                ..
-            } => {
+            Effect::Map { range, source: Source::Zero, .. } => {
                 range.pages().for_each(|p| self.frames[p.0 as usize] = 0);
             }
             // Page tables are the core's own; a frame's content is not needed after its drop.
-            Effect::Map {
-                source: Source::Frame,
-                ..
-            }
-            | Effect::Unmap { .. } => {}
-            Effect::Drop { range } => range
-                .pages()
-                .for_each(|p| self.frames[p.0 as usize] = u32::MAX),
+            Effect::Map { source: Source::Frame, .. } | Effect::Unmap { .. } => {}
+            Effect::Drop { range } => range.pages().for_each(|p| self.frames[p.0 as usize] = u32::MAX),
             Effect::Wake { .. } => self.woken = true,
             Effect::Poison { range } => {
                 panic!("page {} is lost, on a device without faults", range.first.0)
@@ -544,15 +442,7 @@ impl Player {
         }
     }
 
-    fn begin(
-        &mut self,
-        at: Nanos,
-        io: IoId,
-        device: DeviceId,
-        slot: SlotIdx,
-        range: PageRange,
-        write: bool,
-    ) {
+    fn begin(&mut self, at: Nanos, io: IoId, device: DeviceId, slot: SlotIdx, range: PageRange, write: bool) {
         self.numbers += 1;
         self.endings.push(Reverse(Ending {
             at,

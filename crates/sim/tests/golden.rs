@@ -21,98 +21,23 @@ struct Row {
     kernel: [u64; 8],
 }
 
-const fn row(
-    script: &'static str,
-    phase: usize,
-    setting: Option<&'static str>,
-    kernel: [u64; 8],
-) -> Row {
-    Row {
-        script,
-        phase,
-        setting,
-        kernel,
-    }
+const fn row(script: &'static str, phase: usize, setting: Option<&'static str>, kernel: [u64; 8]) -> Row {
+    Row { script, phase, setting, kernel }
 }
 
 const ROWS: [Row; 12] = [
     row("w", 0, None, [16, 16_651, 65_481, 16_529, 9, 7, 4, 0]),
-    row(
-        "w r",
-        1,
-        None,
-        [
-            32_787, 16_149, 79_131, 32_784, 4_113, 28_674, 28_671, 32_785,
-        ],
-    ),
-    row(
-        "w r w",
-        2,
-        None,
-        [
-            32_782, 17_040, 81_387, 32_781, 4_110, 28_672, 28_670, 32_771,
-        ],
-    ),
-    row(
-        "w r w r",
-        3,
-        None,
-        [
-            32_781, 15_740, 79_468, 32_800, 4_110, 28_671, 28_670, 32_790,
-        ],
-    ),
-    row(
-        "w r r",
-        2,
-        None,
-        [32_781, 6, 65_381, 32_782, 4_110, 28_671, 28_670, 32_769],
-    ),
-    row(
-        "w b",
-        1,
-        None,
-        [16_551, 5_708, 50_483, 16_561, 2_083, 14_468, 14_464, 16_533],
-    ),
-    row(
-        "w s",
-        1,
-        None,
-        [16_566, 16_011, 33_527, 16_548, 16_179, 387, 130, 16_560],
-    ),
-    row(
-        "w R40000",
-        1,
-        None,
-        [20_321, 11_685, 58_564, 20_276, 20_263, 58, 14, 20_332],
-    ),
-    row(
-        "w r",
-        1,
-        Some("page-cluster=5"),
-        [
-            32_775, 16_078, 80_215, 32_744, 1_036, 31_739, 31_736, 32_795,
-        ],
-    ),
-    row(
-        "w r",
-        1,
-        Some("page-cluster=0"),
-        [32_784, 16_186, 81_430, 32_720, 32_784, 0, 0, 32_810],
-    ),
-    row(
-        "w r",
-        1,
-        Some("readahead=cluster"),
-        [
-            32_797, 16_019, 77_828, 32_794, 4_120, 28_677, 28_664, 32_819,
-        ],
-    ),
-    row(
-        "w R40000",
-        1,
-        Some("readahead=cluster"),
-        [20_291, 11_802, 55_854, 20_216, 20_281, 10, 5, 20_273],
-    ),
+    row("w r", 1, None, [32_787, 16_149, 79_131, 32_784, 4_113, 28_674, 28_671, 32_785]),
+    row("w r w", 2, None, [32_782, 17_040, 81_387, 32_781, 4_110, 28_672, 28_670, 32_771]),
+    row("w r w r", 3, None, [32_781, 15_740, 79_468, 32_800, 4_110, 28_671, 28_670, 32_790]),
+    row("w r r", 2, None, [32_781, 6, 65_381, 32_782, 4_110, 28_671, 28_670, 32_769]),
+    row("w b", 1, None, [16_551, 5_708, 50_483, 16_561, 2_083, 14_468, 14_464, 16_533]),
+    row("w s", 1, None, [16_566, 16_011, 33_527, 16_548, 16_179, 387, 130, 16_560]),
+    row("w R40000", 1, None, [20_321, 11_685, 58_564, 20_276, 20_263, 58, 14, 20_332]),
+    row("w r", 1, Some("page-cluster=5"), [32_775, 16_078, 80_215, 32_744, 1_036, 31_739, 31_736, 32_795]),
+    row("w r", 1, Some("page-cluster=0"), [32_784, 16_186, 81_430, 32_720, 32_784, 0, 0, 32_810]),
+    row("w r", 1, Some("readahead=cluster"), [32_797, 16_019, 77_828, 32_794, 4_120, 28_677, 28_664, 32_819]),
+    row("w R40000", 1, Some("readahead=cluster"), [20_291, 11_802, 55_854, 20_216, 20_281, 10, 5, 20_273]),
 ];
 
 /// What misses its band, by how much at most (1/1000), and why.
@@ -135,9 +60,7 @@ fn play(row: &Row) -> PhaseResult {
         spec.stat_start = [1_900, 14_400, 0, 0];
         spec.stat_first_ns = spec.stat_interval_ns;
     }
-    run_script(&spec)
-        .expect("a script that can be played")
-        .swap_remove(row.phase)
+    run_script(&spec).expect("a script that can be played").swap_remove(row.phase)
 }
 
 #[test]
@@ -147,16 +70,11 @@ fn the_golden_rows_are_within_their_bands() {
         let got = play(row);
         for (name, kernel) in COUNTERS.iter().zip(row.kernel) {
             let ours = got.get(name);
-            let known = MISSES
-                .iter()
-                .find(|m| m.0 == row.script && m.1 == row.setting && m.2 == *name);
+            let known = MISSES.iter().find(|m| m.0 == row.script && m.1 == row.setting && m.2 == *name);
             let permille = known.map_or(30, |m| m.3);
             let off = ours.abs_diff(kernel);
             if off > 40 && off * 1000 > kernel * permille {
-                wrong.push(format!(
-                    "{} {:?} {name}: kernel {kernel}, ours {ours}",
-                    row.script, row.setting
-                ));
+                wrong.push(format!("{} {:?} {name}: kernel {kernel}, ours {ours}", row.script, row.setting));
             }
         }
     }
@@ -168,11 +86,7 @@ fn a_steady_reclaim_call_looks_at_41_pages() {
     let spec = ScriptSpec::new("w r", 32_768, 16_384, "linux-6.18");
     let phases = run_script(&spec).expect("a script that can be played");
     let reads = &phases[1].reclaim_calls;
-    let (most, times) = reads
-        .iter()
-        .max_by_key(|&&(_, times)| times)
-        .copied()
-        .expect("there are calls");
+    let (most, times) = reads.iter().max_by_key(|&&(_, times)| times).copied().expect("there are calls");
     assert_eq!(most, 41, "1 + 2 + 5 + 11 + 22 pages at priorities 11 to 7");
     assert!(times > 600, "{times} calls of 41 pages");
 }
@@ -182,21 +96,11 @@ fn windows_of_the_readahead_traces() {
     let counts = |script: &str, setting: Option<&str>| {
         let mut spec = ScriptSpec::new(script, 32_768, 16_384, "linux-6.18");
         spec.settings.extend(setting.map(str::to_owned));
-        let last = run_script(&spec)
-            .expect("a script that can be played")
-            .pop()
-            .expect("a phase");
-        (
-            last.get("pgmajfault"),
-            last.get("swap_ra"),
-            last.get("swap_ra_hit"),
-        )
+        let last = run_script(&spec).expect("a script that can be played").pop().expect("a phase");
+        (last.get("pgmajfault"), last.get("swap_ra"), last.get("swap_ra_hit"))
     };
     assert_eq!(counts("w r", None), (4_098, 28_670, 28_670));
-    assert_eq!(
-        counts("w r", Some("page-cluster=5")),
-        (1_028, 31_740, 31_740)
-    );
+    assert_eq!(counts("w r", Some("page-cluster=5")), (1_028, 31_740, 31_740));
     let (_, ahead, hits) = counts("w s", None);
     assert_eq!((ahead, hits), (385, 128), "every second page");
 }
@@ -209,12 +113,8 @@ fn the_same_script_gives_the_same_result() {
 
 #[test]
 fn a_wrong_script_says_where() {
-    let error =
-        run_script(&ScriptSpec::new("w x", 512, 512, "linux-6.18")).expect_err("x is no phase");
-    assert_eq!(
-        error.to_string(),
-        "phase 2: `x` is none of w, r, b, s, RN, WN (as in `w r R40000`)"
-    );
+    let error = run_script(&ScriptSpec::new("w x", 512, 512, "linux-6.18")).expect_err("x is no phase");
+    assert_eq!(error.to_string(), "phase 2: `x` is none of w, r, b, s, RN, WN (as in `w r R40000`)");
     let error = run_script(&ScriptSpec::new("w", 512, 8, "linux-6.18")).expect_err("too small");
     assert_eq!(error.to_string(), "memory: 8 pages is less than 101");
 }

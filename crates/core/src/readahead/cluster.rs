@@ -46,6 +46,7 @@ impl Core {
             ra.window = n;
             n
         };
+        self.count_window(n);
         if n == 1 {
             return Window::one(p);
         }

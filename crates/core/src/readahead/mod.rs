@@ -136,6 +136,17 @@ pub(crate) fn window_size(previous: Option<u32>, this: u32, hits: u32, max: u32,
 }
 
 impl Core {
+    pub(crate) fn count_window(&mut self, n: u32) {
+        let counter = match n {
+            0 | 1 => Counter::pt_ra_window_1,
+            2 => Counter::pt_ra_window_2,
+            3 | 4 => Counter::pt_ra_window_4,
+            5..=8 => Counter::pt_ra_window_8,
+            _ => Counter::pt_ra_window_more,
+        };
+        self.count(counter, 1);
+    }
+
     /// The mode in force: VMA readahead is off while any rotational device is on.
     fn readahead_mode(&self) -> Readahead {
         match self.cfg.readahead {

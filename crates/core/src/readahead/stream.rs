@@ -238,7 +238,7 @@ impl Core {
     }
 
     /// Read a page that is only in its slot, if a frame is free. False: no more can be read now.
-    fn read_ahead(&mut self, q: u32, out: &mut Effects) -> bool {
+    pub(crate) fn read_ahead(&mut self, q: u32, out: &mut Effects) -> bool {
         if self.pages.state(q) != PageState::Swapped {
             return true;
         }

@@ -53,6 +53,8 @@ impl Core {
             window: n,
             hits: 0,
         };
+        self.count_window(n);
+        let region = self.regions.get(at);
         if n == 1 {
             return Window::one(p);
         }

@@ -1,0 +1,206 @@
+//! The `sim` commands as functions: arguments in, text or JSON out, an exit code back. The program around them parses
+//! the command line.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use crate::replay::{Budget, ReplayRow, ReplaySetup};
+use crate::world::RunEnd;
+use crate::{device, nearest, replay, run, workload};
+
+/// All went well.
+pub const EXIT_OK: u8 = 0;
+/// The input is wrong.
+pub const EXIT_USAGE: u8 = 2;
+/// The simulation showed wrong content: a bug of ours, never to be passed over.
+pub const EXIT_WRONG_CONTENT: u8 = 65;
+/// The simulation stood still: a bug of ours.
+pub const EXIT_NO_PROGRESS: u8 = 66;
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The arguments or an input are wrong; the text says which and where.
+    #[error("{0}")]
+    Usage(String),
+    /// The output could not be written.
+    #[error("output: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+impl CliError {
+    /// The exit code for it.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => EXIT_USAGE,
+            Self::Output(_) => 1,
+        }
+    }
+}
+
+/// Arguments of `sim run`.
+#[derive(Clone, Debug)]
+pub struct RunArgs {
+    /// The workload's text.
+    pub workload: PathBuf,
+    /// One JSON object instead of text.
+    pub json: bool,
+    /// Instead of the workload's.
+    pub seed: Option<u64>,
+    /// Instead of the workload's.
+    pub profile: Option<String>,
+    /// `KEY=VALUE`, after the workload's.
+    pub settings: Vec<String>,
+    /// Draw a progress bar (the caller knows whether standard error is a terminal).
+    pub progress: bool,
+}
+
+/// Arguments of `sim replay`.
+#[derive(Clone, Debug)]
+pub struct ReplayArgs {
+    /// The trace.
+    pub trace: PathBuf,
+    /// Budgets, as sizes or percentages of the touched pages; none: a ladder from 10 % to 100 %.
+    pub memory: Vec<String>,
+    /// Profile of the core.
+    pub profile: String,
+    /// `KEY=VALUE`.
+    pub settings: Vec<String>,
+    /// Name of the swap device's parameters.
+    pub device: String,
+    /// CPU time of an access, as `100ns`.
+    pub access: String,
+    /// Watermarks and kswapd instead of a group's limit.
+    pub machine: bool,
+    /// Decides the device's spread.
+    pub seed: u64,
+    /// One JSON object instead of text.
+    pub json: bool,
+    /// Draw a progress bar.
+    pub progress: bool,
+}
+
+/// `sim run WORKLOAD.toml`.
+///
+/// # Errors
+/// A wrong workload, with its line; or an output that cannot be written.
+pub fn run_workload(args: &RunArgs, out: &mut dyn Write) -> Result<u8, CliError> {
+    let text = read_text(&args.workload)?;
+    let named = |e: workload::WorkloadError| CliError::Usage(format!("{}: {e}", args.workload.display()));
+    let mut workload = workload::parse(&text).map_err(named)?;
+    if let Some(seed) = args.seed {
+        workload.seed = seed;
+    }
+    if let Some(profile) = &args.profile {
+        workload.profile.clone_from(profile);
+    }
+    for setting in &args.settings {
+        let Some((key, value)) = setting.split_once('=') else {
+            return Err(CliError::Usage(format!("--set {setting}: KEY=VALUE expected")));
+        };
+        workload.settings.push(workload::Setting { key: key.to_owned(), value: value.to_owned(), line: 0 });
+    }
+    let bar = bar(args.progress, 10_000, "simulating");
+    let report = run::run(&workload, |done| bar.set_position(done)).map_err(named)?;
+    bar.finish_and_clear();
+    if args.json {
+        writeln!(out, "{}", report.json())?;
+    } else {
+        write!(out, "{}", report.text())?;
+    }
+    Ok(exit_of(report.end))
+}
+
+/// The ladder of budgets where none is named.
+const LADDER: [u32; 10] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 105];
+
+/// `sim replay TRACE`.
+///
+/// # Errors
+/// A trace that cannot be read, with its place; wrong arguments; or an output that cannot be written.
+pub fn replay_trace(args: &ReplayArgs, out: &mut dyn Write) -> Result<u8, CliError> {
+    let usage = |what: String| CliError::Usage(what);
+    let Some(preset) = device::preset(&args.device) else {
+        let names: Vec<&str> = device::names().collect();
+        let hint = nearest::hint(&args.device, names.iter().copied());
+        return Err(usage(format!("--device {}: one of {}{hint}", args.device, names.join(", "))));
+    };
+    let setup = ReplaySetup {
+        profile: args.profile.clone(),
+        settings: args.settings.clone(),
+        device: preset.params.clone(),
+        access_ns: crate::units::nanos(&args.access).map_err(|e| usage(format!("--access: {e}")))?.max(1),
+        machine: args.machine,
+        seed: args.seed,
+    };
+    let mut budgets: Vec<Budget> = Vec::new();
+    for text in &args.memory {
+        budgets.push(Budget::parse(text).map_err(|e| usage(format!("--memory: {e}")))?);
+    }
+    if budgets.is_empty() {
+        budgets.extend(LADDER.map(Budget::Percent));
+    }
+    let trace = load(&args.trace, args.progress)?;
+    let bar = bar(args.progress, budgets.len() as u64, "replaying");
+    let mut rows: Vec<ReplayRow> = Vec::new();
+    for budget in budgets {
+        rows.push(replay::replay(&trace, budget, &setup).map_err(usage)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if args.json {
+        let rows: Vec<_> = rows.iter().map(ReplayRow::json).collect();
+        let accesses = trace.records.len();
+        writeln!(out, "{}", json!({"accesses": accesses, "touched_pages": trace.touched_pages, "budgets": rows}))?;
+    } else {
+        write!(out, "{}", replay::text(&trace, &rows))?;
+    }
+    Ok(rows.iter().map(|row| exit_of(row.end)).max().unwrap_or(EXIT_OK))
+}
+
+fn load(path: &Path, progress: bool) -> Result<Rc<pagetide_trace::dense::DenseTrace>, CliError> {
+    let named = |e: pagetide_trace::TraceError| CliError::Usage(format!("{}: {e}", path.display()));
+    let spinner = if progress { ProgressBar::new_spinner() } else { hidden() };
+    let mut source = pagetide_trace::open::open(path).map_err(named)?;
+    let seen = |n| {
+        spinner.set_message(format!("reading {}: {n} accesses", path.display()));
+        spinner.tick();
+    };
+    let trace = pagetide_trace::dense::load(&mut *source, seen).map_err(named)?;
+    spinner.finish_and_clear();
+    Ok(Rc::new(trace))
+}
+
+fn read_text(path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path).map_err(|e| CliError::Usage(format!("{}: {e}", path.display())))
+}
+
+fn hidden() -> ProgressBar {
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+}
+
+/// A bar on standard error, or none.
+pub(crate) fn bar(show: bool, len: u64, what: &'static str) -> ProgressBar {
+    if !show {
+        return hidden();
+    }
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}");
+    let bar = ProgressBar::new(len).with_message(what);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// The exit code of a run.
+pub const fn exit_of(end: RunEnd) -> u8 {
+    match end {
+        RunEnd::Finished | RunEnd::TimeUp => EXIT_OK,
+        RunEnd::WrongContent(_) => EXIT_WRONG_CONTENT,
+        RunEnd::NoProgress { .. } => EXIT_NO_PROGRESS,
+    }
+}

@@ -1,0 +1,306 @@
+//! A device at work: requests in, completion times out.
+//!
+//! A parallel device serves as many requests at once as it has channels, first come first served; all their pages share
+//! one data path each for reads and writes. A rotational device serves one request at a time and takes the nearest
+//! ahead of the head next, reads before writes, as a deadline elevator does. A synchronous device has no queue: its
+//! time is the caller's CPU time, see [`Disk::call_ns`].
+
+use pagetide_core::types::Nanos;
+
+use crate::device::{DeviceParams, Mechanism};
+use crate::rng::XorShift64;
+
+/// After so many reads served over waiting writes, a write is taken (the deadline elevator's `writes_starved`, times its batch).
+const READS_OVER_WRITES_MAX: u32 = 32;
+
+/// Read or write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the device.
+    Read,
+    /// To the device.
+    Write,
+}
+
+/// A request as the device sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The caller's number.
+    pub id: u64,
+    /// Which way.
+    pub direction: Direction,
+    /// First page on the device.
+    pub at: u64,
+    /// Pages.
+    pub pages: u32,
+}
+
+/// A request that began, and when it will end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The caller's number.
+    pub id: u64,
+    /// When.
+    pub ends_at: Nanos,
+}
+
+/// What a device has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Requests read, written.
+    pub requests: [u64; 2],
+    /// Pages read, written.
+    pub pages: [u64; 2],
+    /// Sum of the times from submission to end, per direction.
+    pub wait_ns: [u64; 2],
+    /// Longest of them.
+    pub wait_ns_max: [u64; 2],
+    /// Time during which at least one request was there.
+    pub busy_ns: u64,
+}
+
+/// A device with its queue.
+#[derive(Debug)]
+pub struct Disk {
+    params: DeviceParams,
+    rng: XorShift64,
+    /// Parallel: when each channel is free.
+    channel_free_at: Vec<Nanos>,
+    /// When each data path is free, read and write.
+    path_free_at: [Nanos; 2],
+    /// Rotational: the waiting requests.
+    waiting: Vec<Request>,
+    head_at: u64,
+    serving: bool,
+    reads_over_writes: u32,
+    stats: DiskStats,
+    busy_until: Nanos,
+}
+
+impl Disk {
+    /// An idle device; `rng` decides its spread.
+    pub fn new(params: DeviceParams, rng: XorShift64) -> Self {
+        let channels = params.channels.max(1) as usize;
+        Self {
+            params,
+            rng,
+            channel_free_at: vec![0; channels],
+            path_free_at: [0; 2],
+            waiting: Vec::new(),
+            head_at: 0,
+            serving: false,
+            reads_over_writes: 0,
+            stats: DiskStats::default(),
+            busy_until: 0,
+        }
+    }
+
+    /// Its numbers.
+    pub const fn params(&self) -> &DeviceParams {
+        &self.params
+    }
+
+    /// What it has done.
+    pub const fn stats(&self) -> DiskStats {
+        self.stats
+    }
+
+    /// Synchronous: the CPU time of the call.
+    pub fn call_ns(&mut self, direction: Direction, pages: u32) -> Nanos {
+        self.count(direction, pages);
+        self.params.cpu_ns + u64::from(pages) * self.page_ns(direction)
+    }
+
+    /// Takes a request in. `Some`: it begins at once. `None`: it waits, and [`Disk::ended`] will name it.
+    pub fn submit(&mut self, now: Nanos, request: Request) -> Option<Begun> {
+        self.count(request.direction, request.pages);
+        match self.params.mechanism {
+            Mechanism::Parallel | Mechanism::Synchronous => Some(self.begin_parallel(now, request)),
+            Mechanism::Rotational if self.serving => {
+                self.waiting.push(request);
+                None
+            }
+            Mechanism::Rotational => Some(self.begin_rotational(now, request)),
+        }
+    }
+
+    /// A request that began has ended now. The next one, if it waited.
+    pub fn ended(&mut self, now: Nanos, waited_ns: Nanos, direction: Direction) -> Option<Begun> {
+        let way = way(direction);
+        self.stats.wait_ns[way] += waited_ns;
+        self.stats.wait_ns_max[way] = self.stats.wait_ns_max[way].max(waited_ns);
+        match self.params.mechanism {
+            Mechanism::Parallel | Mechanism::Synchronous => None,
+            Mechanism::Rotational => {
+                self.serving = false;
+                let next = self.take_next()?;
+                Some(self.begin_rotational(now, next))
+            }
+        }
+    }
+
+    fn count(&mut self, direction: Direction, pages: u32) {
+        self.stats.requests[way(direction)] += 1;
+        self.stats.pages[way(direction)] += u64::from(pages);
+    }
+
+    const fn page_ns(&self, direction: Direction) -> Nanos {
+        match direction {
+            Direction::Read => self.params.read_page_ns,
+            Direction::Write => self.params.write_page_ns,
+        }
+    }
+
+    const fn base_ns(&self, direction: Direction) -> Nanos {
+        match direction {
+            Direction::Read => self.params.read_ns,
+            Direction::Write => self.params.write_ns,
+        }
+    }
+
+    fn spread(&mut self, ns: Nanos) -> Nanos {
+        let bp = self.params.jitter_bp;
+        if bp == 0 {
+            return ns;
+        }
+        let draw = u64::from(self.rng.below(2 * bp + 1));
+        (ns * (10_000 + draw)).saturating_sub(ns * u64::from(bp)) / 10_000
+    }
+
+    fn note_busy(&mut self, from: Nanos, to: Nanos) {
+        self.stats.busy_ns += to.saturating_sub(from.max(self.busy_until));
+        self.busy_until = self.busy_until.max(to);
+    }
+
+    fn begin_parallel(&mut self, now: Nanos, request: Request) -> Begun {
+        let channel = (0..self.channel_free_at.len()).min_by_key(|c| self.channel_free_at[*c]).unwrap_or(0);
+        let begins_at = now.max(self.channel_free_at[channel]);
+        let ready_at = begins_at + self.spread(self.base_ns(request.direction));
+        let way = way(request.direction);
+        // The data path carries the pages of a request in one piece, after the medium has answered.
+        let path_from = self.path_free_at[way].max(ready_at);
+        let ends_at = path_from + u64::from(request.pages) * self.page_ns(request.direction);
+        self.path_free_at[way] = ends_at;
+        self.channel_free_at[channel] = ends_at;
+        self.note_busy(begins_at, ends_at);
+        Begun { id: request.id, ends_at }
+    }
+
+    fn begin_rotational(&mut self, now: Nanos, request: Request) -> Begun {
+        let mut cost = self.base_ns(request.direction);
+        if request.at != self.head_at {
+            let distance = request.at.abs_diff(self.head_at).min(self.params.disk_pages);
+            let (least, most) = self.params.seek_ns;
+            cost += least + (most - least) * root_ratio_bp(distance, self.params.disk_pages) / 10_000;
+            cost += u64::from(self.rng.below(u32::try_from(self.params.turn_ns).unwrap_or(u32::MAX)));
+        }
+        cost += u64::from(request.pages) * self.page_ns(request.direction);
+        self.head_at = request.at + u64::from(request.pages);
+        self.serving = true;
+        self.note_busy(now, now + cost);
+        Begun { id: request.id, ends_at: now + cost }
+    }
+
+    fn take_next(&mut self) -> Option<Request> {
+        let has = |direction| self.waiting.iter().any(|r| r.direction == direction);
+        let (reads, writes) = (has(Direction::Read), has(Direction::Write));
+        let direction = if reads && (!writes || self.reads_over_writes < READS_OVER_WRITES_MAX) {
+            Direction::Read
+        } else {
+            Direction::Write
+        };
+        self.reads_over_writes = if direction == Direction::Read && writes { self.reads_over_writes + 1 } else { 0 };
+        let head = self.head_at;
+        let candidates = self.waiting.iter().enumerate().filter(|(_, r)| r.direction == direction);
+        // Nearest ahead, then the lowest: one-way sweeps starve nobody.
+        let (index, _) = candidates.min_by_key(|(_, r)| (r.at < head, r.at))?;
+        Some(self.waiting.swap_remove(index))
+    }
+}
+
+/// Index of a direction in the statistics.
+pub const fn way(direction: Direction) -> usize {
+    match direction {
+        Direction::Read => 0,
+        Direction::Write => 1,
+    }
+}
+
+/// 10,000 x the square root of part/whole.
+fn root_ratio_bp(part: u64, whole: u64) -> u64 {
+    (u128::from(part) * 100_000_000 / u128::from(whole.max(1))).isqrt().try_into().unwrap_or(10_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::preset;
+
+    fn disk(name: &str) -> Disk {
+        let params = DeviceParams { jitter_bp: 0, ..preset(name).expect("a preset").params.clone() };
+        Disk::new(params, XorShift64::new(1))
+    }
+
+    fn read(id: u64, at: u64, pages: u32) -> Request {
+        Request { id, direction: Direction::Read, at, pages }
+    }
+
+    #[test]
+    fn an_idle_flash_read_takes_base_and_pages() {
+        let begun = disk("nvme").submit(1000, read(1, 7, 8)).expect("channels are free");
+        assert_eq!(begun.ends_at, 1000 + 75_000 + 8 * 1_600);
+    }
+
+    #[test]
+    fn a_loaded_flash_disk_reaches_the_lower_of_channels_and_data_path() {
+        for (pages, want_ns_per_page) in [(1u32, 75_000 / 32), (64, 1_600)] {
+            let mut disk = disk("nvme");
+            let mut last = 0;
+            for id in 0..10_000 {
+                last = disk.submit(0, read(id, id, pages)).expect("parallel").ends_at;
+            }
+            let per_page = last / (10_000 * u64::from(pages));
+            assert!(per_page.abs_diff(want_ns_per_page) * 10 < want_ns_per_page, "{pages} pages: {per_page} ns");
+        }
+    }
+
+    #[test]
+    fn a_rotational_disk_sweeps_and_streams() {
+        let mut disk = disk("disk");
+        let first = disk.submit(0, read(0, 1_000_000, 32)).expect("idle");
+        for (id, at) in [(1, 500), (2, 9_000_000), (3, 1_000_032)] {
+            assert_eq!(disk.submit(1, read(id, at, 32)), None);
+        }
+        let mut order = Vec::new();
+        let mut at = first.ends_at;
+        let mut streamed_ns = 0;
+        while let Some(begun) = disk.ended(at, 0, Direction::Read) {
+            if begun.id == 3 {
+                streamed_ns = begun.ends_at - at;
+            }
+            order.push(begun.id);
+            at = begun.ends_at;
+        }
+        assert_eq!(order, [3, 2, 1]);
+        assert_eq!(streamed_ns, 100_000 + 32 * 34_000, "the neighbour needs no seek");
+    }
+
+    #[test]
+    fn writes_are_not_starved_for_ever() {
+        let mut disk = disk("disk");
+        let mut at = disk.submit(0, read(0, 0, 1)).expect("idle").ends_at;
+        disk.submit(0, Request { id: 1, direction: Direction::Write, at: 10, pages: 1 });
+        for id in 2..100 {
+            disk.submit(0, read(id, id * 1000, 1));
+        }
+        let mut served = 0;
+        while let Some(begun) = disk.ended(at, 0, Direction::Read) {
+            at = begun.ends_at;
+            served += 1;
+            if begun.id == 1 {
+                break;
+            }
+        }
+        assert_eq!(served, READS_OVER_WRITES_MAX + 1);
+    }
+}

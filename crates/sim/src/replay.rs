@@ -1,0 +1,209 @@
+//! A trace under one budget after another: how much memory does this job need?
+
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+use pagetide_core::types::{Nanos, PageIdx, PageRange};
+use pagetide_core::{Config, HostKind, MemoryMode};
+use pagetide_trace::dense::DenseTrace;
+use serde_json::{Value, json};
+
+use crate::device::{DeviceParams, Mechanism};
+use crate::run::{end_word, latency_json, vmstat_json};
+use crate::task::{Program, Task};
+use crate::units::{PAGE_BYTES, pages, show_nanos, show_pages};
+use crate::world::{Costs, RunEnd, SwapDevice, World};
+
+/// A budget, as a person says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// Pages.
+    Pages(u32),
+    /// Hundredths of the pages that the trace touches.
+    Percent(u32),
+}
+
+impl Budget {
+    /// Reads `512M` or `25%`.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some(percent) = text.trim().strip_suffix('%') else {
+            return match pages(text)? {
+                0 => Err(format!("`{text}` is no memory at all")),
+                pages => Ok(Self::Pages(pages)),
+            };
+        };
+        let percent = percent.trim().parse().ok().filter(|p| (1..=1000).contains(p));
+        percent.map(Self::Percent).ok_or_else(|| format!("`{text}`: 1% to 1000% expected"))
+    }
+
+    fn pages(self, touched: u32) -> u32 {
+        match self {
+            Self::Pages(pages) => pages,
+            Self::Percent(percent) => {
+                let pages = u64::from(touched) * u64::from(percent) / 100;
+                u32::try_from(pages).unwrap_or(u32::MAX)
+            }
+        }
+    }
+}
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct ReplaySetup {
+    /// Profile of the core.
+    pub profile: String,
+    /// `KEY=VALUE` for the core's knobs.
+    pub settings: Vec<String>,
+    /// The swap device.
+    pub device: DeviceParams,
+    /// CPU time of an access that hits; what the program computes between accesses belongs in here.
+    pub access_ns: Nanos,
+    /// Watermarks and kswapd instead of a group's limit.
+    pub machine: bool,
+    /// Decides the device's spread.
+    pub seed: u64,
+}
+
+/// What one budget means.
+#[derive(Clone, Debug)]
+pub struct ReplayRow {
+    /// The budget.
+    pub memory_pages: u32,
+    /// How it ended.
+    pub end: RunEnd,
+    /// Virtual time.
+    pub time_ns: Nanos,
+    /// The accesses alone, without any fault.
+    pub compute_ns: Nanos,
+    /// The core's counters.
+    pub vmstat: Vec<(&'static str, u64)>,
+    /// Time of an access, as JSON.
+    pub latency: Value,
+}
+
+/// Fewest pages that a replay accepts: less cannot hold what one fault needs.
+const MEMORY_PAGES_MIN: u32 = 64;
+
+/// Slots over the dense pages, so that no replay ends for want of swap.
+const SPARE_SLOTS: u32 = 4096;
+
+/// Replays the trace once.
+///
+/// # Errors
+/// A profile or knob that the core does not know, or a budget below the minimum.
+pub fn replay(trace: &Rc<DenseTrace>, budget: Budget, setup: &ReplaySetup) -> Result<ReplayRow, String> {
+    let memory_pages = budget.pages(trace.touched_pages);
+    if memory_pages < MEMORY_PAGES_MIN {
+        let least = show_pages(u64::from(MEMORY_PAGES_MIN));
+        return Err(format!("--memory: {memory_pages} pages are too few; the least is {least}"));
+    }
+    let mut world = build(trace, memory_pages, setup)?;
+    let program = Program::Trace { trace: Rc::clone(trace), next: 0 };
+    world.spawn(Task::new(program, 0, setup.access_ns), 0);
+    let end = world.run(Nanos::MAX);
+    let task = &mut world.tasks[0];
+    task.settle();
+    let time_ns = task.stats.ended_at.unwrap_or(task.clock);
+    Ok(ReplayRow {
+        memory_pages,
+        end,
+        time_ns,
+        compute_ns: trace.records.len() as u64 * setup.access_ns,
+        latency: latency_json(&task.stats.latency),
+        vmstat: world.core.vmstat().iter().collect(),
+    })
+}
+
+fn build(trace: &DenseTrace, memory_pages: u32, setup: &ReplaySetup) -> Result<World, String> {
+    let mut config = Config::profile(&setup.profile, HostKind::Exact).map_err(|e| format!("--profile: {e}"))?;
+    for setting in &setup.settings {
+        config.set(setting).map_err(|e| format!("--set: {e}"))?;
+    }
+    let mode = if setup.machine { MemoryMode::Watermarks } else { MemoryMode::Memcg { v1: true } };
+    let swap_pages = trace.pages + SPARE_SLOTS;
+    let config = config.memory(mode, trace.pages, memory_pages).slots_max(swap_pages + SPARE_SLOTS);
+    let mut world = World::new(config, trace.pages, memory_pages, 1, Costs::default(), setup.seed);
+    world.add_device(&SwapDevice {
+        params: setup.device.clone(),
+        pages: swap_pages,
+        priority: None,
+        rotational: setup.device.mechanism == Mechanism::Rotational,
+    });
+    for region in &trace.regions {
+        world.add_region_at(PageRange::new(PageIdx(region.first), region.pages));
+    }
+    Ok(world)
+}
+
+impl ReplayRow {
+    fn counter(&self, name: &str) -> u64 {
+        self.vmstat.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
+    }
+
+    /// Time over the time of the accesses alone, in hundredths.
+    pub fn slowdown_percent(&self) -> u64 {
+        self.time_ns.saturating_mul(100) / self.compute_ns.max(1)
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "memory_budget_bytes": u64::from(self.memory_pages) * PAGE_BYTES,
+            "end": end_word(self.end),
+            "virtual_ns": self.time_ns,
+            "compute_ns": self.compute_ns,
+            "latency_ns": self.latency,
+            "vmstat": vmstat_json(&self.vmstat),
+        })
+    }
+}
+
+/// All budgets, for people.
+pub fn text(trace: &DenseTrace, rows: &[ReplayRow]) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{} accesses of {} distinct pages ({})\n",
+        trace.records.len(),
+        trace.touched_pages,
+        show_pages(u64::from(trace.touched_pages))
+    );
+    let _ = writeln!(
+        out,
+        "{:>12} {:>12} {:>10} {:>12} {:>12} {:>12}  end",
+        "memory", "time", "slower", "majfaults", "swapped in", "swapped out"
+    );
+    for row in rows {
+        let slower = row.slowdown_percent();
+        let _ = writeln!(
+            out,
+            "{:>12} {:>12} {:>8}.{:02} {:>11} {:>12} {:>12}  {}",
+            show_pages(u64::from(row.memory_pages)),
+            show_nanos(row.time_ns),
+            slower / 100,
+            slower % 100,
+            row.counter("pgmajfault"),
+            show_pages(row.counter("pswpin")),
+            show_pages(row.counter("pswpout")),
+            end_word(row.end)
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_sizes_or_parts() {
+        assert_eq!(Budget::parse("64M"), Ok(Budget::Pages(16_384)));
+        assert_eq!(Budget::parse("25%").map(|b| b.pages(1000)), Ok(250));
+        for bad in ["0%", "-5%", "0", "x", "5000%"] {
+            assert!(Budget::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The result tables of the source documents, the source's value beside the simulated one.
+//!
+//! `data/source-results.json` holds the documents' tables. Each document's machine and workloads are modelled in a file
+//! of its own below; a model gives two sets of named values, before and after the change, and this file joins them with
+//! the source's rows. Every numeric row of the source is either joined or listed with the reason why no model speaks of
+//! it. No value of a result is ever set here or in the models: they set machines and programs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+mod vma;
+mod swapoff;
+mod left_out;
+
+/// The documents' tables.
+const SOURCE: &str = include_str!("../data/source-results.json");
+
+/// Named values that a model measured.
+pub type Metrics = BTreeMap<String, f64>;
+
+/// A table that a model speaks of.
+#[derive(Clone, Debug)]
+pub struct Modelled {
+    /// `S0`..`S4`.
+    pub doc: &'static str,
+    /// Name of the table.
+    pub table: &'static str,
+    /// Where the rows lie in the source.
+    pub place: Place,
+    /// Measured before the change.
+    pub before: Metrics,
+    /// Measured after it.
+    pub after: Metrics,
+    /// The set-up, for people.
+    pub recipe: String,
+}
+
+/// Where a table's rows lie in the source.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// Two objects of equal shape.
+    Objects {
+        /// Of the values before.
+        before: &'static str,
+        /// Of the values after.
+        after: &'static str,
+    },
+    /// One object whose members hold both columns.
+    Columns {
+        /// Of the object.
+        at: &'static str,
+        /// Key (or number) of the values before.
+        before: &'static str,
+        /// Of the values after.
+        after: &'static str,
+    },
+}
+
+/// One row.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// `S0`..`S4`.
+    pub doc: &'static str,
+    /// Name of the table.
+    pub table: &'static str,
+    /// Name of the row within it.
+    pub row: String,
+    /// Unit, from the name.
+    pub unit: &'static str,
+    /// The document's value before the change.
+    pub source_before: f64,
+    /// And after it.
+    pub source_after: f64,
+    /// Ours before the change.
+    pub sim_before: f64,
+    /// And after it.
+    pub sim_after: f64,
+}
+
+/// A row of the source that no model speaks of.
+#[derive(Clone, Debug)]
+pub struct LeftOut {
+    /// Path in the source.
+    pub path: String,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// All rows, and what was left out.
+#[derive(Clone, Debug, Default)]
+pub struct Reproduction {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// What was left out.
+    pub left_out: Vec<LeftOut>,
+    /// Table and set-up.
+    pub recipes: Vec<(String, String)>,
+}
+
+/// A model of one table.
+struct Model {
+    doc: &'static str,
+    table: &'static str,
+    run: fn() -> Modelled,
+}
+
+const MODELS: [Model; 6] = [
+    Model { doc: "S0", table: "combined", run: vma::s0_combined },
+    Model { doc: "S2", table: "histogram", run: swapoff::histogram },
+    Model { doc: "S2", table: "swapoff", run: swapoff::times },
+    Model { doc: "S3", table: "sequential", run: vma::s3_sequential },
+    Model { doc: "S3", table: "random", run: vma::s3_random },
+    Model { doc: "S3", table: "combined", run: vma::s3_combined },
+];
+
+/// Names of all tables, `S3/random` and so on.
+pub fn tables() -> Vec<String> {
+    MODELS.iter().map(|m| format!("{}/{}", m.doc, m.table)).collect()
+}
+
+/// Runs the models whose `doc/table` or `table` or `doc` is `only`, or all. `progress` is told of each that is done.
+pub fn reproduce(only: Option<&str>, mut progress: impl FnMut(usize, usize)) -> Reproduction {
+    let wanted = |m: &&Model| only.is_none_or(|name| matches(m, name));
+    let models: Vec<&Model> = MODELS.iter().filter(wanted).collect();
+    let source: Value = serde_json::from_str(SOURCE).expect("the data file is checked by a test");
+    let mut out = Reproduction::default();
+    let mut joined: Vec<String> = Vec::new();
+    for (done, model) in models.iter().enumerate() {
+        progress(done, models.len());
+        let modelled = (model.run)();
+        join(&source, &modelled, &mut out.rows, &mut joined);
+        out.recipes.push((format!("{}/{}", modelled.doc, modelled.table), modelled.recipe));
+    }
+    if only.is_none() {
+        out.left_out = left_out(&source, &joined);
+    }
+    out
+}
+
+fn matches(model: &Model, name: &str) -> bool {
+    name == model.doc || name == model.table || name == format!("{}/{}", model.doc, model.table)
+}
+
+fn join(source: &Value, modelled: &Modelled, rows: &mut Vec<Row>, joined: &mut Vec<String>) {
+    for (name, sim_before) in &modelled.before {
+        let Some(sim_after) = modelled.after.get(name) else { continue };
+        let (paths, values) = match modelled.place {
+            Place::Objects { before, after } => {
+                let paths = [format!("{before}/{name}"), format!("{after}/{name}")];
+                let values = paths.each_ref().map(|path| source.pointer(path).and_then(Value::as_f64));
+                (paths.to_vec(), values)
+            }
+            Place::Columns { at, before, after } => {
+                let path = format!("{at}/{name}");
+                let columns = [before, after].map(|n| source.pointer(&format!("{path}/{n}")).and_then(Value::as_f64));
+                (vec![path], columns)
+            }
+        };
+        let [Some(source_before), Some(source_after)] = values else { continue };
+        joined.extend(paths);
+        rows.push(Row {
+            doc: modelled.doc,
+            table: modelled.table,
+            row: name.clone(),
+            unit: unit_of(name, modelled.table),
+            source_before,
+            source_after,
+            sim_before: *sim_before,
+            sim_after: *sim_after,
+        });
+    }
+}
+
+/// The unit, from the row's name as the data file spells it.
+fn unit_of(name: &str, table: &str) -> &'static str {
+    match name.split('/').next().unwrap_or(name) {
+        "throughput_kB_s" => "kB/s",
+        "latency_average_us" | "average_us" | "min_us" | "percentiles_us" => "us",
+        "max_ms" | "latency_avg_ms" | "latency_stddev_ms" => "ms",
+        "ra_hit_pct" => "%",
+        "elapsed_s" => "s",
+        "samples" => "samples",
+        "tps_incl" | "tps_excl" => "transactions/s",
+        "transactions" => "transactions",
+        _ if table == "swapoff" => "s",
+        _ if table == "histogram" => "calls",
+        other if other.contains("duration") || other.contains("time") => "s",
+        other if other.contains("efficiency") => "%",
+        _ => "count",
+    }
+}
+
+fn left_out(source: &Value, joined: &[String]) -> Vec<LeftOut> {
+    let mut leaves = Vec::new();
+    collect(source, String::new(), &mut leaves);
+    let covered = |leaf: &String| joined.iter().any(|path| leaf == path || leaf.starts_with(&format!("{path}/")));
+    let mut out: Vec<LeftOut> = Vec::new();
+    for leaf in leaves.into_iter().filter(|leaf| !covered(leaf)) {
+        let Some(reason) = left_out::reason(&leaf) else { continue };
+        // The columns of one row are one row.
+        let row = leaf.rsplit_once('/').filter(|(_, last)| last.parse::<u32>().is_ok());
+        let path =
+            row.filter(|_| !leaf.contains("_us/") && !leaf.contains("histogram")).map_or(leaf.clone(), |r| r.0.into());
+        if out.last().is_none_or(|last| last.path != path) {
+            out.push(LeftOut { path, reason });
+        }
+    }
+    out
+}
+
+/// Paths of all numbers.
+fn collect(value: &Value, path: String, out: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => out.push(path),
+        Value::Array(items) => items.iter().enumerate().for_each(|(n, item)| collect(item, format!("{path}/{n}"), out)),
+        Value::Object(map) => map.iter().for_each(|(key, item)| {
+            let key = key.replace('~', "~0").replace('/', "~1");
+            collect(item, format!("{path}/{key}"), out);
+        }),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+impl Row {
+    /// After over before in the source and here; `None` where a zero stands below.
+    pub fn ratios(&self) -> Option<(f64, f64)> {
+        let ratio = |before: f64, after: f64| (before > 0.0).then(|| after / before);
+        ratio(self.source_before, self.source_after).zip(ratio(self.sim_before, self.sim_after))
+    }
+
+    /// True if the source changes by more than 5 %; then the second tells whether we change the same way.
+    pub fn direction(&self) -> Option<bool> {
+        let source = self.source_after - self.source_before;
+        let base = self.source_before.abs().max(f64::MIN_POSITIVE);
+        if source.abs() / base <= 0.05 {
+            return None;
+        }
+        Some((self.sim_after - self.sim_before) * source > 0.0)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "doc": self.doc,
+            "table": self.table,
+            "row": self.row,
+            "unit": self.unit,
+            "source_before": self.source_before,
+            "source_after": self.source_after,
+            "sim_before": self.sim_before,
+            "sim_after": self.sim_after,
+        })
+    }
+}
+
+impl Reproduction {
+    /// For programs: the list of rows.
+    pub fn json(&self) -> Value {
+        Value::Array(self.rows.iter().map(Row::json).collect())
+    }
+
+    /// For programs: what was left out.
+    pub fn left_out_json(&self) -> Value {
+        let item = |l: &LeftOut| json!({"path": l.path, "reason": l.reason});
+        Value::Array(self.left_out.iter().map(item).collect())
+    }
+
+    /// Rows that change by more than 5 % in the source, and how many of them change the same way here.
+    pub fn directions(&self) -> (usize, usize) {
+        let changing: Vec<bool> = self.rows.iter().filter_map(Row::direction).collect();
+        (changing.len(), changing.iter().filter(|same| **same).count())
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let mut table = String::new();
+        for row in &self.rows {
+            let name = format!("{}/{}", row.doc, row.table);
+            if name != table {
+                let recipe = self.recipes.iter().find(|(t, _)| *t == name).map_or("", |(_, r)| r.as_str());
+                let _ = writeln!(out, "\n{name}: {recipe}\n");
+                let _ = writeln!(
+                    out,
+                    "{:<24} {:>8} {:>13} {:>13} {:>7} {:>13} {:>13} {:>7}  way",
+                    "row", "unit", "source before", "source after", "ratio", "sim before", "sim after", "ratio"
+                );
+                table = name;
+            }
+            let (source, sim) =
+                row.ratios().map_or(("-".into(), "-".into()), |(a, b)| (format!("{a:.2}"), format!("{b:.2}")));
+            let way = match row.direction() {
+                None => "",
+                Some(true) => "same",
+                Some(false) => "OTHER",
+            };
+            let _ = writeln!(
+                out,
+                "{:<24} {:>8} {:>13.2} {:>13.2} {source:>7} {:>13.2} {:>13.2} {sim:>7}  {way}",
+                row.row, row.unit, row.source_before, row.source_after, row.sim_before, row.sim_after
+            );
+        }
+        let (changing, same) = self.directions();
+        let _ = writeln!(
+            out,
+            "\n{same} of the {changing} rows that change by more than 5 % in the source change the same way here"
+        );
+        if !self.left_out.is_empty() {
+            let _ = writeln!(out, "\nleft out:");
+            for l in &self.left_out {
+                let _ = writeln!(out, "  {}: {}", l.path.trim_start_matches('/'), l.reason);
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_file_is_sound_and_every_result_of_it_has_a_model_or_a_reason() {
+        let source: Value = serde_json::from_str(SOURCE).expect("JSON");
+        let mut leaves = Vec::new();
+        collect(&source, String::new(), &mut leaves);
+        assert!(leaves.len() > 700, "{}", leaves.len());
+        for model in ["/S0_vma_readahead_v4/combined/base/ra_hit_pct", "/S2_swapoff_2020/swapoff_s/cluster/vanilla"] {
+            assert!(source.pointer(model).and_then(Value::as_f64).is_some(), "{model}");
+        }
+    }
+
+    #[test]
+    fn a_row_knows_its_direction() {
+        let row = |source: (f64, f64), sim: (f64, f64)| Row {
+            doc: "S0",
+            table: "t",
+            row: "r".into(),
+            unit: "s",
+            source_before: source.0,
+            source_after: source.1,
+            sim_before: sim.0,
+            sim_after: sim.1,
+        };
+        assert_eq!(row((100.0, 104.0), (1.0, 9.0)).direction(), None);
+        assert_eq!(row((100.0, 90.0), (10.0, 9.0)).direction(), Some(true));
+        assert_eq!(row((100.0, 90.0), (10.0, 10.0)).direction(), Some(false));
+    }
+}

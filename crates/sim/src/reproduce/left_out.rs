@@ -1,0 +1,50 @@
+//! Why a row of the source has no model.
+
+/// Path prefix or part, and the reason. The first that fits counts.
+const REASONS: &[(&str, &str)] = &[
+    ("/S0_vma_readahead_v4/linpack", "the letter gives neither the size of the matrix nor of its blocks"),
+    ("/Stddev", "spread of three real runs: the model has no noise between runs to show"),
+    ("/CoeffVar", "spread of three real runs: the model has no noise between runs to show"),
+    ("/stddev", "spread between real runs"),
+    ("/range", "spread between real runs"),
+    ("/Min/", "extremes of three real runs: one run of the model stands for all of them"),
+    ("/Max/", "extremes of three real runs: one run of the model stands for all of them"),
+    ("/min/", "extremes of the builds' times: one run of the model stands for all of them"),
+    ("/max/", "extremes of the builds' times: one run of the model stands for all of them"),
+    ("NUMA", "the model has one memory node"),
+    ("THP", "the model has no huge pages"),
+    ("Compaction", "the model has no huge pages, so nothing is compacted"),
+    ("migrate", "the model has no huge pages, so nothing is migrated"),
+    ("AutoNUMA", "the model has one memory node"),
+    ("allocs", "allocations by zone: the model has one zone"),
+    ("Zone ", "scanning by zone: the model has one zone"),
+    ("Slabs", "the model has no slab caches"),
+    ("inode", "the model has no inodes"),
+    ("Page rescued", "zero everywhere: the counter is of a path the documents' kernels do not take"),
+    ("Kswapd skipped", "zero everywhere: the counter is of a path the documents' kernels do not take"),
+    ("/S1_lru_cost_2016", "the file side of the core is not modelled here yet"),
+    ("/S4_priority0_2013", "the file side of the core is not modelled here yet"),
+];
+
+/// Parts of the source that say a set-up or repeat what the rows say.
+const NO_RESULTS: &[&str] = &[
+    "/condition/",
+    "/setting/",
+    "change_pct",
+    "/foreground/",
+    "/background/",
+    "/duration_s",
+    "/per_page_delay_us",
+    "/processes",
+    "/virtual_gib",
+    "/derived/",
+];
+
+/// The reason; `None` for numbers that are no results.
+pub(super) fn reason(path: &str) -> Option<&'static str> {
+    if NO_RESULTS.iter().any(|part| path.contains(part)) {
+        return None;
+    }
+    let found = REASONS.iter().find(|(part, _)| path.contains(part));
+    Some(found.map_or("no model gives this value", |(_, reason)| reason))
+}

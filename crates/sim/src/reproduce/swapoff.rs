@@ -1,0 +1,144 @@
+//! S2: a KVM guest of 8 GiB whose swap file lies on a virtio disk; 85 % of memory is allocated, hibernation pushes a
+//! part of it to swap, then swapoff is timed.
+//!
+//! | parameter | value | |
+//! | --- | --- | --- |
+//! | memory, allocated part | 8 GiB, 85 % | known |
+//! | pages swapped out | 658,160: one call per swapped page is what the old kernel made | known from the histogram |
+//! | who allocates | 4 processes, one per core of the host, a quarter each | assumed; it makes runs of neighbouring slots as long as the per-CPU batches of 15 pages |
+//! | scale | 1/16 of all sizes; times and counts are multiplied back | |
+//! | disk | the `virtio` preset with reads of 45 us | fitted to the time before, cluster mode (22.09 s) |
+
+use pagetide_core::types::Nanos;
+use pagetide_core::{Config, Counter, HostKind, MemoryMode};
+
+use super::{Metrics, Modelled, Place};
+use crate::device::{DeviceParams, preset};
+use crate::pattern::{Pattern, Walk};
+use crate::rng::XorShift64;
+use crate::task::{Program, Task, WalkProgram};
+use crate::world::{Costs, SwapDevice, World};
+
+const SCALE: u32 = 16;
+const MEMORY: u32 = 8 * 262_144 / SCALE;
+const SWAPPED: u32 = 658_160 / SCALE;
+const PROCESSES: u32 = 4;
+/// A sequential read through the guest's virtio disk; see the table above.
+const READ_NS: Nanos = 45_000;
+/// No swapoff takes longer.
+const LIMIT_NS: Nanos = 600_000_000_000;
+
+/// Pages that hibernation pushes out at a time.
+const HIBERNATE_STEP: u32 = 512;
+
+/// Calls by window, and the time.
+struct Swapoff {
+    windows: [u64; 4],
+    seconds: f64,
+}
+
+/// One swapoff.
+fn measure(readahead: &str, mode: &str) -> Swapoff {
+    let share = MEMORY / 100 * 85 / PROCESSES;
+    let pages_max = World::table_pages(std::iter::repeat_n(share, PROCESSES as usize));
+    let mut config = Config::profile("linux-5.6", HostKind::Exact).expect("a known profile");
+    for setting in [format!("readahead={readahead}"), format!("swapoff={mode}")] {
+        config.set(&setting).expect("known settings");
+    }
+    let swap = 2 * MEMORY;
+    let config = config.memory(MemoryMode::Watermarks, pages_max, MEMORY).slots_max(swap + 1024).min_free(MEMORY / 512);
+    let mut world = World::new(config, pages_max, MEMORY, PROCESSES, Costs::default(), 1);
+    let params = DeviceParams { read_ns: READ_NS, ..preset("virtio").expect("a preset").params.clone() };
+    let device = world.add_device(&SwapDevice { params, pages: swap, priority: None, rotational: readahead == "cluster" });
+    for n in 0..PROCESSES {
+        let region = world.add_region(share);
+        let program = Program::Walk(WalkProgram {
+            region,
+            owned: true,
+            walk: Walk::new(Pattern::Sequential, share),
+            write_percent: 100,
+            filled: 0,
+            left: Some(0),
+            rng: XorShift64::stream(1, u64::from(n)),
+        });
+        world.spawn(Task::new(program, 0, 300), 0);
+    }
+    world.run(LIMIT_NS);
+    hibernate(&mut world, share * PROCESSES - SWAPPED);
+    eprintln!("DBG hib used {:?} charged {} budget {} now {} {:?} d {:?}", world.core.device_used(device), world.core.charged(), world.core.budget(), world.now(), world.core.list_sizes(), world.core.deadline());
+    let begun = world.now();
+    let before = windows(&world);
+    world.swapoff(device);
+    let mut until = begun;
+    while world.core.device_used(device).is_some() && until < begun + LIMIT_NS {
+        until += 1_000_000;
+        world.drain(until);
+    }
+    eprintln!("DBG {:?} used {:?} charged {} budget {} now {} until {} deadline {:?} settled {} swapfree {} {:?}", world.core.vmstat().iter().filter(|x| x.1>0).collect::<Vec<_>>(), world.core.device_used(device), world.core.charged(), world.core.budget(), world.now(), until, world.core.deadline(), world.core.is_settled(), world.core.swap_free(), world.core.list_sizes());
+    let after = windows(&world);
+    let mut counts = [0; 4];
+    for (n, count) in counts.iter_mut().enumerate() {
+        *count = after[n] - before[n];
+    }
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds far below 2^52")]
+    let seconds = (world.now() - begun) as f64 * f64::from(SCALE) / 1e9;
+    Swapoff { windows: counts, seconds }
+}
+
+/// Pushes out what is more than `keep`, as hibernation does to make room for its image, and gives the room back. In
+/// steps, so that the writes of one are done before the next begins.
+fn hibernate(world: &mut World, keep: u32) {
+    let mut until = world.now();
+    while world.core.charged() > keep && until < LIMIT_NS {
+        let step = world.core.charged().saturating_sub(HIBERNATE_STEP).max(keep);
+        world.set_budget(step);
+        while world.core.charged() > step && until < LIMIT_NS {
+            until += 1_000_000;
+            world.drain(until);
+        }
+    }
+    world.set_budget(MEMORY);
+    world.drain(until + 1_000_000_000);
+}
+
+fn windows(world: &World) -> [u64; 4] {
+    use Counter::{pt_ra_window_1, pt_ra_window_2, pt_ra_window_4, pt_ra_window_8};
+    [pt_ra_window_1, pt_ra_window_2, pt_ra_window_4, pt_ra_window_8].map(|c| world.core.vmstat().get(c))
+}
+
+fn histogram_metrics(swapoff: &Swapoff) -> Metrics {
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    let scaled = |n: u64| n as f64 * f64::from(SCALE);
+    ["1", "2", "4", "8"].iter().zip(swapoff.windows).map(|(name, n)| ((*name).to_owned(), scaled(n))).collect()
+}
+
+/// How often each window size was chosen.
+pub(super) fn histogram() -> Modelled {
+    Modelled {
+        doc: "S2",
+        table: "histogram",
+        place: Place::Objects {
+            before: "/S2_swapoff_2020/swapin_nr_pages_histogram/before",
+            after: "/S2_swapoff_2020/swapin_nr_pages_histogram/after",
+        },
+        before: histogram_metrics(&measure("cluster", "no-lookup")),
+        after: histogram_metrics(&measure("cluster", "lookup-stats")),
+        recipe: format!("swapoff of 658,160 pages, profile linux-5.6, readahead cluster, swapoff no-lookup against lookup-stats, sizes / {SCALE}"),
+    }
+}
+
+/// How long swapoff took, in both readahead modes. The source puts the kernels below the modes.
+pub(super) fn times() -> Modelled {
+    let both = |mode: &str| {
+        let times = ["cluster", "vma"].map(|readahead| (readahead.to_owned(), measure(readahead, mode).seconds));
+        Metrics::from(times)
+    };
+    Modelled {
+        doc: "S2",
+        table: "swapoff",
+        place: Place::Columns { at: "/S2_swapoff_2020/swapoff_s", before: "vanilla", after: "patched" },
+        before: both("no-lookup"),
+        after: both("lookup-stats"),
+        recipe: format!("swapoff of 658,160 pages, profile linux-5.6, swapoff no-lookup against lookup-stats, sizes / {SCALE}"),
+    }
+}

@@ -1,0 +1,217 @@
+//! S0 and S3: a two-socket Xeon with 32 GiB and an NVMe swap disk; processes that write their share of 50 GiB (and 30
+//! GiB) over and over, in order or at random, while the latency of each page is noted.
+//!
+//! | parameter | value | |
+//! | --- | --- | --- |
+//! | CPUs | 72 | known |
+//! | processes, their bytes, their order, delay per page (S3: 24 us; S0: none named) | | known |
+//! | scale | 1/64 of all sizes and watermarks | shown not to matter by a test |
+//! | disk | the `nvme` preset | its kind is known; numbers from data sheets |
+//! | an access that hits | 1 us | known: the 50th percentile of the sequential runs |
+//! | memory | 32 GiB | known |
+//! | samples | one of 186 accesses | fitted to the two base runs of one pattern, which agree within 4 % |
+
+use pagetide_core::types::Nanos;
+use pagetide_core::{Config, HostKind, MemoryMode};
+
+use super::{Metrics, Modelled, Place};
+use crate::device::preset;
+use crate::histogram::Histogram;
+use crate::pattern::{Pattern, Walk};
+use crate::rng::XorShift64;
+use crate::run::PERCENTILES;
+use crate::task::{Program, Task, WalkProgram};
+use crate::world::{Costs, SwapDevice, World};
+
+/// All sizes are divided by this.
+pub(crate) const SCALE: u32 = 64;
+const PAGES_PER_GIB: u32 = 262_144;
+const CPUS: u32 = 72;
+const HIT_NS: Nanos = 1_000;
+/// The source notes one of so many accesses.
+const SAMPLE_EVERY: f64 = 186.0;
+/// The source's runs last 300 s; rates are steady after the first lap, so a part is enough.
+const MEASURED_NS: Nanos = 4_000_000_000;
+const SOURCE_S: f64 = 300.0;
+
+/// Processes of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    processes: u32,
+    gib: u32,
+    pattern: Pattern,
+    think_ns: Nanos,
+}
+
+/// What was measured of the foreground.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) latency: Histogram,
+    pub(crate) accesses_per_s: f64,
+    pub(crate) ra_hit_pct: f64,
+}
+
+/// Runs the loads; the first is the one that is measured.
+pub(crate) fn measure(loads: &[Load], readahead: &str, scale: u32) -> Measured {
+    let shares: Vec<u32> = loads.iter().map(|l| l.gib * (PAGES_PER_GIB / scale) / l.processes).collect();
+    let regions = loads.iter().zip(&shares).flat_map(|(l, share)| std::iter::repeat_n(*share, l.processes as usize));
+    let pages_max = World::table_pages(regions);
+    let memory = 32 * (PAGES_PER_GIB / scale);
+    let swap = 2 * pages_max;
+    let mut config = Config::profile("linux-4.10", HostKind::Exact).expect("a known profile");
+    config.set(&format!("readahead={readahead}")).expect("a known readahead");
+    // min_free_kbytes of 32 GiB is 22,900.
+    let config =
+        config.memory(MemoryMode::Watermarks, pages_max, memory).slots_max(swap + 1024).min_free(22_900 / 4 / scale);
+    let mut world = World::new(config, pages_max, memory, CPUS, Costs::default(), 1);
+    let params = preset("nvme").expect("a preset").params.clone();
+    world.add_device(&SwapDevice { params, pages: swap, priority: None, rotational: false });
+    for (load, share) in loads.iter().zip(&shares) {
+        for _ in 0..load.processes {
+            let region = world.add_region(*share);
+            let program = Program::Walk(WalkProgram {
+                region,
+                owned: true,
+                walk: Walk::new(load.pattern.clone(), *share),
+                write_percent: 100,
+                filled: 0,
+                left: None,
+                rng: XorShift64::stream(1, u64::from(region.first.0)),
+            });
+            world.spawn(Task::new(program, load.think_ns, HIT_NS), 0);
+        }
+    }
+    run_measured(&mut world, loads[0].processes as usize)
+}
+
+/// Fills, lets one more stretch pass, then measures.
+fn run_measured(world: &mut World, foreground: usize) -> Measured {
+    let mut now = 0;
+    while world.tasks.iter().any(|t| t.program.is_filling()) {
+        now += MEASURED_NS / 8;
+        world.run(now);
+    }
+    now += MEASURED_NS / 4;
+    world.run(now);
+    let from = now;
+    let ra = |world: &World| {
+        let get = |counter| world.core.vmstat().get(counter);
+        [get(pagetide_core::Counter::swap_ra), get(pagetide_core::Counter::swap_ra_hit)]
+    };
+    let before = ra(world);
+    for task in &mut world.tasks {
+        task.begin_counting(from);
+    }
+    world.run(from + MEASURED_NS);
+    let after = ra(world);
+    let mut latency = Histogram::default();
+    for task in &mut world.tasks[..foreground] {
+        task.settle();
+        latency.merge(&task.stats.latency);
+    }
+    let reads = after[0] - before[0];
+    let hits = after[1] - before[1];
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    Measured {
+        accesses_per_s: latency.count() as f64 * 1e9 / MEASURED_NS as f64,
+        ra_hit_pct: 100.0 * hits as f64 / (reads.max(1)) as f64,
+        latency,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds far below 2^52")]
+fn us(ns: Nanos) -> f64 {
+    ns as f64 / 1000.0
+}
+
+/// Single latencies are whole microseconds in the source.
+fn whole_us(ns: Nanos) -> f64 {
+    us(ns).floor()
+}
+
+fn percentiles(latency: &Histogram, into: &mut Metrics) {
+    for p in PERCENTILES {
+        into.insert(format!("percentiles_us/{p}"), whole_us(latency.percentile(p)));
+    }
+}
+
+fn s3_metrics(m: &Measured) -> Metrics {
+    let mut out = Metrics::new();
+    out.insert("samples".into(), m.accesses_per_s * SOURCE_S / SAMPLE_EVERY);
+    out.insert("average_us".into(), us(m.latency.mean()));
+    out.insert("min_us".into(), whole_us(m.latency.min()));
+    out.insert("max_ms".into(), us(m.latency.max()) / 1000.0);
+    percentiles(&m.latency, &mut out);
+    out
+}
+
+fn s0_metrics(m: &Measured) -> Metrics {
+    let mut out = Metrics::new();
+    out.insert("throughput_kB_s".into(), m.accesses_per_s * 4.0);
+    out.insert("latency_average_us".into(), us(m.latency.mean()));
+    out.insert("ra_hit_pct".into(), m.ra_hit_pct);
+    percentiles(&m.latency, &mut out);
+    out
+}
+
+/// The delay per page of S3.
+const S3_DELAY_NS: Nanos = 24_000;
+
+fn foreground(pattern: Pattern, think_ns: Nanos) -> Load {
+    Load { processes: 4, gib: 50, pattern, think_ns }
+}
+
+fn background(think_ns: Nanos) -> Load {
+    Load { processes: 8, gib: 30, pattern: Pattern::Random, think_ns }
+}
+
+fn s3(table: &'static str, place: Place, loads: &[Load]) -> Modelled {
+    Modelled {
+        doc: "S3",
+        table,
+        place,
+        before: s3_metrics(&measure(loads, "cluster", SCALE)),
+        after: s3_metrics(&measure(loads, "vma-rfc", SCALE)),
+        recipe: format!(
+            "{table} writers with 24 us per page, profile linux-4.10, readahead cluster against vma-rfc, 32 GiB / {SCALE}, device nvme"
+        ),
+    }
+}
+
+/// S3, sequential.
+pub(super) fn s3_sequential() -> Modelled {
+    let place =
+        Place::Objects { before: "/S3_vma_rfc_2017/sequential/base", after: "/S3_vma_rfc_2017/sequential/optimized" };
+    s3("sequential", place, &[foreground(Pattern::Sequential, S3_DELAY_NS)])
+}
+
+/// S3, random.
+pub(super) fn s3_random() -> Modelled {
+    let place = Place::Objects { before: "/S3_vma_rfc_2017/random/base", after: "/S3_vma_rfc_2017/random/optimized" };
+    s3("random", place, &[foreground(Pattern::Random, S3_DELAY_NS)])
+}
+
+/// S3, sequential in front of random.
+pub(super) fn s3_combined() -> Modelled {
+    let place =
+        Place::Objects { before: "/S3_vma_rfc_2017/combined/base", after: "/S3_vma_rfc_2017/combined/optimized" };
+    s3("combined", place, &[foreground(Pattern::Sequential, S3_DELAY_NS), background(S3_DELAY_NS)])
+}
+
+/// S0, sequential in front of random.
+pub(super) fn s0_combined() -> Modelled {
+    let loads = [foreground(Pattern::Sequential, 0), background(0)];
+    Modelled {
+        doc: "S0",
+        table: "combined",
+        place: Place::Objects {
+            before: "/S0_vma_readahead_v4/combined/base",
+            after: "/S0_vma_readahead_v4/combined/optimized",
+        },
+        before: s0_metrics(&measure(&loads, "cluster", SCALE)),
+        after: s0_metrics(&measure(&loads, "vma", SCALE)),
+        recipe: format!(
+            "4 sequential and 8 random writers, profile linux-4.10, readahead cluster against vma, 32 GiB / {SCALE}, device nvme"
+        ),
+    }
+}

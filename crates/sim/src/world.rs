@@ -1,0 +1,765 @@
+//! The world around the core: tasks that fault, CPUs, devices, and the clock they share.
+//!
+//! An exact host: young and dirty bits live in the core's page table, maps and unmaps are done when ordered. A hit is
+//! `Core::touch` and a check of the page's version; only a miss reaches the event queue.
+//!
+//! Invariants: the clock never goes back; an event is handled to its end, with all it caused inside calls, before the
+//! next; a task is running, ready, waiting or done, never two of them.
+
+use std::collections::VecDeque;
+
+use pagetide_core::effect::Source;
+use pagetide_core::event::{DeviceSpec, Outcome};
+use pagetide_core::types::{Access, DeviceId, IoId, Nanos, PMD_PAGES, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
+use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, Touch};
+
+use crate::cpu::{Cpus, SLICE_NS};
+use crate::device::{DeviceParams, Mechanism};
+use crate::disk::{Direction, Disk, DiskStats, Request};
+use crate::mischief::{Fate, Mischief};
+use crate::oracle::{Oracle, WrongContent};
+use crate::queue::EventQueue;
+use crate::rng::XorShift64;
+use crate::task::{Program, Step, Task, TaskState};
+
+/// CPU time of the kernel's work, per machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// A fault that finds its page, entry and exit included.
+    pub minor_fault_ns: Nanos,
+    /// What a fault that reads costs more.
+    pub major_fault_ns: Nanos,
+    /// Looking at one page of a list.
+    pub scan_page_ns: Nanos,
+    /// Freeing one page, or sending it to the device.
+    pub free_page_ns: Nanos,
+    /// Giving a CPU to another task, or waking one.
+    pub switch_ns: Nanos,
+}
+
+impl Default for Costs {
+    /// A server CPU of the last ten years: a minor fault of 0.5 us with zeroing, 0.1 us for a page looked at (page
+    /// lock, reverse map, accessed bit), 0.6 us to unmap and free one, 2 us for a context switch with its wake-up.
+    fn default() -> Self {
+        Self { minor_fault_ns: 500, major_fault_ns: 1_500, scan_page_ns: 100, free_page_ns: 600, switch_ns: 2_000 }
+    }
+}
+
+/// A swap device to be added.
+#[derive(Clone, Debug)]
+pub struct SwapDevice {
+    /// Its times.
+    pub params: DeviceParams,
+    /// Slots without the header's.
+    pub pages: u32,
+    /// Swap priority.
+    pub priority: Option<i16>,
+    /// What the block layer says of it (virtio disks say rotational).
+    pub rotational: bool,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunEnd {
+    /// All tasks are done.
+    Finished,
+    /// The time is over.
+    TimeUp,
+    /// A load saw what it must not see.
+    WrongContent(WrongContent),
+    /// Tasks wait and nothing will ever wake them.
+    NoProgress {
+        /// One that waits.
+        task: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    Run(u32),
+    DiskEnds { device: usize, key: usize },
+    RestEnds { key: usize },
+    Timeout { generation: u64 },
+    BudgetCut { pages: u32 },
+    RemoveRegion,
+}
+
+/// An I/O between its effect and its last answer.
+#[derive(Clone, Copy, Debug)]
+struct Io {
+    io: IoId,
+    device: usize,
+    slot: u32,
+    range: PageRange,
+    direction: Direction,
+    submitted_at: Nanos,
+    fate: Fate,
+    live: bool,
+}
+
+/// Events of one moment after which nothing can be going forward.
+const STUCK_EVENTS_MAX: u32 = 20_000_000;
+
+/// The world.
+#[derive(Debug)]
+pub struct World {
+    /// The policy.
+    pub core: Core,
+    /// The tasks.
+    pub tasks: Vec<Task>,
+    /// Faults of the world.
+    pub mischief: Mischief,
+    /// Makes the canary's bug happen: of every so many pages written, one is stored with the bytes of another.
+    pub canary: Option<u32>,
+    canary_writes: u32,
+    oracle: Oracle,
+    effects: Effects,
+    queue: EventQueue<Happening>,
+    disks: Vec<Disk>,
+    ios: Vec<Io>,
+    free_ios: Vec<usize>,
+    cpus: Cpus,
+    costs: Costs,
+    rng: XorShift64,
+    seed: u64,
+    budget: u32,
+    regions: Vec<PageRange>,
+    next_page: u32,
+    /// Events that effects carried out inside the call have caused.
+    follow_ups: VecDeque<Event>,
+    woken: Vec<u32>,
+    /// CPU time that the event being handled has cost so far.
+    cost_ns: Nanos,
+    timeout_at: Option<Nanos>,
+    timeout_generation: u64,
+    /// The kernel's own thread is busy until then.
+    kernel_free_at: Nanos,
+    /// CPU time that the kernel's thread took from tasks where no CPU was free.
+    stolen_ns: Nanos,
+    unfinished: u32,
+    stuck_events: u32,
+    failure: Option<WrongContent>,
+    out_of_memory: u64,
+}
+
+impl World {
+    /// A world without tasks and devices. `budget` is what `config` was given.
+    pub fn new(config: Config, pages_max: u32, budget: u32, cpus: u32, costs: Costs, seed: u64) -> Self {
+        Self {
+            core: Core::new(config),
+            tasks: Vec::new(),
+            mischief: Mischief::default(),
+            canary: None,
+            canary_writes: 0,
+            oracle: Oracle::new(pages_max),
+            effects: Effects::new(),
+            queue: EventQueue::default(),
+            disks: Vec::new(),
+            ios: Vec::new(),
+            free_ios: Vec::new(),
+            cpus: Cpus::new(cpus),
+            costs,
+            rng: XorShift64::stream(seed, 901),
+            seed,
+            budget,
+            regions: Vec::new(),
+            next_page: 0,
+            follow_ups: VecDeque::new(),
+            woken: Vec::new(),
+            cost_ns: 0,
+            timeout_at: None,
+            timeout_generation: 0,
+            kernel_free_at: 0,
+            stolen_ns: 0,
+            unfinished: 0,
+            stuck_events: 0,
+            failure: None,
+            out_of_memory: 0,
+        }
+    }
+
+    /// Pages of the table that regions of these sizes need: each begins at a 2 MiB border, with a hole before it.
+    pub fn table_pages(regions: impl IntoIterator<Item = u32>) -> u32 {
+        regions.into_iter().fold(0, |sum, pages| sum + (pages.div_ceil(PMD_PAGES) + 1) * PMD_PAGES)
+    }
+
+    /// The moment.
+    pub const fn now(&self) -> Nanos {
+        self.queue.now()
+    }
+
+    /// What each device has done.
+    pub fn disk_stats(&self) -> Vec<DiskStats> {
+        self.disks.iter().map(Disk::stats).collect()
+    }
+
+    /// Tasks that were ended for want of memory.
+    pub const fn out_of_memory(&self) -> u64 {
+        self.out_of_memory
+    }
+
+    /// Adds a swap device.
+    pub fn add_device(&mut self, device: &SwapDevice) -> DeviceId {
+        let id = DeviceId(u8::try_from(self.disks.len()).expect("few devices"));
+        let slots = device.pages + 1;
+        self.oracle.add_device(slots);
+        let stream = XorShift64::stream(self.seed, 700 + self.disks.len() as u64);
+        self.disks.push(Disk::new(device.params.clone(), stream));
+        let spec = DeviceSpec {
+            slots,
+            priority: device.priority,
+            rotational: device.rotational,
+            synchronous: device.params.mechanism == Mechanism::Synchronous,
+            inherited: false,
+        };
+        self.step(self.now(), Event::DeviceAdded { device: id, spec }, None);
+        id
+    }
+
+    /// Adds a region of `pages` pages.
+    pub fn add_region(&mut self, pages: u32) -> PageRange {
+        let range = PageRange::new(PageIdx(self.next_page), pages);
+        // A hole after each region: neighbours in the table are no neighbours in the program.
+        self.next_page += (pages.div_ceil(PMD_PAGES) + 1) * PMD_PAGES;
+        self.add_region_at(range);
+        range
+    }
+
+    /// Adds a region whose place in the table the caller keeps.
+    pub fn add_region_at(&mut self, range: PageRange) {
+        let region = RegionId(u32::try_from(self.regions.len()).expect("few regions"));
+        self.regions.push(range);
+        self.step(self.now(), Event::RegionAdded { region, range }, None);
+    }
+
+    /// Adds a task that begins at `at`.
+    pub fn spawn(&mut self, mut task: Task, at: Nanos) -> u32 {
+        let id = u32::try_from(self.tasks.len()).expect("few tasks");
+        task.clock = at;
+        self.tasks.push(task);
+        self.unfinished += 1;
+        self.queue.push(at, Happening::Run(id));
+        id
+    }
+
+    /// Arms the faults of the world that happen by the clock.
+    pub fn arm_mischief(&mut self, mischief: Mischief) {
+        if let Some((at, percent)) = mischief.budget_cut {
+            let cut = u64::from(self.budget) * u64::from(percent) / 100;
+            self.queue.push(at, Happening::BudgetCut { pages: u32::try_from(cut).expect("below the budget") });
+            self.queue.push(mischief.heals_at, Happening::BudgetCut { pages: self.budget });
+        }
+        if let Some(at) = mischief.remove_region_at {
+            self.queue.push(at, Happening::RemoveRegion);
+        }
+        self.mischief = mischief;
+    }
+
+    /// Changes the budget now.
+    pub fn set_budget(&mut self, pages: u32) {
+        self.step(self.now(), Event::BudgetChanged { pages }, None);
+    }
+
+    /// Begins a swapoff of the device now.
+    pub fn swapoff(&mut self, device: DeviceId) {
+        self.step(self.now(), Event::Swapoff { device }, None);
+    }
+
+    /// Lets the world go on until all tasks are done or `until` has come.
+    pub fn run(&mut self, until: Nanos) -> RunEnd {
+        loop {
+            if let Some(wrong) = self.failure {
+                return RunEnd::WrongContent(wrong);
+            }
+            if self.unfinished == 0 {
+                return RunEnd::Finished;
+            }
+            let Some(at) = self.queue.next_at() else { return self.no_progress() };
+            if at > until {
+                return RunEnd::TimeUp;
+            }
+            self.stuck_events = if at > self.now() { 0 } else { self.stuck_events + 1 };
+            if self.stuck_events > STUCK_EVENTS_MAX {
+                return self.no_progress();
+            }
+            self.happen(until);
+        }
+    }
+
+    /// Lets the world go on until nothing is due before `until`, tasks or no tasks.
+    pub fn drain(&mut self, until: Nanos) {
+        for _ in 0..STUCK_EVENTS_MAX {
+            match self.queue.next_at() {
+                Some(at) if at <= until => self.happen(until),
+                Some(_) | None => return,
+            }
+        }
+    }
+
+    fn no_progress(&self) -> RunEnd {
+        let waits = |t: &Task| t.state != TaskState::Done;
+        let task = self.tasks.iter().position(waits).unwrap_or(0);
+        RunEnd::NoProgress { task: u32::try_from(task).expect("few tasks") }
+    }
+
+    fn happen(&mut self, until: Nanos) {
+        let Some((now, happening)) = self.queue.pop() else { return };
+        match happening {
+            Happening::Run(task) => self.schedule(task, now, until),
+            Happening::DiskEnds { device, key } => self.disk_ends(now, device, key),
+            Happening::RestEnds { key } => self.rest_ends(now, key),
+            Happening::Timeout { generation } if generation == self.timeout_generation => self.kernel_thread(now),
+            Happening::Timeout { .. } => {}
+            Happening::BudgetCut { pages } => self.step(now, Event::BudgetChanged { pages }, None),
+            Happening::RemoveRegion => self.remove_region(now),
+        }
+    }
+
+    /// A task has something to do: on its CPU, or in the queue for one.
+    fn schedule(&mut self, id: u32, now: Nanos, until: Nanos) {
+        let task = &mut self.tasks[id as usize];
+        match task.state {
+            TaskState::Done => return,
+            TaskState::Running => {}
+            TaskState::New | TaskState::Ready | TaskState::Waiting => {
+                task.state = TaskState::Ready;
+                if !self.cpus.take(id) {
+                    return;
+                }
+                self.put_on_cpu(id, now);
+            }
+        }
+        self.compute(id, until);
+    }
+
+    fn put_on_cpu(&mut self, id: u32, now: Nanos) {
+        let task = &mut self.tasks[id as usize];
+        task.state = TaskState::Running;
+        task.clock = task.clock.max(now);
+        task.slice_from = task.clock;
+    }
+
+    /// The task leaves its CPU; the next one gets it.
+    fn leave_cpu(&mut self, id: u32, now: Nanos, state: TaskState) {
+        self.tasks[id as usize].state = state;
+        while let Some(next) = self.cpus.give() {
+            // One that was ended while it waited for a CPU does not take it.
+            if self.tasks[next as usize].state == TaskState::Ready {
+                self.put_on_cpu(next, now + self.costs.switch_ns);
+                let at = self.tasks[next as usize].clock;
+                self.queue.push(at, Happening::Run(next));
+                return;
+            }
+        }
+    }
+
+    /// The task computes until something else is due.
+    fn compute(&mut self, id: u32, until: Nanos) {
+        let stolen = std::mem::take(&mut self.stolen_ns);
+        self.tasks[id as usize].clock += stolen;
+        loop {
+            let mut horizon = self.queue.next_at().unwrap_or(until).min(until);
+            let task = &mut self.tasks[id as usize];
+            if self.cpus.is_contended() {
+                horizon = horizon.min(task.slice_from + SLICE_NS);
+            }
+            match hits(&mut self.core, &mut self.oracle, task, horizon) {
+                Stop::Horizon => return self.yield_cpu(id),
+                Stop::Finished => return self.finish(id),
+                Stop::Wrong(wrong) => {
+                    self.failure = Some(wrong);
+                    return;
+                }
+                Stop::Discard(page) => {
+                    let range = PageRange::one(page);
+                    self.oracle.discard(range);
+                    let now = self.tasks[id as usize].clock;
+                    self.step(now, Event::Discarded { range }, Some(id));
+                }
+                Stop::Miss(page, access, first_tried_at) => {
+                    if !self.fault(id, page, access, first_tried_at) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn yield_cpu(&mut self, id: u32) {
+        let task = &self.tasks[id as usize];
+        let (clock, used) = (task.clock, task.clock - task.slice_from);
+        if self.cpus.is_contended() && used >= SLICE_NS {
+            self.leave_cpu(id, clock, TaskState::Ready);
+            // Behind the others: it cannot get the CPU back at once, another task has just been given it.
+            if self.cpus.take(id) {
+                self.put_on_cpu(id, clock);
+                self.queue.push(clock, Happening::Run(id));
+            }
+            return;
+        }
+        self.queue.push(clock, Happening::Run(id));
+    }
+
+    fn finish(&mut self, id: u32) {
+        let task = &mut self.tasks[id as usize];
+        let clock = task.clock;
+        task.stats.ended_at = Some(clock);
+        self.unfinished -= 1;
+        self.leave_cpu(id, clock, TaskState::Done);
+    }
+
+    /// A page was not there. True: answered, go on; false: the task waits, or is no more.
+    fn fault(&mut self, id: u32, page: PageIdx, access: Access, first_tried_at: Nanos) -> bool {
+        if self.oracle.is_poisoned(page) {
+            // The program gets its signal; this task of ours notes it and goes on.
+            self.tasks[id as usize].stats.poisoned += 1;
+            return true;
+        }
+        let task = &mut self.tasks[id as usize];
+        task.stats.faults += 1;
+        task.pending = Some((page, access, first_tried_at));
+        // Until the core says `Wake`, the task waits; a wake within the call takes the state back.
+        task.state = TaskState::Waiting;
+        let now = task.clock;
+        self.cost_ns = self.costs.minor_fault_ns;
+        self.step(now, Event::Fault { page, access, task: TaskId(id) }, Some(id));
+        let task = &mut self.tasks[id as usize];
+        match task.state {
+            TaskState::Running => true,
+            TaskState::Waiting => {
+                let clock = task.clock;
+                self.leave_cpu(id, clock, TaskState::Waiting);
+                false
+            }
+            TaskState::Done => {
+                let clock = task.clock;
+                self.leave_cpu(id, clock, TaskState::Done);
+                false
+            }
+            TaskState::New | TaskState::Ready => unreachable!("a faulting task had a CPU"),
+        }
+    }
+
+    /// The kernel's own thread: background reclaim, swapoff, whatever goes on through the deadline.
+    fn kernel_thread(&mut self, now: Nanos) {
+        self.timeout_at = None;
+        self.step(now, Event::Timeout, None);
+    }
+
+    /// Hands the event to the core and carries out all that follows inside the call.
+    fn step(&mut self, now: Nanos, event: Event, actor: Option<u32>) {
+        let before = self.reclaim_work();
+        let mut next = Some(event);
+        while let Some(event) = next {
+            self.core.handle(now, event, &mut self.effects);
+            for i in 0..self.effects.as_slice().len() {
+                let effect = self.effects.as_slice()[i];
+                self.apply(now, effect, actor);
+            }
+            self.effects.clear();
+            next = self.follow_ups.pop_front();
+        }
+        let after = self.reclaim_work();
+        self.cost_ns += (after.0 - before.0) * self.costs.scan_page_ns + (after.1 - before.1) * self.costs.free_page_ns;
+        let cost = std::mem::take(&mut self.cost_ns);
+        match actor {
+            Some(task) => self.tasks[task as usize].clock += cost,
+            None => {
+                self.kernel_free_at = now + cost;
+                if !self.cpus.has_free() {
+                    self.stolen_ns += cost;
+                }
+            }
+        }
+        self.wake_tasks(now);
+        self.arm_timeout(now);
+    }
+
+    fn reclaim_work(&self) -> (u64, u64) {
+        let vmstat = self.core.vmstat();
+        let scanned =
+            vmstat.get(Counter::pgscan_anon) + vmstat.get(Counter::pgscan_file) + vmstat.get(Counter::pgrefill);
+        let moved =
+            vmstat.get(Counter::pgsteal_anon) + vmstat.get(Counter::pgsteal_file) + vmstat.get(Counter::pswpout) + vmstat.get(Counter::pt_swapoff_in);
+        (scanned, moved)
+    }
+
+    fn arm_timeout(&mut self, now: Nanos) {
+        let wanted = self.core.deadline().map(|at| at.max(now).max(self.kernel_free_at));
+        if wanted == self.timeout_at {
+            return;
+        }
+        self.timeout_at = wanted;
+        self.timeout_generation += 1;
+        if let Some(at) = wanted {
+            self.queue.push(at, Happening::Timeout { generation: self.timeout_generation });
+        }
+    }
+
+    fn wake_tasks(&mut self, now: Nanos) {
+        for i in 0..self.woken.len() {
+            let id = self.woken[i];
+            let task = &mut self.tasks[id as usize];
+            if task.state == TaskState::Waiting {
+                task.state = TaskState::Ready;
+                task.clock = task.clock.max(now + self.costs.switch_ns);
+                self.queue.push(task.clock, Happening::Run(id));
+            }
+        }
+        self.woken.clear();
+    }
+
+    fn apply(&mut self, now: Nanos, effect: Effect, actor: Option<u32>) {
+        match effect {
+            Effect::Read { io, device, slot, range, demand } => {
+                if demand && actor.is_some() {
+                    self.cost_ns += self.costs.major_fault_ns;
+                }
+                self.submit(now, io, device, slot, range, Direction::Read);
+            }
+            Effect::Write { io, device, slot, range } => self.submit(now, io, device, slot, range, Direction::Write),
+            Effect::Map { range, source: Source::Zero, .. } => self.oracle.zero(range),
+            Effect::Map { source: Source::Frame, .. } | Effect::Unmap { .. } => {}
+            Effect::Drop { range } => self.oracle.drop_frames(range),
+            Effect::Poison { range } => self.oracle.poison(range),
+            Effect::Wake { task, .. } => {
+                if actor == Some(task.0) {
+                    let task = &mut self.tasks[task.0 as usize];
+                    if task.state == TaskState::Waiting {
+                        task.state = TaskState::Running;
+                    }
+                } else {
+                    self.woken.push(task.0);
+                }
+            }
+            Effect::OutOfMemory { task, .. } => self.kill(now, task.0),
+        }
+    }
+
+    /// The kernel would end the task that cannot be given memory; so does the world.
+    fn kill(&mut self, now: Nanos, id: u32) {
+        let task = &mut self.tasks[id as usize];
+        if task.state == TaskState::Done {
+            return;
+        }
+        self.out_of_memory += 1;
+        self.unfinished -= 1;
+        task.stats.out_of_memory = true;
+        task.stats.ended_at = Some(now);
+        task.pending = None;
+        task.state = TaskState::Done;
+        if let Program::Walk(walk) = &task.program {
+            let (owned, range) = (walk.owned, walk.region);
+            if owned {
+                self.oracle.discard(range);
+                let index = self.regions.iter().position(|r| *r == range).expect("a walk's region is one of ours");
+                let region = RegionId(u32::try_from(index).expect("few regions"));
+                self.follow_ups.push_back(Event::RegionRemoved { region });
+            }
+        }
+    }
+
+    fn submit(
+        &mut self,
+        now: Nanos,
+        io: IoId,
+        device: DeviceId,
+        slot: SlotIdx,
+        range: PageRange,
+        direction: Direction,
+    ) {
+        let index = device.0 as usize;
+        if direction == Direction::Write {
+            for (page, slot) in range.pages().zip(slot.0..) {
+                self.oracle.write_begins(page, index, slot);
+            }
+        }
+        if self.disks[index].params().mechanism == Mechanism::Synchronous {
+            self.cost_ns += self.disks[index].call_ns(direction, range.len);
+            let io = self.new_io(now, io, index, slot.0, range, direction);
+            self.complete(io, range, Outcome::Done);
+            self.free_io(io);
+            return;
+        }
+        self.cost_ns += self.disks[index].params().cpu_ns;
+        let key = self.new_io(now, io, index, slot.0, range, direction);
+        let request = Request { id: key as u64, direction, at: u64::from(slot.0), pages: range.len };
+        if let Some(begun) = self.disks[index].submit(now, request) {
+            self.queue.push(begun.ends_at, Happening::DiskEnds { device: index, key });
+        }
+    }
+
+    fn new_io(
+        &mut self,
+        now: Nanos,
+        io: IoId,
+        device: usize,
+        slot: u32,
+        range: PageRange,
+        direction: Direction,
+    ) -> usize {
+        let fate = self.mischief.fate(now, direction == Direction::Write, range.len, &mut self.rng);
+        let entry = Io { io, device, slot, range, direction, submitted_at: now, fate, live: true };
+        if let Some(key) = self.free_ios.pop() {
+            self.ios[key] = entry;
+            return key;
+        }
+        self.ios.push(entry);
+        self.ios.len() - 1
+    }
+
+    fn free_io(&mut self, key: usize) {
+        self.ios[key].live = false;
+        self.free_ios.push(key);
+    }
+
+    /// The device has ended a request: the next one begins, and the core is told, unless the world says otherwise.
+    fn disk_ends(&mut self, now: Nanos, device: usize, key: usize) {
+        let io = self.ios[key];
+        let waited = now - io.submitted_at;
+        if let Some(begun) = self.disks[device].ended(now, waited, io.direction) {
+            let key = usize::try_from(begun.id).expect("a key");
+            self.queue.push(begun.ends_at, Happening::DiskEnds { device, key });
+        }
+        let (range, outcome) = match io.fate {
+            Fate::Late(ns) => {
+                self.ios[key].fate = Fate::Good;
+                self.queue.push(now + ns, Happening::RestEnds { key });
+                return;
+            }
+            Fate::Short(ns) => {
+                let first = io.range.len.div_ceil(2);
+                let rest = PageRange::new(PageIdx(io.range.first.0 + first), io.range.len - first);
+                self.ios[key].fate = Fate::Good;
+                self.ios[key].range = rest;
+                self.ios[key].slot = io.slot + first;
+                self.queue.push(now + ns, Happening::RestEnds { key });
+                let part = Io { range: PageRange::new(io.range.first, first), ..io };
+                self.answer(now, part, Outcome::Done);
+                return;
+            }
+            Fate::Good => (io.range, Outcome::Done),
+            Fate::Fails => (io.range, Outcome::Failed),
+            Fate::Full => (io.range, Outcome::NoSpace),
+        };
+        self.free_io(key);
+        self.answer(now, Io { range, ..io }, outcome);
+    }
+
+    /// What was held back of a request.
+    fn rest_ends(&mut self, now: Nanos, key: usize) {
+        let io = self.ios[key];
+        self.free_io(key);
+        self.answer(now, io, Outcome::Done);
+    }
+
+    fn answer(&mut self, now: Nanos, io: Io, outcome: Outcome) {
+        self.finish_content(io, outcome);
+        self.step(now, Event::IoDone { io: io.io, range: io.range, outcome }, None);
+    }
+
+    /// As `answer`, from inside a call: the core hears of it when it has returned.
+    fn complete(&mut self, key: usize, range: PageRange, outcome: Outcome) {
+        let io = self.ios[key];
+        self.finish_content(Io { range, ..io }, outcome);
+        self.follow_ups.push_back(Event::IoDone { io: io.io, range, outcome });
+    }
+
+    fn finish_content(&mut self, io: Io, outcome: Outcome) {
+        let good = outcome == Outcome::Done;
+        for (page, slot) in io.range.pages().zip(io.slot..) {
+            match io.direction {
+                Direction::Read if good => self.oracle.read_ends(page, io.device, slot),
+                Direction::Read => {}
+                Direction::Write => {
+                    self.oracle.write_ends(page, io.device, slot, good);
+                    self.let_canary_sing(io.device, slot);
+                }
+            }
+        }
+    }
+
+    fn let_canary_sing(&mut self, device: usize, slot: u32) {
+        let Some(every) = self.canary else { return };
+        self.canary_writes += 1;
+        if self.canary_writes.is_multiple_of(every) {
+            self.oracle.plant_bug(device, slot);
+        }
+    }
+
+    fn remove_region(&mut self, now: Nanos) {
+        let Some(range) = self.regions.last().copied().filter(|_| self.regions.len() > 1) else { return };
+        let region = RegionId(u32::try_from(self.regions.len() - 1).expect("few regions"));
+        for id in 0..self.tasks.len() {
+            let task = &mut self.tasks[id];
+            if !matches!(&task.program, Program::Walk(w) if w.region == range) || task.state == TaskState::Done {
+                continue;
+            }
+            let id = u32::try_from(id).expect("few tasks");
+            task.stats.ended_at = Some(now);
+            task.pending = None;
+            self.unfinished -= 1;
+            match task.state {
+                TaskState::Running => self.leave_cpu(id, now, TaskState::Done),
+                TaskState::New | TaskState::Ready | TaskState::Waiting | TaskState::Done => {
+                    task.state = TaskState::Done
+                }
+            }
+        }
+        self.oracle.discard(range);
+        self.step(now, Event::RegionRemoved { region }, None);
+    }
+}
+
+enum Stop {
+    Horizon,
+    Finished,
+    Miss(PageIdx, Access, Nanos),
+    Discard(PageIdx),
+    Wrong(WrongContent),
+}
+
+/// The hot path: accesses that hit, up to the horizon.
+fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizon: Nanos) -> Stop {
+    let cost = task.access_ns + task.think_ns;
+    loop {
+        let (page, access, tried_at) = match task.pending.take() {
+            Some(pending) => pending,
+            None => {
+                if task.clock > horizon {
+                    return Stop::Horizon;
+                }
+                let filling = task.program.is_filling();
+                match task.program.step() {
+                    Some(Step::Touch(page, access)) => {
+                        if filling && !task.program.is_filling() {
+                            task.begin_counting(task.clock);
+                        }
+                        (page, access, task.clock + task.think_ns)
+                    }
+                    Some(Step::Discard(page)) => return Stop::Discard(page),
+                    None => return Stop::Finished,
+                }
+            }
+        };
+        if core.touch(page, access) == Touch::Fault {
+            task.clock = task.clock.max(tried_at);
+            return Stop::Miss(page, access, tried_at);
+        }
+        let checked = match access {
+            Access::Write => oracle.store(page),
+            Access::Read => oracle.load(page),
+        };
+        if let Err(wrong) = checked {
+            return Stop::Wrong(wrong);
+        }
+        task.stats.accesses += 1;
+        if tried_at == task.clock + task.think_ns {
+            task.clock += cost;
+            task.plain_hits += 1;
+        } else {
+            task.clock = task.clock.max(tried_at) + task.access_ns;
+            task.stats.latency.record(task.clock - tried_at);
+        }
+    }
+}
