@@ -211,7 +211,7 @@ impl Agent {
         if let Msg::PageFault { addr, .. } = message
             && managed.forks.is_doorbell(addr)
         {
-            managed.forks.ring(self, &mut managed.pager, now, addr);
+            managed.forks.ring(&mut managed.pager, now, addr);
             return;
         }
         if matches!(message, Msg::Remove { .. }) {
@@ -229,7 +229,7 @@ impl Agent {
         self.adopt(managed, now);
         // Whether it will write is not known any more: a write is the safe answer.
         if !managed.pager.on_fault(now, address, Access::Write, TaskId(0)) {
-            let _ = managed.pager.fill_unknown(address);
+            managed.pager.fill_unknown(address);
         }
     }
 
@@ -261,7 +261,9 @@ impl Agent {
         }
         let unseen = anon.saturating_sub(managed.pager.known_pages());
         managed.unseen_pages = unseen;
-        self.set_budget(managed, now, unseen);
+        if !managed.forks.is_under_way() {
+            self.set_budget(managed, now, unseen);
+        }
     }
 
     /// What the core may charge: the share, less what lies outside of it and the page tables.

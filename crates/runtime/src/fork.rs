@@ -7,8 +7,9 @@
 //! The protocol, parent on the left:
 //!
 //! 1. *prepare* (the forking thread, just before): touches doorbell 0, a missing page of ours. Its fault is the message. The
-//!    agent holds the core (nothing is unmapped any more, everything resident is mapped back), lets what is in flight end, and
-//!    answers by filling the page.
+//!    agent pages out half of what is resident, because what both sides write after the copy exists twice, and the kernel does
+//!    not ask us then. It holds the core (nothing is unmapped any more, everything resident is mapped back), lets what is in
+//!    flight end, and answers by filling the page.
 //! 2. The kernel copies. The agent reads EVENT_FORK, takes a snapshot (spans, and which page is in which slot), pins those
 //!    slots, and serves the child's faults from the snapshot.
 //! 3. *child* (the forked thread, before any code of the program): starts an agent, which calls its parent's agent, receives
@@ -44,6 +45,8 @@ use crate::store::{Store, checksum};
 
 /// A parent waits this long for its child's agent; then it serves the child by filling everything in.
 const TAKEOVER_NS: Nanos = 10_000_000_000;
+/// A fork waits this long for memory to be paged out.
+const SHRINK_NS: Nanos = 2_000_000_000;
 /// Attempts to fill a page while the kernel says "again".
 const FILL_TRIES: u32 = 100_000;
 /// Descriptors of a handover that do not belong to a device: the userfaultfd, the snapshot, the lease.
@@ -149,6 +152,8 @@ pub(crate) struct Forks {
     inherited: Vec<Inherited>,
     /// Doorbell 0 was rung: the core is held until doorbell 1.
     held: bool,
+    /// The fork waits until so many pages are charged, or until this time.
+    shrinking: Option<(u32, Nanos)>,
     rung: [bool; 2],
     bounce: Option<Mapping>,
 }
@@ -162,6 +167,7 @@ impl Forks {
             leases: Vec::new(),
             inherited: Vec::new(),
             held: false,
+            shrinking: None,
             rung: [false; 2],
             bounce: None,
         }
@@ -186,15 +192,33 @@ impl Forks {
     }
 
     /// A doorbell was touched.
-    pub(crate) fn ring(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos, address: usize) {
+    pub(crate) fn ring(&mut self, pager: &mut Pager, now: Nanos, address: usize) {
         let doorbells = self.doorbells.as_ref().expect("a doorbell was touched").range();
         let which = usize::from(address >= doorbells.start() + mem::PAGE_BYTES);
         self.rung[which] = true;
         if which == 0 && !self.held {
-            self.held = true;
-            pager.step(now, Event::Hold { on: true });
+            let half = (pager.core().budget() / 2).max(u32::try_from(setup::BUDGET_PAGES_MIN).expect("a small constant"));
+            pager.set_budget(now, half);
+            self.shrinking = Some((half, now + SHRINK_NS));
         }
-        let _ = agent;
+    }
+
+    /// True from the announcement of a fork until the child is on its own: the budget is the fork's.
+    pub(crate) const fn is_under_way(&self) -> bool {
+        self.shrinking.is_some() || self.held
+    }
+
+    /// Hold the core once half of the memory is paged out, or it takes too long.
+    fn hold_when_small(&mut self, pager: &mut Pager, now: Nanos) -> bool {
+        let Some((half, deadline)) = self.shrinking else { return false };
+        if pager.core().charged() > half && now < deadline {
+            return false;
+        }
+        self.shrinking = None;
+        self.held = true;
+        pager.set_budget(now, half);
+        pager.step(now, Event::Hold { on: true });
+        true
     }
 
     fn answer(&mut self, pager: &Pager, which: usize) {
@@ -211,7 +235,10 @@ impl Forks {
         if !self.leases.is_empty() {
             self.end_leases(pager, now);
         }
-        if self.rung[0] && pager.core().is_settled() && !pager.machine().has_deferred() {
+        if self.hold_when_small(pager, now) {
+            return true;
+        }
+        if self.rung[0] && self.held && pager.core().is_settled() && !pager.machine().has_deferred() {
             self.answer(pager, 0);
             return true;
         }

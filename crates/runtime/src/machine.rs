@@ -43,8 +43,6 @@ pub(crate) struct Outbox {
     pub(crate) poisoned: u64,
     /// A fault that cannot be answered.
     pub(crate) out_of_memory: Option<(TaskId, PageIdx)>,
-    /// Pages that became accessible, or whose waiters must look again: signal mode wakes its threads.
-    pub(crate) wakes: u64,
     /// A device has no space left for the slots it promised.
     pub(crate) no_space: bool,
 }
@@ -272,8 +270,9 @@ impl LiveMachine {
             Effect::Map { range, source, access } => self.map(range, source, access, answers),
             Effect::Unmap { range } => self.unmap(range, Busy::MakePrivate, answers),
             Effect::Drop { range } => self.drop_frames(range),
-            // In thread mode the ioctl that maps the page wakes its waiters.
-            Effect::Wake { .. } => self.outbox.wakes += 1,
+            // The ioctl that maps a page wakes its waiters; they must wake too where nothing was mapped (the page was discarded
+            // meanwhile, or its place is gone), and look again.
+            Effect::Wake { page, .. } => self.wake(page),
             Effect::Poison { range } => self.poison(range),
             Effect::OutOfMemory { task, page } => self.outbox.out_of_memory = Some((task, page)),
         }
@@ -335,6 +334,14 @@ impl LiveMachine {
                 Source::Frame => self.map_run(vpn, piece, access, answers),
             };
             offset += done;
+        }
+    }
+
+    /// Let those who wait for the page try again.
+    fn wake(&mut self, page: PageIdx) {
+        if let Some((vpn, _)) = self.spans.place(page) {
+            // An error says that the place is not registered any more: then nobody waits there.
+            let _ = self.uffd.wake(managed(vpn, 1));
         }
     }
 
@@ -442,9 +449,7 @@ impl LiveMachine {
                 if let Some(frame) = self.take_frame(next.first) {
                     self.frames.now_spare(frame);
                 }
-                if let Some((vpn, _)) = self.spans.place(next.first) {
-                    self.uffd.wake(managed(vpn, 1)).expect("the span is registered");
-                }
+                self.wake(next.first);
                 // A page that is present where zeroes were to be filled in is on its way out: its MADV_DONTNEED has been
                 // announced and not yet carried out. It is not ours to charge.
                 let answer = match rest {
@@ -585,14 +590,12 @@ impl LiveMachine {
         });
     }
 
-    /// Fill this page with zeroes if it is missing; wake its waiters if it is not. What stopped it otherwise.
-    pub(crate) fn zero_fill_now(&mut self, vpn: u64) -> Option<Stop> {
+    /// Fill this page with zeroes if it is missing; wake its waiters in any case: who still misses it asks again.
+    pub(crate) fn zero_fill_now(&mut self, vpn: u64) {
         let answer = self.uffd.copy_run(managed(vpn, 1), self.zeroes(1), false, Wake::Now);
-        if answer.stop == Some(Stop::Present) {
-            self.uffd.wake(managed(vpn, 1)).expect("a fault was seen there: it is registered");
-            return None;
+        if !answer.is_complete() {
+            let _ = self.uffd.wake(managed(vpn, 1));
         }
-        answer.stop
     }
 
     /// Orders that waited for the program, or for pages to be made private, are tried again.

@@ -152,8 +152,8 @@ impl Pager {
     }
 
     /// Fill a page that no span covers, in a mapping that is registered: only a mapping that grew beyond what we know.
-    pub(crate) fn fill_unknown(&mut self, address: u64) -> Option<Stop> {
-        self.machine_mut().zero_fill_now(address >> PAGE_SHIFT)
+    pub(crate) fn fill_unknown(&mut self, address: u64) {
+        self.machine_mut().zero_fill_now(address >> PAGE_SHIFT);
     }
 
     fn on_remap(&mut self, now: Nanos, from: u64, to: u64, len: u64) {
@@ -273,9 +273,10 @@ impl Pager {
         before_us.into_iter().chain(ours).min()
     }
 
-    /// A span of a forked parent: registered already.
+    /// A span of a forked parent: the kernel registered it with the child's userfaultfd when it copied the address space, and
+    /// no code of the program has run since.
     pub(crate) fn take_over_span(&mut self, now: Nanos, from: u64, to: u64) {
-        self.adopt_range(now, from, to, false);
+        self.add_span(now, from, to, false);
     }
 
     /// The core may charge this many pages; frames that nobody needs go back to the kernel if they no longer fit.
@@ -316,6 +317,12 @@ impl Pager {
         if !self.is_registered(from, to) {
             return;
         }
+        self.add_span(now, from, to, is_heap);
+    }
+
+    /// The range is registered: it becomes a region, and what is there is charged.
+    fn add_span(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) {
+        let pages = u32::try_from(to - from).unwrap_or(u32::MAX);
         let slack = if is_heap { HEAP_SLACK_PAGES } else { 0 };
         let added = if let Some(span) = self.machine_mut().spans.grow(from, pages) {
             self.driver.step(now, Event::RegionResized { region: span.region, range: span.range });
@@ -325,7 +332,7 @@ impl Pager {
             span.range
         } else {
             // No page indices are left: more is mapped than the table holds. It stays native.
-            let _ = self.machine().uffd().unregister(range);
+            let _ = self.machine().uffd().unregister(managed(from, pages));
             return;
         };
         self.adopt_present(now, from, added);
