@@ -6,8 +6,8 @@
 use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
 use crate::page::{
-    ACTIVE, BUSY, DIRTY, DISCARD, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON,
-    READAHEAD, RECLAIM, WAITED, WRITABLE, YOUNG,
+    ACTIVE, BUSY, DIRTY, DISCARD, FILE, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT,
+    POISON, READAHEAD, RECLAIM, WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::shrink::Pageout;
@@ -63,11 +63,15 @@ impl Core {
     }
 
     fn read_ended(&mut self, p: u32, outcome: Outcome, out: &mut Effects) {
+        if self.pages.take(p, JOB_WAIT) {
+            self.jobs.page_done(p);
+        }
         if self.pages.is(p, DISCARD) {
             self.discard_when_room(p, out);
             return;
         }
         match outcome {
+            Outcome::Done | Outcome::Unchanged | Outcome::Zero if self.pages.is(p, FILE) => {}
             Outcome::Done | Outcome::Unchanged | Outcome::Zero => {
                 let slot = self
                     .pages
@@ -84,7 +88,8 @@ impl Core {
                 self.count(Counter::pt_poisoned, 1);
                 self.lru.remove(&mut self.pages, p);
                 self.lose_frame(p);
-                self.pages.clear(p, READAHEAD | ACTIVE);
+                self.pages
+                    .clear(p, READAHEAD | ACTIVE | crate::page::REFERENCED);
                 self.pages.set(p, POISON);
                 self.emit_poison(p, out);
             }
@@ -110,6 +115,10 @@ impl Core {
 
     fn write_ended(&mut self, p: u32, outcome: Outcome, out: &mut Effects) {
         self.pending -= 1;
+        let file = self.pages.is(p, FILE);
+        if file {
+            self.flusher.writing -= 1;
+        }
         let free = self.pages.take(p, FREE_DONE);
         if free {
             self.sure -= 1;
@@ -127,7 +136,9 @@ impl Core {
             return;
         }
         match outcome {
-            Outcome::Done | Outcome::Unchanged => {
+            Outcome::Done | Outcome::Unchanged | Outcome::Zero
+                if file || outcome != Outcome::Zero =>
+            {
                 if outcome == Outcome::Unchanged {
                     self.count(Counter::pt_write_unchanged, 1);
                 }
@@ -144,7 +155,11 @@ impl Core {
                     self.count(Counter::pgrotated, rotated);
                 }
             }
-            Outcome::Zero => self.found_zero(p, out),
+            Outcome::Done | Outcome::Unchanged | Outcome::Zero => self.found_zero(p, out),
+            Outcome::Failed | Outcome::NoSpace if file => {
+                self.count(Counter::pt_write_failed, 1);
+                self.dirty_file(p);
+            }
             Outcome::Failed | Outcome::NoSpace => {
                 self.count(Counter::pt_write_failed, 1);
                 if outcome == Outcome::NoSpace {

@@ -337,6 +337,8 @@ pub struct Config {
     /// Refault sizes compare with the active file list only (until 5.8).
     pub(crate) refault_active_file: bool,
     pub(crate) slot_order: SlotOrder,
+    /// Page-cache readahead aligns its windows (since 6.17).
+    pub(crate) aligned_readahead: bool,
     /// Slots kept for clean pages are freed once fewer than one slot in so many is free.
     pub(crate) early_free: u32,
     /// A cost event of zero is skipped (6.18).
@@ -404,6 +406,7 @@ impl Config {
             file_shadows: true,
             refault_active_file: false,
             slot_order: SlotOrder::NonfullFirst,
+            aligned_readahead: true,
             early_free: 2,
             skip_zero_cost: true,
             full_walk_retry: true,
@@ -419,6 +422,7 @@ impl Config {
         self.swapoff = SwapoffMode::LookupStats;
         self.lru_batch = 15;
         self.slot_order = SlotOrder::FreeFirst;
+        self.aligned_readahead = false;
         self.skip_zero_cost = false;
         self.full_walk_retry = false;
     }

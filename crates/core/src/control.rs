@@ -110,6 +110,12 @@ impl Core {
     pub(crate) fn on_control(&mut self, event: Event) {
         match event {
             Event::RegionAdded { region, range } => self.region_added(region, range),
+            Event::FileAdded {
+                region,
+                range,
+                device,
+                spec,
+            } => self.file_added(region, range, device, spec),
             Event::RegionResized { region, range } => self.region_resized(region, range),
             Event::RegionSplit { region, at, upper } => {
                 self.late_unless(|core| core.regions.split(region, at.0, upper))
@@ -147,6 +153,7 @@ impl Core {
                 len,
                 pin,
             } => self.slots_pinned(device, slot, len, pin),
+            Event::FileRead { .. } | Event::FileWrite { .. } => {}
             Event::Fault { .. }
             | Event::Mapped { .. }
             | Event::Unmapped { .. }
@@ -433,6 +440,7 @@ impl Core {
         self.rescue();
         self.run_hints(out);
         self.run_swapoff(out);
+        self.run_flusher(out);
     }
 
     /// Hold: map the pages that have a frame but are not mapped.
@@ -545,6 +553,10 @@ impl Core {
             return;
         }
         self.make_cold(p);
+        if word & crate::page::FILE != 0 {
+            // Reclaim takes it from the tail.
+            return;
+        }
         if self.cfg.is_blind() && word & MAPPED != 0 {
             self.start_unmap(p, true, out);
         } else {

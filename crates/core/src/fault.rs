@@ -57,7 +57,12 @@ impl Core {
             }
             return;
         }
-        match self.pages.state(p) {
+        let state = self.pages.state(p);
+        if matches!(state, PageState::Cached | PageState::Untouched) && self.file_of(p).is_some() {
+            self.fault_file(p, access, task, first, out);
+            return;
+        }
+        match state {
             PageState::Poisoned => {
                 out.push(Effect::Poison {
                     range: PageRange::one(PageIdx(p)),
@@ -76,7 +81,7 @@ impl Core {
         }
     }
 
-    fn defer(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
+    pub(crate) fn defer(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
         if !self.waiters.defer(p, task, access) {
             self.wake(p, task, out);
         }

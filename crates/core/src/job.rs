@@ -8,7 +8,7 @@ use crate::page::{ACTIVE, DIRTY, FRAME, Flight, MAPPED, MARKER, READAHEAD, WRITA
 use crate::policy::Core;
 use crate::readahead::Window;
 use crate::reclaim::{MAX_RECLAIM_RETRIES, ReclaimRun, RunEnd, RunKind, SWAP_CLUSTER_MAX};
-use crate::types::{Access, PageIdx, PageRange, TaskId};
+use crate::types::{Access, DeviceId, PageIdx, PageRange, SlotIdx, TaskId};
 use crate::vmstat::Counter;
 use alloc::vec::Vec;
 
@@ -38,6 +38,11 @@ pub(crate) enum JobKind {
     Shrink,
     /// Swapoff needs a frame.
     Room,
+    /// `read`, `write`, a mapped access, and a window ahead of one of them.
+    FileRead,
+    FileWrite,
+    FileFault,
+    FileAhead,
 }
 
 /// A fault (or a cut of the budget) at work.
@@ -48,6 +53,9 @@ pub(crate) struct Job {
     pub(crate) page: u32,
     pub(crate) access: Access,
     pub(crate) window: Window,
+    /// Files: the pages asked for.
+    pub(crate) first: u32,
+    pub(crate) end: u32,
     /// The page of the window that waits for its frame.
     next: Option<u32>,
     run: Option<ReclaimRun>,
@@ -72,6 +80,8 @@ impl Job {
             page,
             access,
             window,
+            first: page,
+            end: page,
             next: None,
             run: None,
             tries: 0,
@@ -125,6 +135,13 @@ impl Jobs {
                 job.state = JobState::Runnable;
             }
         }
+    }
+
+    /// A new job while the table is full: it starts as soon as it can. (The table grows: tasks in system calls are few.)
+    pub(crate) fn queue(&mut self, mut job: Job) {
+        self.number += 1;
+        job.number = self.number;
+        self.parked.push(job);
     }
 
     fn park(&mut self, job: Job) {
@@ -260,6 +277,10 @@ impl Core {
                 JobKind::SwapIn => self.step_swap_in(job, out),
                 JobKind::Shrink => self.step_shrink(job),
                 JobKind::Room => self.step_room(job),
+                JobKind::FileRead
+                | JobKind::FileWrite
+                | JobKind::FileFault
+                | JobKind::FileAhead => self.step_file(job, out),
             };
             if let Some(step) = step {
                 return step;
@@ -510,6 +531,18 @@ impl Core {
     fn emit_read(&mut self, p: u32, demand: bool, out: &mut Effects) {
         let slot = self.pages.slot(p).expect("I4: a swapped page has a slot");
         let (device, place) = self.swap.locate(slot);
+        self.push_read(p, device, place, demand, out);
+    }
+
+    /// Order a read, together with its neighbour if that was ordered just now.
+    pub(crate) fn push_read(
+        &mut self,
+        p: u32,
+        device: DeviceId,
+        place: SlotIdx,
+        demand: bool,
+        out: &mut Effects,
+    ) {
         for old in out.recent_mut(self.base) {
             if old.touches(p) {
                 break;
@@ -551,6 +584,88 @@ impl Core {
             range,
             demand,
         });
+    }
+
+    /// A file job: its window first, then its pages.
+    fn step_file(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
+        let marker = job.window.marker;
+        let next = job
+            .next
+            .take()
+            .or_else(|| self.window_next(&mut job.window));
+        if let Some(p) = next {
+            let fresh = job.kind == JobKind::FileWrite;
+            if self.pages.is(p, FRAME) || self.file_of(p).is_none() {
+                return None;
+            }
+            match self.charge(job, false) {
+                Charge::Got => {}
+                Charge::Reclaim => {
+                    job.next = Some(p);
+                    return None;
+                }
+                Charge::Park(state) => {
+                    job.next = Some(p);
+                    return Some(Step::Park(state));
+                }
+                Charge::Fail if p == job.page && job.kind != JobKind::FileAhead => {
+                    return Some(self.out_of_memory(job, out));
+                }
+                Charge::Fail => return None,
+            }
+            if self
+                .pages
+                .is(p, FRAME | crate::page::DISCARD | crate::page::POISON)
+                || self.io.is_full()
+            {
+                self.uncharge_unused();
+            } else if fresh {
+                self.fresh_file_page(p, out);
+            } else {
+                self.read_file(
+                    p,
+                    marker == Some(p),
+                    p == job.page && job.kind != JobKind::FileAhead,
+                    out,
+                );
+            }
+            return None;
+        }
+        if job.window.drains() {
+            let rotated = self.lru.drain(&mut self.pages);
+            self.count(Counter::pgrotated, rotated);
+            job.window = Window::none(job.page);
+        }
+        match job.kind {
+            JobKind::FileAhead => Some(Step::Done),
+            JobKind::FileFault => {
+                self.fault(job.page, job.access, job.task, false, out);
+                Some(Step::Done)
+            }
+            JobKind::Zero
+            | JobKind::SwapIn
+            | JobKind::Shrink
+            | JobKind::Room
+            | JobKind::FileRead
+            | JobKind::FileWrite => self.file_step(job, out),
+        }
+    }
+
+    fn file_step(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
+        use crate::file::FileStep;
+        match self.next_file_page(job, out) {
+            FileStep::Done => Some(Step::Done),
+            FileStep::Again | FileStep::Window => None,
+            FileStep::Wait(p) => {
+                self.pages.set(p, crate::page::JOB_WAIT);
+                Some(Step::Park(JobState::WaitPage(p)))
+            }
+            FileStep::Throttle => Some(Step::Park(JobState::WaitMemory)),
+            FileStep::Fresh(p) => {
+                job.next = Some(p);
+                None
+            }
+        }
     }
 
     /// Reclaim until a frame could be charged.

@@ -9,6 +9,7 @@ use crate::config::{Config, MemoryMode};
 use crate::control::Control;
 use crate::effect::{Effect, Effects};
 use crate::event::Event;
+use crate::file::Flusher;
 use crate::inflight::{IoTable, Waiters};
 use crate::job::Jobs;
 use crate::lru::{DI, Lru};
@@ -36,6 +37,7 @@ pub struct Core {
     pub(crate) jobs: Jobs,
     pub(crate) kswapd: Kswapd,
     pub(crate) control: Control,
+    pub(crate) flusher: Flusher,
     pub(crate) cost: LruCost,
     pub(crate) cluster_ra: ClusterRa,
     pub(crate) stats: Vmstat,
@@ -90,6 +92,7 @@ impl Core {
             jobs: Jobs::new(),
             kswapd: Kswapd::new(),
             control: Control::new(),
+            flusher: Flusher::new(),
             cost: LruCost::default(),
             cluster_ra: ClusterRa::new(),
             stats: Vmstat::new(),
@@ -133,8 +136,11 @@ impl Core {
             Event::Mapped { range, answer } => self.on_mapped(range, answer, out),
             Event::Unmapped { range, answer } => self.on_unmapped(range, answer, out),
             Event::IoDone { io, range, outcome } => self.on_io_done(io, range, outcome, out),
+            Event::FileRead { range, task } => self.on_file_read(range, task, out),
+            Event::FileWrite { range, task } => self.on_file_write(range, task, out),
             Event::Timeout => {}
             Event::RegionAdded { .. }
+            | Event::FileAdded { .. }
             | Event::RegionResized { .. }
             | Event::RegionSplit { .. }
             | Event::RegionRemoved { .. }
@@ -256,6 +262,7 @@ impl Core {
             || self.jobs.has_runnable()
             || (self.kswapd.is_runnable() && !self.control.hold)
             || self.lru.len(DI) > 0
+            || self.flusher.is_runnable()
             || self.control.has_work(self.cached)
     }
 
@@ -274,6 +281,7 @@ impl Core {
         if !self.pages.is(p, MAPPED) {
             self.cached -= 1;
         }
+        self.uncount_dirty(p);
         self.pages.clear(p, FRAME | MAPPED | YOUNG | DIRTY);
         if self.pages.slot(p).is_some() {
             self.kept_slots -= 1;

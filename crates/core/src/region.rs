@@ -1,7 +1,9 @@
 //! Regions: sorted ranges of pages, each with its readahead state.
 
+use crate::event::FileSpec;
 use crate::readahead::RegionRa;
-use crate::types::{PageRange, RegionId};
+use crate::readahead::file::FileRa;
+use crate::types::{DeviceId, PageRange, RegionId};
 use alloc::vec::Vec;
 
 /// A region (the kernel: a VMA).
@@ -11,6 +13,18 @@ pub(crate) struct Region {
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) ra: RegionRa,
+    /// The file whose page cache it is.
+    pub(crate) file: Option<File>,
+}
+
+/// A file: its name in effects, and its readahead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct File {
+    pub(crate) device: DeviceId,
+    pub(crate) spec: FileSpec,
+    pub(crate) ra: FileRa,
+    /// First page of the file in the page table: the region may be cut, the file's offsets stay.
+    pub(crate) base: u32,
 }
 
 /// All regions, ascending.
@@ -86,6 +100,7 @@ impl Regions {
                 start,
                 end,
                 ra: RegionRa::new(),
+                file: None,
             },
         );
         true
@@ -105,7 +120,7 @@ impl Regions {
         if page <= start || page >= end || self.by_id(upper).is_some() {
             return false;
         }
-        let ra = self.list[at].ra.clone();
+        let (ra, file) = (self.list[at].ra.clone(), self.list[at].file);
         self.list[at].end = page;
         self.list.insert(
             at + 1,
@@ -114,6 +129,7 @@ impl Regions {
                 start: page,
                 end,
                 ra,
+                file,
             },
         );
         self.last = 0;

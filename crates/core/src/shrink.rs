@@ -20,7 +20,7 @@ use crate::page::{
 };
 use crate::policy::Core;
 use crate::reclaim::{ReclaimRun, RunKind};
-use crate::types::{PageIdx, PageRange};
+use crate::types::{DeviceId, PageIdx, PageRange, SlotIdx};
 use crate::vmstat::Counter;
 
 /// What a look at a page led to.
@@ -39,6 +39,8 @@ enum Verdict {
     Activate,
     Keep,
     Reclaim,
+    /// Only if it is clean.
+    ReclaimClean,
 }
 
 /// What a page-out led to.
@@ -68,6 +70,12 @@ impl Core {
         };
         if young {
             run.batch.referenced += 1;
+            if word & FILE != 0 && self.is_executable(p) {
+                // A program that runs keeps its pages.
+                run.batch.rotated += 1;
+                self.lru.putback(&mut self.pages, p);
+                return;
+            }
         }
         self.lru.remove(&mut self.pages, p);
         self.pages.clear(p, ACTIVE);
@@ -139,7 +147,15 @@ impl Core {
                 self.keep(p);
                 return Look::Next;
             }
-            Verdict::Reclaim => {}
+            Verdict::ReclaimClean if self.pages.is(p, DIRTY) => {
+                self.keep(p);
+                return Look::Next;
+            }
+            Verdict::Reclaim | Verdict::ReclaimClean => {}
+        }
+        if self.pages.is(p, FILE) {
+            self.shrink_file(run, p, out);
+            return Look::Next;
         }
         if self.cfg.is_blind() && self.pages.is(p, MAPPED) {
             self.start_unmap(p, true, out);
@@ -196,15 +212,51 @@ impl Core {
             return Verdict::Reclaim;
         }
         self.pages.clear(p, YOUNG | REFERENCED);
+        let file = word & FILE != 0;
         if !young {
-            return Verdict::Reclaim;
+            return if referenced && file {
+                Verdict::ReclaimClean
+            } else {
+                Verdict::Reclaim
+            };
         }
         self.pages.set(p, REFERENCED);
-        if referenced || (word & FILE == 0 && self.cfg.activate_at_once) {
+        let at_once = if file {
+            self.is_executable(p)
+        } else {
+            self.cfg.activate_at_once
+        };
+        if referenced || at_once {
             Verdict::Activate
         } else {
             Verdict::Keep
         }
+    }
+
+    /// A cold file page: dropped if it is clean, sent up for the flusher if it is dirty.
+    fn shrink_file(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) {
+        if self.pages.is(p, DIRTY) {
+            self.dirty_file_met(p);
+            self.activate(run, p);
+            return;
+        }
+        if self.pages.is(p, MAPPED) {
+            self.set_unmapped(p);
+            self.emit(
+                Effect::Unmap {
+                    range: PageRange::one(PageIdx(p)),
+                },
+                out,
+            );
+        }
+        self.steal(p);
+        self.emit(
+            Effect::Drop {
+                range: PageRange::one(PageIdx(p)),
+            },
+            out,
+        );
+        run.note_freed();
     }
 
     /// Blind hosts: begin to take a page out of the page table, as a sample of its use or as the first step of its page-out.
@@ -297,6 +349,17 @@ impl Core {
             self.count(Counter::pswpout, 1);
         }
         self.count(Counter::nr_vmscan_write, 1);
+        self.push_write(p, device, place, out);
+    }
+
+    /// Order a write, together with its neighbour if that was ordered just now.
+    pub(crate) fn push_write(
+        &mut self,
+        p: u32,
+        device: DeviceId,
+        place: SlotIdx,
+        out: &mut Effects,
+    ) {
         let base = self.base;
         for old in out.recent_mut(base) {
             if old.touches(p) {

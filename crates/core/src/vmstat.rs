@@ -22,6 +22,10 @@ counters! {
     pswpin,
     /// Pages written to swap, at submission.
     pswpout,
+    /// KiB read from files.
+    pgpgin,
+    /// KiB written to files.
+    pgpgout,
     /// Pages found all zero at swap-out: not written, slot freed.
     swpout_zero,
     /// Pages read ahead into the swap cache.

@@ -4,6 +4,7 @@
 //! follows one page at a time.
 
 pub(crate) mod cluster;
+pub(crate) mod file;
 pub(crate) mod stream;
 pub(crate) mod vma;
 pub(crate) mod vma_rfc;
@@ -46,6 +47,8 @@ enum Walk {
     Pages,
     /// Pool slots, ascending.
     Slots,
+    /// Pages of a file, ascending.
+    File,
     /// S3: the target, then page table entries in one direction until enough pages were read.
     Rfc {
         back: bool,
@@ -101,6 +104,30 @@ impl Window {
             end: to,
             target,
             single: to - from <= 1,
+            marker: None,
+        }
+    }
+
+    /// The pages `from..to` of a file.
+    pub(crate) const fn file(target: u32, from: u32, to: u32) -> Self {
+        Self {
+            walk: Walk::File,
+            next: from,
+            end: to,
+            target,
+            single: false,
+            marker: None,
+        }
+    }
+
+    /// Nothing.
+    pub(crate) const fn none(target: u32) -> Self {
+        Self {
+            walk: Walk::File,
+            next: 0,
+            end: 0,
+            target,
+            single: true,
             marker: None,
         }
     }
@@ -206,13 +233,18 @@ impl Core {
         if let Walk::Rfc { .. } = window.walk {
             return self.rfc_next(window);
         }
+        if window.walk == Walk::File {
+            let there = (window.next..window.end).find(|&p| !self.pages.is(p, FRAME));
+            window.next = there.map_or(window.end, |p| p + 1);
+            return there;
+        }
         while window.next < window.end {
             let at = window.next;
             window.next += 1;
             let page = match window.walk {
                 Walk::Pages => Some(at),
                 Walk::Slots => self.swap.owner(at),
-                Walk::Rfc { .. } => None,
+                Walk::File | Walk::Rfc { .. } => None,
             };
             if let Some(page) = page
                 && self.pages.state(page) == PageState::Swapped
