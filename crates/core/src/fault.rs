@@ -6,8 +6,8 @@
 use crate::effect::{Effect, Effects, Source};
 use crate::job::{Job, JobKind, STEP_ROOM};
 use crate::page::{
-    DIRTY, DISCARD, FRAME, Flight, MAP_WRITE, MARKER, PCP, PageState, READAHEAD, SLOT, WAITED,
-    WRITABLE, YOUNG,
+    DIRTY, DISCARD, FILE, FRAME, Flight, MAP_WRITE, MARKER, PCP, PageState, READAHEAD, SLOT,
+    WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::readahead::Window;
@@ -50,6 +50,9 @@ impl Core {
                 && self.pages.is(p, SLOT)
             {
                 self.count(Counter::swap_ra_hit, 1);
+            }
+            if first && self.pages.is(p, FILE) {
+                self.file_found(p, out);
             }
             self.wait_for(p, access, task, out);
             if self.pages.flight(p) == Flight::Reading && self.pages.take(p, MARKER) {

@@ -206,7 +206,7 @@ impl Core {
     }
 
     /// A mapped access found its page in the page cache.
-    fn file_found(&mut self, p: u32, out: &mut Effects) {
+    pub(crate) fn file_found(&mut self, p: u32, out: &mut Effects) {
         let Some((at, file)) = self.file_of(p) else {
             return;
         };

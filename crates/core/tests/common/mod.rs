@@ -5,7 +5,7 @@
 #![expect(dead_code, reason = "every test binary uses a part of it")]
 
 use pagetide_core::effect::{EffectHash, Source};
-use pagetide_core::event::{DeviceSpec, MoveAnswer, Outcome};
+use pagetide_core::event::{DeviceSpec, FILE_DEVICE_FIRST, FileSpec, MoveAnswer, Outcome};
 use pagetide_core::types::{Access, DeviceId, IoId, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
 use pagetide_core::{Config, Core, Effect, Effects, Event, HostKind, PageState, Touch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +52,8 @@ pub(crate) struct World {
     pub(crate) log: Option<Vec<String>>,
     pub(crate) events: u64,
     pub(crate) audits: bool,
+    /// First page of the file region, whose page `i` holds `FILE_CONTENT + i` on the disk.
+    pub(crate) file: Option<u32>,
     pub(crate) now: u64,
     /// Pages whose map was ordered, and which were discarded before it was carried out.
     pub(crate) cancelled: BTreeSet<u32>,
@@ -60,6 +62,8 @@ pub(crate) struct World {
 }
 
 pub(crate) const TASK: u32 = 1;
+/// What the first page of the file holds.
+pub(crate) const FILE_CONTENT: u64 = 1 << 40;
 
 impl World {
     pub(crate) fn new(config: Config, blind: bool) -> Self {
@@ -79,6 +83,7 @@ impl World {
             log: None,
             events: 0,
             audits: true,
+            file: None,
             now: 0,
             cancelled: BTreeSet::new(),
             trace: None,
@@ -189,7 +194,13 @@ impl World {
             }
             Effect::Drop { range } => range.pages().for_each(|p| self.drop_frame(p.0)),
             Effect::Wake { task, .. } => {
-                self.blocked.remove(&task.0);
+                if let Some((p, access)) = self.blocked.remove(&task.0)
+                    && self.file.is_some_and(|base| p >= base)
+                    && self.frames.contains_key(&p)
+                    && !self.mapped.contains(&p)
+                {
+                    self.copy_file_page(p, access);
+                }
             }
             Effect::Poison { range } => {
                 for page in range.pages() {
@@ -201,6 +212,21 @@ impl World {
                 self.blocked.remove(&task.0);
                 self.oom.push(task.0);
             }
+        }
+    }
+
+    /// The copy between a page of the page cache and the caller's buffer.
+    fn copy_file_page(&mut self, p: u32, access: Access) {
+        if access == Access::Write {
+            self.version += 1;
+            self.frames.insert(p, self.version);
+            self.truth.insert(p, self.version);
+        } else {
+            assert_eq!(
+                self.frames[&p],
+                self.truth(p),
+                "file page {p} has the wrong content"
+            );
         }
     }
 
@@ -239,6 +265,14 @@ impl World {
             // Discarded: the old content is not needed.
             return;
         }
+        if let Some(base) = self.file.filter(|base| p >= *base) {
+            let stored = self.stored((FILE_DEVICE_FIRST, p - base));
+            assert_eq!(
+                stored, content,
+                "I5: the only copy of file page {p} is dropped"
+            );
+            return;
+        }
         let view = self.core.page(PageIdx(p));
         let copy = match view.slot {
             Some((device, slot)) => self.slots.get(&(device.0, slot.0)).copied(),
@@ -255,7 +289,66 @@ impl World {
     }
 
     pub(crate) fn truth(&self, p: u32) -> u64 {
-        self.truth.get(&p).copied().unwrap_or(0)
+        let fresh = match self.file {
+            Some(base) if p >= base => FILE_CONTENT + u64::from(p - base),
+            Some(_) | None => 0,
+        };
+        self.truth.get(&p).copied().unwrap_or(fresh)
+    }
+
+    /// What a place on a device holds.
+    fn stored(&self, place: (u8, u32)) -> u64 {
+        match self.slots.get(&place) {
+            Some(&content) => content,
+            None if place.0 >= FILE_DEVICE_FIRST => FILE_CONTENT + u64::from(place.1),
+            None => panic!("slot {place:?} was never written"),
+        }
+    }
+
+    /// Add a file from page `base` to the end of the table.
+    pub(crate) fn add_file(&mut self, base: u32, pages: u32, ra_pages: u32) {
+        self.file = Some(base);
+        let spec = FileSpec {
+            ra_pages,
+            io_pages: 0,
+            executable: false,
+        };
+        let range = PageRange::new(PageIdx(base), pages);
+        self.event(Event::FileAdded {
+            region: RegionId(70),
+            range,
+            device: DeviceId(FILE_DEVICE_FIRST),
+            spec,
+        });
+    }
+
+    /// A system call of the only task on file pages; the content of single pages is checked and changed.
+    pub(crate) fn file_call(&mut self, first: u32, pages: u32, access: Access) {
+        let range = PageRange::new(PageIdx(self.file.expect("there is a file") + first), pages);
+        self.blocked.insert(TASK, (range.first.0, access));
+        let task = TaskId(TASK);
+        self.event(match access {
+            Access::Read => Event::FileRead { range, task },
+            Access::Write => Event::FileWrite { range, task },
+        });
+        let mut steps = 0;
+        while self.blocked.contains_key(&TASK) {
+            if !self.pending.is_empty() {
+                self.answer(0);
+            } else {
+                assert!(
+                    self.core.deadline().is_some(),
+                    "I9: the call on page {first} is never answered"
+                );
+                self.event(Event::Timeout);
+            }
+            steps += 1;
+            assert!(
+                steps < 1_000_000,
+                "I9: the call on page {first} takes forever"
+            );
+        }
+        assert!(self.oom.pop().is_none(), "out of memory");
     }
 
     /// Execute and answer the pending effect at `at`.
@@ -277,7 +370,7 @@ impl World {
                     let place = (device.0, slot.0 + u32::try_from(i).expect("small"));
                     // The frame is there from the order on; a failed read leaves garbage in it.
                     let content = if outcome == Outcome::Done {
-                        self.slots[&place]
+                        self.stored(place)
                     } else {
                         u64::MAX
                     };
