@@ -6,8 +6,8 @@
 use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
 use crate::page::{
-    ACTIVE, BUSY, DIRTY, DISCARD, FILE, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT,
-    POISON, READAHEAD, RECLAIM, WAITED, WRITABLE, YOUNG,
+    ACTIVE, BUSY, DIRTY, DISCARD, FILE, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON, READAHEAD,
+    RECLAIM, WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::shrink::Pageout;
@@ -15,23 +15,13 @@ use crate::types::{IoId, PageIdx, PageRange};
 use crate::vmstat::Counter;
 
 impl Core {
-    pub(crate) fn on_io_done(
-        &mut self,
-        io: IoId,
-        range: PageRange,
-        outcome: Outcome,
-        out: &mut Effects,
-    ) {
+    pub(crate) fn on_io_done(&mut self, io: IoId, range: PageRange, outcome: Outcome, out: &mut Effects) {
         let Some(entry) = self.io.get_mut(io) else {
             self.count(Counter::pt_late_event, 1);
             return;
         };
         let (whole, write) = (entry.range, entry.write);
-        let flight = if write {
-            Flight::Writing
-        } else {
-            Flight::Reading
-        };
+        let flight = if write { Flight::Writing } else { Flight::Reading };
         let mut answered = 0;
         for page in range.pages() {
             let p = page.0;
@@ -73,10 +63,7 @@ impl Core {
         match outcome {
             Outcome::Done | Outcome::Unchanged | Outcome::Zero if self.pages.is(p, FILE) => {}
             Outcome::Done | Outcome::Unchanged | Outcome::Zero => {
-                let slot = self
-                    .pages
-                    .slot(p)
-                    .expect("I4: a page that was read has a slot");
+                let slot = self.pages.slot(p).expect("I4: a page that was read has a slot");
                 if self.swap.spec_of(slot).synchronous {
                     // Such devices are read past the swap cache: the slot is not kept.
                     self.drop_slot(p);
@@ -88,8 +75,7 @@ impl Core {
                 self.count(Counter::pt_poisoned, 1);
                 self.lru.remove(&mut self.pages, p);
                 self.lose_frame(p);
-                self.pages
-                    .clear(p, READAHEAD | ACTIVE | crate::page::REFERENCED);
+                self.pages.clear(p, READAHEAD | ACTIVE | crate::page::REFERENCED);
                 self.pages.set(p, POISON);
                 self.emit_poison(p, out);
             }
@@ -107,9 +93,7 @@ impl Core {
         }
         // A fault on it will say so again if there is no room now.
         if out.room() > 0 {
-            out.push(Effect::Poison {
-                range: PageRange::one(PageIdx(p)),
-            });
+            out.push(Effect::Poison { range: PageRange::one(PageIdx(p)) });
         }
     }
 
@@ -136,20 +120,13 @@ impl Core {
             return;
         }
         match outcome {
-            Outcome::Done | Outcome::Unchanged | Outcome::Zero
-                if file || outcome != Outcome::Zero =>
-            {
+            Outcome::Done | Outcome::Unchanged | Outcome::Zero if file || outcome != Outcome::Zero => {
                 if outcome == Outcome::Unchanged {
                     self.count(Counter::pt_write_unchanged, 1);
                 }
                 if free && !self.pages.is(p, WAITED) && out.room() > 1 && !self.control.hold {
                     self.steal(p);
-                    self.emit(
-                        Effect::Drop {
-                            range: PageRange::one(PageIdx(p)),
-                        },
-                        out,
-                    );
+                    self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
                 } else if reclaim && !examined && !self.pages.is(p, WAITED) {
                     let rotated = self.lru.rotate(&mut self.pages, p);
                     self.count(Counter::pgrotated, rotated);
@@ -184,12 +161,7 @@ impl Core {
         }
         self.count(Counter::pgsteal_anon, 1);
         self.forget(p);
-        self.emit(
-            Effect::Drop {
-                range: PageRange::one(PageIdx(p)),
-            },
-            out,
-        );
+        self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
     }
 
     /// The page's frame and slot are gone: it is untouched.
@@ -209,9 +181,7 @@ impl Core {
             }
             self.end_flight(p);
             match answer {
-                MoveAnswer::Done | MoveAnswer::Present => {
-                    self.mapped(p, answer == MoveAnswer::Present)
-                }
+                MoveAnswer::Done | MoveAnswer::Present => self.mapped(p, answer == MoveAnswer::Present),
                 MoveAnswer::Gone => self.forget(p),
                 // Still under way to write access, or not mapped at all: in both cases the discard decides.
                 MoveAnswer::Busy if self.pages.is(p, DISCARD | MAPPED) => {

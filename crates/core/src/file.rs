@@ -11,8 +11,8 @@ use crate::effect::{Effect, Effects, Source};
 use crate::event::{Advice, FILE_DEVICE_FIRST, FileSpec};
 use crate::job::{Job, JobKind, STEP_ROOM};
 use crate::page::{
-    ACTIVE, DIRTY, FILE, FRAME, Flight, LRU, MAP_WRITE, MAPPED, PCP, PageState, READAHEAD,
-    REFERENCED, UNEVICTABLE, YOUNG,
+    ACTIVE, DIRTY, FILE, FRAME, Flight, LRU, MAP_WRITE, MAPPED, PCP, PageState, READAHEAD, REFERENCED, UNEVICTABLE,
+    YOUNG,
 };
 use crate::policy::Core;
 use crate::readahead::Window;
@@ -46,13 +46,7 @@ pub(crate) struct Flusher {
 
 impl Flusher {
     pub(crate) const fn new() -> Self {
-        Self {
-            region: 0,
-            page: 0,
-            left: 0,
-            dirty: 0,
-            writing: 0,
-        }
+        Self { region: 0, page: 0, left: 0, dirty: 0, writing: 0 }
     }
 
     pub(crate) const fn is_runnable(&self) -> bool {
@@ -61,13 +55,7 @@ impl Flusher {
 }
 
 impl Core {
-    pub(crate) fn file_added(
-        &mut self,
-        region: RegionId,
-        range: PageRange,
-        device: DeviceId,
-        spec: FileSpec,
-    ) {
+    pub(crate) fn file_added(&mut self, region: RegionId, range: PageRange, device: DeviceId, spec: FileSpec) {
         let fits = u64::from(range.first.0) + u64::from(range.len) <= u64::from(self.pages.len());
         let named = device.0 >= FILE_DEVICE_FIRST && !self.cfg.is_blind();
         if !fits || !named || !self.regions.add(region, range) {
@@ -75,12 +63,7 @@ impl Core {
             return;
         }
         let at = self.regions.by_id(region).expect("added just now");
-        self.regions.get_mut(at).file = Some(File {
-            device,
-            spec,
-            ra: FileRa::new(),
-            base: range.first.0,
-        });
+        self.regions.get_mut(at).file = Some(File { device, spec, ra: FileRa::new(), base: range.first.0 });
     }
 
     /// The file that a page belongs to.
@@ -91,22 +74,12 @@ impl Core {
 
     /// The page is of a program that is run.
     pub(crate) fn is_executable(&mut self, p: u32) -> bool {
-        self.file_of(p)
-            .is_some_and(|(_, file)| file.spec.executable)
+        self.file_of(p).is_some_and(|(_, file)| file.spec.executable)
     }
 
     fn limits(&self, file: File, advice: Advice) -> RaLimits {
-        let ra_pages = if advice == Advice::Sequential {
-            file.spec.ra_pages * 2
-        } else {
-            file.spec.ra_pages
-        };
-        RaLimits {
-            ra_pages,
-            io_pages: file.spec.io_pages,
-            large: false,
-            aligned: self.cfg.aligned_readahead,
-        }
+        let ra_pages = if advice == Advice::Sequential { file.spec.ra_pages * 2 } else { file.spec.ra_pages };
+        RaLimits { ra_pages, io_pages: file.spec.io_pages, large: false, aligned: self.cfg.aligned_readahead }
     }
 
     pub(crate) fn on_file_read(&mut self, range: PageRange, task: TaskId, out: &mut Effects) {
@@ -117,35 +90,18 @@ impl Core {
         self.start_file_job(JobKind::FileWrite, range, Access::Write, task, out);
     }
 
-    fn start_file_job(
-        &mut self,
-        kind: JobKind,
-        range: PageRange,
-        access: Access,
-        task: TaskId,
-        out: &mut Effects,
-    ) {
+    fn start_file_job(&mut self, kind: JobKind, range: PageRange, access: Access, task: TaskId, out: &mut Effects) {
         let inside = |core: &mut Self| {
             let (at, _) = core.file_of(range.first.0)?;
             (range.len > 0 && range.end().0 <= core.regions.get(at).end).then_some(())
         };
-        let fits = range
-            .first
-            .0
-            .checked_add(range.len)
-            .is_some_and(|end| end <= self.pages.len());
+        let fits = range.first.0.checked_add(range.len).is_some_and(|end| end <= self.pages.len());
         if !fits || inside(self).is_none() {
             self.count(Counter::pt_late_event, 1);
             self.wake(range.first.0, task, out);
             return;
         }
-        let mut job = Job::new(
-            kind,
-            range.first.0,
-            access,
-            task,
-            Window::one(range.first.0),
-        );
+        let mut job = Job::new(kind, range.first.0, access, task, Window::one(range.first.0));
         job.window = Window::none(range.first.0);
         job.first = range.first.0;
         job.end = range.end().0;
@@ -157,14 +113,7 @@ impl Core {
     }
 
     /// A mapped access to a file page that is not mapped.
-    pub(crate) fn fault_file(
-        &mut self,
-        p: u32,
-        access: Access,
-        task: TaskId,
-        first: bool,
-        out: &mut Effects,
-    ) {
+    pub(crate) fn fault_file(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
         if self.pages.state(p) == PageState::Cached {
             if first {
                 self.file_found(p, out);
@@ -184,24 +133,11 @@ impl Core {
         };
         let advice = self.regions.get(at).ra.advice;
         let limits = self.limits(file, advice);
-        let ra = &mut self
-            .regions
-            .get_mut(at)
-            .file
-            .as_mut()
-            .expect("it is a file")
-            .ra;
+        let ra = &mut self.regions.get_mut(at).file.as_mut().expect("it is a file").ra;
         let (sequential, random) = (advice == Advice::Sequential, advice == Advice::Random);
         let window = ra.mmap_miss(limits, p - file.base, sequential, random);
         let mut job = Job::new(JobKind::FileFault, p, access, task, Window::one(p));
-        job.window = self.file_window(
-            p,
-            window.unwrap_or(FileWindow {
-                start: p - file.base,
-                size: 1,
-                marker: None,
-            }),
-        );
+        job.window = self.file_window(p, window.unwrap_or(FileWindow { start: p - file.base, size: 1, marker: None }));
         self.start_job(job, out);
     }
 
@@ -210,13 +146,7 @@ impl Core {
         let Some((at, file)) = self.file_of(p) else {
             return;
         };
-        self.regions
-            .get_mut(at)
-            .file
-            .as_mut()
-            .expect("it is a file")
-            .ra
-            .mmap_hit();
+        self.regions.get_mut(at).file.as_mut().expect("it is a file").ra.mmap_hit();
         if self.pages.take(p, READAHEAD) {
             self.start_async(p, file.spec.ra_pages, out);
         }
@@ -229,27 +159,16 @@ impl Core {
         };
         let region = self.regions.get(at);
         let block = p / FAULT_AROUND * FAULT_AROUND;
-        let (from, to) = (
-            block.max(region.start),
-            (block + FAULT_AROUND).min(region.end),
-        );
+        let (from, to) = (block.max(region.start), (block + FAULT_AROUND).min(region.end));
         debug_assert!(PMD_PAGES.is_multiple_of(FAULT_AROUND));
         for q in from..to {
             let word = self.pages.word(q);
-            let there =
-                word & (FRAME | MAPPED | crate::page::DISCARD) == FRAME && !self.pages.in_flight(q);
+            let there = word & (FRAME | MAPPED | crate::page::DISCARD) == FRAME && !self.pages.in_flight(q);
             if there && (q == p || word & READAHEAD == 0) {
                 self.set_mapped(q);
                 self.pages.set(q, YOUNG);
                 let range = PageRange::one(PageIdx(q));
-                self.emit(
-                    Effect::Map {
-                        range,
-                        source: Source::Frame,
-                        access: Access::Read,
-                    },
-                    out,
-                );
+                self.emit(Effect::Map { range, source: Source::Frame, access: Access::Read }, out);
             }
         }
         if access == Access::Write {
@@ -276,13 +195,7 @@ impl Core {
         let p = job.page;
         if p >= job.end {
             if let Some((at, file)) = self.file_of(job.first) {
-                let ra = &mut self
-                    .regions
-                    .get_mut(at)
-                    .file
-                    .as_mut()
-                    .expect("it is a file")
-                    .ra;
+                let ra = &mut self.regions.get_mut(at).file.as_mut().expect("it is a file").ra;
                 if job.kind == JobKind::FileRead {
                     ra.read_to(job.end - file.base);
                 }
@@ -300,11 +213,7 @@ impl Core {
         if self.pages.is(p, crate::page::POISON) {
             self.pages.clear(p, crate::page::POISON);
         }
-        if job.kind == JobKind::FileWrite {
-            self.write_file_page(job, p)
-        } else {
-            self.read_file_page(job, p, out)
-        }
+        if job.kind == JobKind::FileWrite { self.write_file_page(job, p) } else { self.read_file_page(job, p, out) }
     }
 
     fn read_file_page(&mut self, job: &mut Job, p: u32, out: &mut Effects) -> FileStep {
@@ -349,14 +258,7 @@ impl Core {
         self.insert_lru(p);
         let range = PageRange::one(PageIdx(p));
         // A frame, and no mapping: an exact host makes both of zeroes.
-        self.emit(
-            Effect::Map {
-                range,
-                source: Source::Zero,
-                access: Access::Write,
-            },
-            out,
-        );
+        self.emit(Effect::Map { range, source: Source::Zero, access: Access::Write }, out);
         self.emit(Effect::Unmap { range }, out);
         self.dirty_file(p);
     }
@@ -386,31 +288,17 @@ impl Core {
         let advice = self.regions.get(at).ra.advice;
         let i = p - file.base;
         if advice == Advice::Random {
-            return self.file_window(
-                p,
-                FileWindow {
-                    start: i,
-                    size: request,
-                    marker: None,
-                },
-            );
+            return self.file_window(p, FileWindow { start: i, size: request, marker: None });
         }
         let limits = self.limits(file, advice);
         let mut ra = file.ra;
         let pages = &self.pages;
         let before = |max: u32| {
-            let run = (1..=max)
-                .take_while(|n| *n <= i && pages.is(p - n, FRAME))
-                .count();
+            let run = (1..=max).take_while(|n| *n <= i && pages.is(p - n, FRAME)).count();
             u32::try_from(run).expect("at most max")
         };
         let window = ra.sync(limits, i, request, before);
-        self.regions
-            .get_mut(at)
-            .file
-            .as_mut()
-            .expect("it is a file")
-            .ra = ra;
+        self.regions.get_mut(at).file.as_mut().expect("it is a file").ra = ra;
         self.file_window(p, window)
     }
 
@@ -424,18 +312,9 @@ impl Core {
         let (i, end) = (p - file.base, self.regions.get(at).end);
         let mut ra = file.ra;
         let pages = &self.pages;
-        let hole = |max: u32| {
-            (p + 1..(p + max + 1).min(end))
-                .find(|q| !pages.is(*q, FRAME))
-                .map(|q| q - file.base)
-        };
+        let hole = |max: u32| (p + 1..(p + max + 1).min(end)).find(|q| !pages.is(*q, FRAME)).map(|q| q - file.base);
         let window = ra.advance(limits, i, request, hole);
-        self.regions
-            .get_mut(at)
-            .file
-            .as_mut()
-            .expect("it is a file")
-            .ra = ra;
+        self.regions.get_mut(at).file.as_mut().expect("it is a file").ra = ra;
         let Some(window) = window else { return };
         let window = self.file_window(p, window);
         if self.jobs.is_full() {
@@ -495,11 +374,7 @@ impl Core {
     /// Let the flusher write dirty pages, in the order of the files.
     pub(crate) fn run_flusher(&mut self, out: &mut Effects) {
         let mut looks = 0;
-        while self.flusher.is_runnable()
-            && out.room() >= STEP_ROOM
-            && looks < FLUSH_LOOKS
-            && !self.io.is_full()
-        {
+        while self.flusher.is_runnable() && out.room() >= STEP_ROOM && looks < FLUSH_LOOKS && !self.io.is_full() {
             if self.flusher.region >= self.regions.len() {
                 self.flusher.region = 0;
                 self.flusher.page = 0;
@@ -532,12 +407,7 @@ impl Core {
         if self.pages.is(p, MAPPED) {
             // The next store is to be seen: it faults.
             self.set_unmapped(p);
-            self.emit(
-                Effect::Unmap {
-                    range: PageRange::one(PageIdx(p)),
-                },
-                out,
-            );
+            self.emit(Effect::Unmap { range: PageRange::one(PageIdx(p)) }, out);
         }
         self.uncount_dirty(p);
         self.pages.clear(p, DIRTY);

@@ -67,13 +67,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) const fn new(
-        kind: JobKind,
-        page: u32,
-        access: Access,
-        task: TaskId,
-        window: Window,
-    ) -> Self {
+    pub(crate) const fn new(kind: JobKind, page: u32, access: Access, task: TaskId, window: Window) -> Self {
         Self {
             kind,
             task,
@@ -104,12 +98,7 @@ pub(crate) struct Jobs {
 
 impl Jobs {
     pub(crate) fn new() -> Self {
-        Self {
-            parked: Vec::with_capacity(JOBS_MAX),
-            number: 0,
-            kick: false,
-            waiting_memory: 0,
-        }
+        Self { parked: Vec::with_capacity(JOBS_MAX), number: 0, kick: false, waiting_memory: 0 }
     }
 
     pub(crate) const fn is_full(&self) -> bool {
@@ -121,11 +110,7 @@ impl Jobs {
     }
 
     pub(crate) fn has_runnable(&self) -> bool {
-        self.kick && self.waiting_memory > 0
-            || self
-                .parked
-                .iter()
-                .any(|job| job.state == JobState::Runnable)
+        self.kick && self.waiting_memory > 0 || self.parked.iter().any(|job| job.state == JobState::Runnable)
     }
 
     /// The write of the page has ended.
@@ -277,10 +262,9 @@ impl Core {
                 JobKind::SwapIn => self.step_swap_in(job, out),
                 JobKind::Shrink => self.step_shrink(job),
                 JobKind::Room => self.step_room(job),
-                JobKind::FileRead
-                | JobKind::FileWrite
-                | JobKind::FileFault
-                | JobKind::FileAhead => self.step_file(job, out),
+                JobKind::FileRead | JobKind::FileWrite | JobKind::FileFault | JobKind::FileAhead => {
+                    self.step_file(job, out)
+                }
             };
             if let Some(step) = step {
                 return step;
@@ -364,17 +348,13 @@ impl Core {
 
     fn out_of_memory(&mut self, job: &Job, out: &mut Effects) -> Step {
         self.count(Counter::oom_kill, 1);
-        out.push(Effect::OutOfMemory {
-            task: job.task,
-            page: PageIdx(job.page),
-        });
+        out.push(Effect::OutOfMemory { task: job.task, page: PageIdx(job.page) });
         Step::Done
     }
 
     fn step_zero(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
         let p = job.page;
-        if self.pages.word(p) & (FRAME | crate::page::SLOT | crate::page::POISON) != 0
-            || self.regions.find(p).is_none()
+        if self.pages.word(p) & (FRAME | crate::page::SLOT | crate::page::POISON) != 0 || self.regions.find(p).is_none()
         {
             // Another task was first, or the page is gone.
             self.fault(p, job.access, job.task, false, out);
@@ -412,14 +392,7 @@ impl Core {
 
     fn map_zero(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
         let range = PageRange::one(PageIdx(p));
-        out.push_merged(
-            Effect::Map {
-                range,
-                source: crate::effect::Source::Zero,
-                access,
-            },
-            self.base,
-        );
+        out.push_merged(Effect::Map { range, source: crate::effect::Source::Zero, access }, self.base);
         if self.cfg.is_blind() {
             self.begin_flight(p, Flight::Mapping);
             self.note_map_access(p, access);
@@ -428,10 +401,7 @@ impl Core {
         }
         self.set_mapped(p);
         self.pages.set(p, YOUNG | WRITABLE);
-        out.push(Effect::Wake {
-            task,
-            page: PageIdx(p),
-        });
+        out.push(Effect::Wake { task, page: PageIdx(p) });
     }
 
     fn step_swap_in(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
@@ -458,11 +428,7 @@ impl Core {
                 return Some(Step::Park(state));
             }
             Charge::Fail => {
-                return if target {
-                    Some(self.out_of_memory(job, out))
-                } else {
-                    None
-                };
+                return if target { Some(self.out_of_memory(job, out)) } else { None };
             }
         }
         if self.io.is_full() {
@@ -486,9 +452,7 @@ impl Core {
             let rotated = self.lru.drain(&mut self.pages);
             self.count(Counter::pgrotated, rotated);
         }
-        if self.pages.state(job.page) == crate::page::PageState::Swapped
-            && self.regions.find(job.page).is_some()
-        {
+        if self.pages.state(job.page) == crate::page::PageState::Swapped && self.regions.find(job.page).is_some() {
             job.window = Window::one(job.page);
             return None;
         }
@@ -505,8 +469,7 @@ impl Core {
     /// Read a charged page from its slot into the swap cache.
     pub(crate) fn read_page(&mut self, p: u32, demand: bool, out: &mut Effects) {
         let shadow = self.pages.take_shadow(p);
-        self.pages
-            .clear(p, ACTIVE | READAHEAD | DIRTY | MAPPED | YOUNG);
+        self.pages.clear(p, ACTIVE | READAHEAD | DIRTY | MAPPED | YOUNG);
         self.take_frame(p);
         if let Some(shadow) = shadow {
             self.refault(p, shadow);
@@ -535,26 +498,12 @@ impl Core {
     }
 
     /// Order a read, together with its neighbour if that was ordered just now.
-    pub(crate) fn push_read(
-        &mut self,
-        p: u32,
-        device: DeviceId,
-        place: SlotIdx,
-        demand: bool,
-        out: &mut Effects,
-    ) {
+    pub(crate) fn push_read(&mut self, p: u32, device: DeviceId, place: SlotIdx, demand: bool, out: &mut Effects) {
         for old in out.recent_mut(self.base) {
             if old.touches(p) {
                 break;
             }
-            if let Effect::Read {
-                io,
-                device: d,
-                slot: s,
-                range,
-                demand: wanted,
-            } = old
-            {
+            if let Effect::Read { io, device: d, slot: s, range, demand: wanted } = old {
                 if *d != device || range.len >= crate::effect::RANGE_MAX {
                     continue;
                 }
@@ -577,22 +526,13 @@ impl Core {
         }
         let range = PageRange::one(PageIdx(p));
         let io = self.io.insert(range, false);
-        out.push(Effect::Read {
-            io,
-            device,
-            slot: place,
-            range,
-            demand,
-        });
+        out.push(Effect::Read { io, device, slot: place, range, demand });
     }
 
     /// A file job: its window first, then its pages.
     fn step_file(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
         let marker = job.window.marker;
-        let next = job
-            .next
-            .take()
-            .or_else(|| self.window_next(&mut job.window));
+        let next = job.next.take().or_else(|| self.window_next(&mut job.window));
         if let Some(p) = next {
             let fresh = job.kind == JobKind::FileWrite;
             if self.pages.is(p, FRAME) || self.file_of(p).is_none() {
@@ -613,21 +553,12 @@ impl Core {
                 }
                 Charge::Fail => return None,
             }
-            if self
-                .pages
-                .is(p, FRAME | crate::page::DISCARD | crate::page::POISON)
-                || self.io.is_full()
-            {
+            if self.pages.is(p, FRAME | crate::page::DISCARD | crate::page::POISON) || self.io.is_full() {
                 self.uncharge_unused();
             } else if fresh {
                 self.fresh_file_page(p, out);
             } else {
-                self.read_file(
-                    p,
-                    marker == Some(p),
-                    p == job.page && job.kind != JobKind::FileAhead,
-                    out,
-                );
+                self.read_file(p, marker == Some(p), p == job.page && job.kind != JobKind::FileAhead, out);
             }
             return None;
         }
@@ -694,11 +625,7 @@ impl Core {
         }
         if job.tries >= MAX_RECLAIM_RETRIES {
             // Nothing more can go; faults will find out for themselves.
-            return Some(if self.is_waiting_worthwhile() {
-                Step::Park(JobState::WaitMemory)
-            } else {
-                Step::Done
-            });
+            return Some(if self.is_waiting_worthwhile() { Step::Park(JobState::WaitMemory) } else { Step::Done });
         }
         job.run = Some(self.direct_run());
         None

@@ -104,10 +104,7 @@ pub enum PageState {
 }
 
 type PageMeta = [u32; 4];
-const _: () = assert!(
-    size_of::<PageMeta>() <= 16,
-    "the page table costs at most 16 bytes a page"
-);
+const _: () = assert!(size_of::<PageMeta>() <= 16, "the page table costs at most 16 bytes a page");
 
 /// The flat table of all pages.
 #[derive(Debug)]
@@ -117,9 +114,7 @@ pub(crate) struct PageTable {
 
 impl PageTable {
     pub(crate) fn new(pages: u32) -> Self {
-        Self {
-            meta: vec![[0u32; 4]; pages as usize],
-        }
+        Self { meta: vec![[0u32; 4]; pages as usize] }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -183,10 +178,7 @@ impl PageTable {
             Flight::Unmapping => 4,
         };
         let was = self.word(p) & FLIGHT_MASK;
-        assert!(
-            code == 0 || was == 0,
-            "I2: page {p} has an effect in flight"
-        );
+        assert!(code == 0 || was == 0, "I2: page {p} has an effect in flight");
         *self.word_mut(p) = (self.word(p) & !FLIGHT_MASK) | (code << FLIGHT_SHIFT);
     }
 
@@ -218,11 +210,7 @@ impl PageTable {
     /// The slot, as an index of the slot pool.
     #[inline]
     pub(crate) fn slot(&self, p: u32) -> Option<u32> {
-        if self.is(p, SLOT) {
-            Some(self.meta[p as usize][3])
-        } else {
-            None
-        }
+        if self.is(p, SLOT) { Some(self.meta[p as usize][3]) } else { None }
     }
 
     pub(crate) fn set_slot(&mut self, p: u32, slot: u32) {

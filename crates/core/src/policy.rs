@@ -76,11 +76,7 @@ pub enum Touch {
 impl Core {
     /// A core with all its memory: nothing is allocated later but for regions.
     pub fn new(config: Config) -> Self {
-        let lru_batch = if config.is_blind() {
-            0
-        } else {
-            config.lru_batch as usize
-        };
+        let lru_batch = if config.is_blind() { 0 } else { config.lru_batch as usize };
         Self {
             pages: PageTable::new(config.pages_max),
             lru: Lru::new(lru_batch, config.budget),
@@ -161,11 +157,7 @@ impl Core {
 
     /// When the core wants a [`Event::Timeout`]; a time that is past means at once.
     pub fn deadline(&self) -> Option<Nanos> {
-        if self.has_work() {
-            Some(self.now)
-        } else {
-            self.control.rescue_at
-        }
+        if self.has_work() { Some(self.now) } else { self.control.rescue_at }
     }
 
     /// The counters.
@@ -219,34 +211,20 @@ impl Core {
 
     /// True if no effect is in flight and nothing is left to do; while held, also that every resident page is mapped.
     pub fn is_settled(&self) -> bool {
-        self.flights == 0
-            && self.io.live() == 0
-            && !self.has_work()
-            && !(self.control.hold && self.cached > 0)
+        self.flights == 0 && self.io.live() == 0 && !self.has_work() && !(self.control.hold && self.cached > 0)
     }
 
     /// The lists, head first, as text: for tests and reports.
     pub fn dump(&self) -> String {
         use core::fmt::Write as _;
         let mut text = String::new();
-        for (list, name) in [
-            "inactive_anon",
-            "active_anon",
-            "inactive_file",
-            "active_file",
-            "unevictable",
-        ]
-        .iter()
-        .enumerate()
+        for (list, name) in
+            ["inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable"].iter().enumerate()
         {
             if self.lru.len(list) == 0 && list > 0 {
                 continue;
             }
-            let pages: Vec<String> = self
-                .lru
-                .iter(&self.pages, list)
-                .map(|p| alloc::format!("{p}"))
-                .collect();
+            let pages: Vec<String> = self.lru.iter(&self.pages, list).map(|p| alloc::format!("{p}")).collect();
             write!(text, "{name}: {}", pages.join(" ")).expect("a string grows");
             text.push('\n');
         }

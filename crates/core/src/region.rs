@@ -39,19 +39,12 @@ const SPARE: usize = 1024;
 
 impl Regions {
     pub(crate) fn new() -> Self {
-        Self {
-            list: Vec::with_capacity(SPARE),
-            last: 0,
-        }
+        Self { list: Vec::with_capacity(SPARE), last: 0 }
     }
 
     /// Index of the region of a page.
     pub(crate) fn find(&mut self, page: u32) -> Option<usize> {
-        if self
-            .list
-            .get(self.last)
-            .is_some_and(|r| page >= r.start && page < r.end)
-        {
+        if self.list.get(self.last).is_some_and(|r| page >= r.start && page < r.end) {
             return Some(self.last);
         }
         let at = self.list.partition_point(|r| r.end <= page);
@@ -93,16 +86,7 @@ impl Regions {
         if self.list.capacity() < self.list.len() + SPARE {
             self.list.reserve(SPARE * 2);
         }
-        self.list.insert(
-            at,
-            Region {
-                id,
-                start,
-                end,
-                ra: RegionRa::new(),
-                file: None,
-            },
-        );
+        self.list.insert(at, Region { id, start, end, ra: RegionRa::new(), file: None });
         true
     }
 
@@ -122,16 +106,7 @@ impl Regions {
         }
         let (ra, file) = (self.list[at].ra.clone(), self.list[at].file);
         self.list[at].end = page;
-        self.list.insert(
-            at + 1,
-            Region {
-                id: upper,
-                start: page,
-                end,
-                ra,
-                file,
-            },
-        );
+        self.list.insert(at + 1, Region { id: upper, start: page, end, ra, file });
         self.last = 0;
         true
     }

@@ -41,10 +41,7 @@ struct Ends {
     tail: u32,
 }
 
-const EMPTY: Ends = Ends {
-    head: NIL,
-    tail: NIL,
-};
+const EMPTY: Ends = Ends { head: NIL, tail: NIL };
 
 /// A cluster: device cluster number, prev, next, and packed: used slots, list, device.
 type Cluster = [u32; 4];
@@ -128,15 +125,11 @@ impl Swap {
     }
 
     fn dev(&self, d: u8) -> &Device {
-        self.devices[d as usize]
-            .as_ref()
-            .expect("I4: a slot's device is there")
+        self.devices[d as usize].as_ref().expect("I4: a slot's device is there")
     }
 
     fn dev_mut(&mut self, d: u8) -> &mut Device {
-        self.devices[d as usize]
-            .as_mut()
-            .expect("I4: a slot's device is there")
+        self.devices[d as usize].as_mut().expect("I4: a slot's device is there")
     }
 
     pub(crate) fn close(&mut self, id: DeviceId) {
@@ -238,16 +231,9 @@ impl Swap {
                 let bad = c * CLUSTER + s >= slots || (c == 0 && s == 0);
                 self.count[(pool * CLUSTER + s) as usize] = if bad { BAD } else { 0 };
             }
-            let used = (0..CLUSTER)
-                .filter(|s| self.count[(pool * CLUSTER + s) as usize] != 0)
-                .count();
+            let used = (0..CLUSTER).filter(|s| self.count[(pool * CLUSTER + s) as usize] != 0).count();
             self.clusters[pool as usize] = [c, NIL, NIL, 0];
-            self.set_meta(
-                pool,
-                u32::try_from(used).expect("at most 512"),
-                ClusterList::Current,
-                id.0,
-            );
+            self.set_meta(pool, u32::try_from(used).expect("at most 512"), ClusterList::Current, id.0);
             self.list_cluster(pool);
         }
         if fresh_from > 0 {
@@ -337,10 +323,7 @@ impl Swap {
     /// Device and slot of a pool slot.
     pub(crate) fn locate(&self, slot: u32) -> (DeviceId, SlotIdx) {
         let pool = slot / CLUSTER;
-        (
-            DeviceId(self.cluster_device(pool)),
-            SlotIdx(self.clusters[pool as usize][0] * CLUSTER + slot % CLUSTER),
-        )
+        (DeviceId(self.cluster_device(pool)), SlotIdx(self.clusters[pool as usize][0] * CLUSTER + slot % CLUSTER))
     }
 
     pub(crate) fn spec_of(&self, slot: u32) -> DeviceSpec {
@@ -349,11 +332,7 @@ impl Swap {
 
     /// The page that owns the slot.
     pub(crate) fn owner(&self, slot: u32) -> Option<u32> {
-        if self.count[slot as usize] & OWNED != 0 {
-            Some(self.owner[slot as usize])
-        } else {
-            None
-        }
+        if self.count[slot as usize] & OWNED != 0 { Some(self.owner[slot as usize]) } else { None }
     }
 
     /// True if a forked child or the like holds the slot too.
@@ -464,10 +443,7 @@ impl Swap {
         // Those known already keep their turn; new ones come last among their equals.
         let known = self.order;
         let known = &known[..self.order_len];
-        let all = known
-            .iter()
-            .copied()
-            .chain((0..32u8).filter(|d| !known.contains(d)));
+        let all = known.iter().copied().chain((0..32u8).filter(|d| !known.contains(d)));
         for d in all {
             if let Some(device) = &self.devices[d as usize]
                 && !device.closed
@@ -520,13 +496,7 @@ impl Swap {
         self.order[to] = d;
     }
 
-    fn allocate_in(
-        &mut self,
-        d: u8,
-        page: u32,
-        rob: bool,
-        may_rob: &impl Fn(u32) -> bool,
-    ) -> Option<Found> {
+    fn allocate_in(&mut self, d: u8, page: u32, rob: bool, may_rob: &impl Fn(u32) -> bool) -> Option<Found> {
         let lists = match self.slot_order {
             SlotOrder::NonfullFirst => [ClusterList::Nonfull, ClusterList::Free, ClusterList::Frag],
             SlotOrder::FreeFirst => [ClusterList::Free, ClusterList::Nonfull, ClusterList::Frag],
@@ -563,12 +533,7 @@ impl Swap {
         self.turn_left = TURN_SLOTS;
     }
 
-    fn scan_current(
-        &mut self,
-        page: u32,
-        rob: bool,
-        may_rob: &impl Fn(u32) -> bool,
-    ) -> Option<Found> {
+    fn scan_current(&mut self, page: u32, rob: bool, may_rob: &impl Fn(u32) -> bool) -> Option<Found> {
         let pool = self.current;
         while self.next < CLUSTER {
             let slot = pool * CLUSTER + self.next;
@@ -609,10 +574,7 @@ impl Swap {
     /// The owner gives the slot up. It is free when nobody else holds it.
     pub(crate) fn free_slot(&mut self, slot: u32) {
         let count = &mut self.count[slot as usize];
-        assert!(
-            *count & OWNED != 0,
-            "I4: slot {slot} is freed by a page that does not own it"
-        );
+        assert!(*count & OWNED != 0, "I4: slot {slot} is freed by a page that does not own it");
         *count &= !OWNED;
         if *count == 0 {
             self.uncount(slot);
@@ -621,11 +583,7 @@ impl Swap {
 
     fn uncount(&mut self, slot: u32) {
         let pool = slot / CLUSTER;
-        let (used, d, list) = (
-            self.cluster_used(pool),
-            self.cluster_device(pool),
-            self.cluster_list(pool),
-        );
+        let (used, d, list) = (self.cluster_used(pool), self.cluster_device(pool), self.cluster_list(pool));
         self.unlist(pool);
         self.set_meta(pool, used - 1, ClusterList::Current, d);
         if list != ClusterList::Current || pool != self.current {
@@ -680,12 +638,7 @@ impl Swap {
         let Some(device) = self.devices.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };
-        assert!(
-            device.used == 0,
-            "I4: device {} goes with {} slots in use",
-            id.0,
-            device.used
-        );
+        assert!(device.used == 0, "I4: device {} goes with {} slots in use", id.0, device.used);
         if device.spec.rotational && !device.spec.inherited {
             self.rotational -= 1;
         }
@@ -719,23 +672,10 @@ impl Swap {
             for c in 0..device.clusters {
                 let pool = self.pool_cluster(d, c);
                 let slots = (pool * CLUSTER) as usize..((pool + 1) * CLUSTER) as usize;
-                let taken = self.count[slots.clone()]
-                    .iter()
-                    .filter(|c| **c != 0)
-                    .count();
-                assert_eq!(
-                    taken,
-                    self.cluster_used(pool) as usize,
-                    "I4: cluster {c} of device {d}"
-                );
-                used += self.count[slots]
-                    .iter()
-                    .filter(|c| **c != 0 && **c & BAD == 0)
-                    .count();
-                assert!(
-                    self.cluster_list(pool) != ClusterList::Current || self.current == pool,
-                    "I4: lost cluster"
-                );
+                let taken = self.count[slots.clone()].iter().filter(|c| **c != 0).count();
+                assert_eq!(taken, self.cluster_used(pool) as usize, "I4: cluster {c} of device {d}");
+                used += self.count[slots].iter().filter(|c| **c != 0 && **c & BAD == 0).count();
+                assert!(self.cluster_list(pool) != ClusterList::Current || self.current == pool, "I4: lost cluster");
             }
             assert_eq!(used, device.used as usize, "I4: slots in use on device {d}");
         }

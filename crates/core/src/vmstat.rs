@@ -128,9 +128,7 @@ pub struct Vmstat {
 
 impl Vmstat {
     pub(crate) const fn new() -> Self {
-        Self {
-            values: [0; COUNTERS.len()],
-        }
+        Self { values: [0; COUNTERS.len()] }
     }
 
     pub(crate) fn add(&mut self, counter: Counter, n: u32) {
@@ -144,8 +142,6 @@ impl Vmstat {
 
     /// Name and value of every counter, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        COUNTERS
-            .iter()
-            .map(|&(counter, name, _)| (name, self.get(counter)))
+        COUNTERS.iter().map(|&(counter, name, _)| (name, self.get(counter)))
     }
 }

@@ -73,35 +73,16 @@ fn next_window(size: u32, max: u32) -> u32 {
 
 impl FileRa {
     pub(crate) const fn new() -> Self {
-        Self {
-            start: 0,
-            size: 0,
-            async_size: 0,
-            previous: None,
-            mmap_miss: 0,
-            order: 0,
-        }
+        Self { start: 0, size: 0, async_size: 0, previous: None, mmap_miss: 0, order: 0 }
     }
 
     fn max(limits: RaLimits, request: u32) -> u32 {
-        if request > limits.ra_pages {
-            limits.ra_pages.max(request.min(limits.io_pages))
-        } else {
-            limits.ra_pages
-        }
+        if request > limits.ra_pages { limits.ra_pages.max(request.min(limits.io_pages)) } else { limits.ra_pages }
     }
 
     const fn window(&self) -> FileWindow {
-        let marker = if self.async_size > 0 {
-            Some(self.start + self.size - self.async_size)
-        } else {
-            None
-        };
-        FileWindow {
-            start: self.start,
-            size: self.size,
-            marker,
-        }
+        let marker = if self.async_size > 0 { Some(self.start + self.size - self.async_size) } else { None };
+        FileWindow { start: self.start, size: self.size, marker }
     }
 
     /// `read` needs page `i`, which is not there, and asks for `request` pages. `cached_before` counts the cached pages
@@ -114,16 +95,10 @@ impl FileRa {
         cached_before: impl FnOnce(u32) -> u32,
     ) -> FileWindow {
         if limits.ra_pages == 0 {
-            return FileWindow {
-                start: i,
-                size: 1,
-                marker: None,
-            };
+            return FileWindow { start: i, size: 1, marker: None };
         }
         let max = Self::max(limits, request);
-        let follows = self
-            .previous
-            .is_some_and(|previous| i.wrapping_sub(previous) <= 1);
+        let follows = self.previous.is_some_and(|previous| i.wrapping_sub(previous) <= 1);
         if i == 0 || request > max || follows {
             self.start = i;
             self.size = first_window(request, max);
@@ -139,11 +114,7 @@ impl FileRa {
         }
         let mut before = cached_before(max);
         if before <= request {
-            return FileWindow {
-                start: i,
-                size: request,
-                marker: None,
-            };
+            return FileWindow { start: i, size: request, marker: None };
         }
         if before >= i {
             before *= 2;
@@ -168,22 +139,14 @@ impl FileRa {
         if i == self.start + self.size - self.async_size {
             self.start += self.size;
             let next = next_window(self.size, max);
-            self.size = if limits.aligned {
-                next.max(self.size)
-            } else {
-                next
-            };
+            self.size = if limits.aligned { next.max(self.size) } else { next };
         } else {
             let hole = next_hole(max)?;
             self.start = hole;
             self.size = next_window(hole - i + request, max);
         }
         if limits.aligned {
-            self.order = if limits.large {
-                self.order + 2
-            } else {
-                ORDER_SMALL
-            };
+            self.order = if limits.large { self.order + 2 } else { ORDER_SMALL };
             let align = 1 << self.order.min(limits.ra_pages.trailing_zeros());
             let end = (self.start + self.size) / align * align;
             if end > self.start {
@@ -195,13 +158,7 @@ impl FileRa {
     }
 
     /// A mapped access missed page `i`: read around it. `None`: too many have missed.
-    pub(crate) fn mmap_miss(
-        &mut self,
-        limits: RaLimits,
-        i: u32,
-        sequential: bool,
-        random: bool,
-    ) -> Option<FileWindow> {
+    pub(crate) fn mmap_miss(&mut self, limits: RaLimits, i: u32, sequential: bool, random: bool) -> Option<FileWindow> {
         if limits.ra_pages == 0 || random {
             return None;
         }
@@ -236,16 +193,8 @@ mod tests {
     use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
 
-    const SMALL: RaLimits = RaLimits {
-        ra_pages: 32,
-        io_pages: 0,
-        large: false,
-        aligned: true,
-    };
-    const LARGE: RaLimits = RaLimits {
-        large: true,
-        ..SMALL
-    };
+    const SMALL: RaLimits = RaLimits { ra_pages: 32, io_pages: 0, large: false, aligned: true };
+    const LARGE: RaLimits = RaLimits { large: true, ..SMALL };
 
     struct File {
         ra: FileRa,
@@ -258,13 +207,7 @@ mod tests {
     impl File {
         fn new(limits: RaLimits) -> Self {
             let (cached, markers) = (BTreeSet::new(), BTreeSet::new());
-            Self {
-                ra: FileRa::new(),
-                limits,
-                cached,
-                markers,
-                windows: Vec::new(),
-            }
+            Self { ra: FileRa::new(), limits, cached, markers, windows: Vec::new() }
         }
 
         fn submit(&mut self, window: FileWindow) {
@@ -283,11 +226,7 @@ mod tests {
                 let request = first + pages - i;
                 if !self.cached.contains(&i) {
                     let cached = self.cached.clone();
-                    let before = |max| {
-                        (1..=max)
-                            .take_while(|n| *n <= i && cached.contains(&(i - n)))
-                            .count()
-                    };
+                    let before = |max| (1..=max).take_while(|n| *n <= i && cached.contains(&(i - n))).count();
                     let before = |max| u32::try_from(before(max)).expect("small");
                     let window = self.ra.sync(self.limits, i, request, before);
                     self.submit(window);
@@ -312,11 +251,7 @@ mod tests {
                 self.ra.mmap_hit();
             } else {
                 let window = self.ra.mmap_miss(self.limits, i, false, false);
-                self.submit(window.unwrap_or(FileWindow {
-                    start: i,
-                    size: 1,
-                    marker: None,
-                }));
+                self.submit(window.unwrap_or(FileWindow { start: i, size: 1, marker: None }));
             }
             if self.markers.remove(&i) {
                 self.advance(i, self.limits.ra_pages);
@@ -336,19 +271,9 @@ mod tests {
 
     #[test]
     fn sequential_reads_give_the_kernels_windows() {
-        let small = [
-            (0, 4, 3),
-            (4, 8, 8),
-            (12, 16, 16),
-            (28, 32, 32),
-            (60, 32, 32),
-        ];
+        let small = [(0, 4, 3), (4, 8, 8), (12, 16, 16), (28, 32, 32), (60, 32, 32)];
         assert_eq!(sequential(SMALL, 1, 5), small, "4 KiB at a time");
-        assert_eq!(
-            sequential(SMALL, 4, 4),
-            [(0, 8, 4), (8, 16, 16), (24, 32, 32), (56, 32, 32)],
-            "16 KiB"
-        );
+        assert_eq!(sequential(SMALL, 4, 4), [(0, 8, 4), (8, 16, 16), (24, 32, 32), (56, 32, 32)], "16 KiB");
     }
 
     #[test]
@@ -367,33 +292,13 @@ mod tests {
         assert_eq!(sequential(LARGE, 1, 9), four, "4 KiB at a time");
         assert_eq!(
             sequential(LARGE, 4, 5),
-            [
-                (0, 8, 4),
-                (8, 16, 16),
-                (24, 24, 24),
-                (48, 16, 16),
-                (64, 32, 32)
-            ],
+            [(0, 8, 4), (8, 16, 16), (24, 24, 24), (48, 16, 16), (64, 32, 32)],
             "16 KiB"
         );
-        assert_eq!(
-            sequential(LARGE, 32, 2),
-            [(0, 32, 16), (32, 32, 32)],
-            "128 KiB"
-        );
-        let wide = RaLimits {
-            ra_pages: 2048,
-            ..LARGE
-        };
-        let windows = [
-            (0, 4, 3),
-            (4, 16, 16),
-            (20, 60, 60),
-            (80, 240, 240),
-            (320, 448, 448),
-            (768, 256, 256),
-            (1024, 512, 512),
-        ];
+        assert_eq!(sequential(LARGE, 32, 2), [(0, 32, 16), (32, 32, 32)], "128 KiB");
+        let wide = RaLimits { ra_pages: 2048, ..LARGE };
+        let windows =
+            [(0, 4, 3), (4, 16, 16), (20, 60, 60), (80, 240, 240), (320, 448, 448), (768, 256, 256), (1024, 512, 512)];
         assert_eq!(sequential(wide, 1, 7), windows, "8 MiB of readahead");
     }
 
@@ -404,28 +309,14 @@ mod tests {
         assert_eq!(file.windows, [(201, 4, 3), (205, 7, 7), (212, 12, 12)]);
         let mut file = File::new(SMALL);
         [10, 12].into_iter().for_each(|i| file.read(i, 1));
-        assert_eq!(
-            file.windows,
-            [(12, 4, 3)],
-            "the byte after page 10 lies in page 11, so page 12 follows"
-        );
+        assert_eq!(file.windows, [(12, 4, 3)], "the byte after page 10 lies in page 11, so page 12 follows");
     }
 
     #[test]
     fn mapped_accesses_are_read_around() {
         let mut file = File::new(SMALL);
-        [100, 115, 116, 123, 124, 125, 140, 500, 0, 1, 16, 24, 32]
-            .into_iter()
-            .for_each(|i| file.touch(i));
-        let windows = [
-            (84, 32, 8),
-            (100, 32, 8),
-            (132, 32, 32),
-            (484, 32, 8),
-            (0, 32, 8),
-            (32, 32, 32),
-            (64, 32, 32),
-        ];
+        [100, 115, 116, 123, 124, 125, 140, 500, 0, 1, 16, 24, 32].into_iter().for_each(|i| file.touch(i));
+        let windows = [(84, 32, 8), (100, 32, 8), (132, 32, 32), (484, 32, 8), (0, 32, 8), (32, 32, 32), (64, 32, 32)];
         assert_eq!(file.windows, windows);
     }
 }
