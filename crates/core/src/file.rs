@@ -9,7 +9,7 @@
 
 use crate::effect::{Effect, Effects, Source};
 use crate::event::{Advice, FILE_DEVICE_FIRST, FileSpec};
-use crate::job::{Job, JobKind, STEP_ROOM};
+use crate::job::{Charge, Job, JobKind, JobState, STEP_ROOM, Step};
 use crate::page::{
     ACTIVE, DIRTY, FILE, FRAME, Flight, LRU, MAP_WRITE, MAPPED, PCP, PageState, READAHEAD, REFERENCED, UNEVICTABLE,
     YOUNG,
@@ -428,6 +428,75 @@ impl Core {
             self.flusher.dirty += 1;
         }
         self.wake_flusher();
+    }
+
+    /// A file job: its window first, then its pages.
+    pub(crate) fn step_file(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
+        let marker = job.window.marker;
+        let next = job.next.take().or_else(|| self.window_next(&mut job.window));
+        if let Some(p) = next {
+            let fresh = job.kind == JobKind::FileWrite;
+            if self.pages.is(p, FRAME) || self.file_of(p).is_none() {
+                return None;
+            }
+            match self.charge(job, false) {
+                Charge::Got => {}
+                Charge::Reclaim => {
+                    job.next = Some(p);
+                    return None;
+                }
+                Charge::Park(state) => {
+                    job.next = Some(p);
+                    return Some(Step::Park(state));
+                }
+                Charge::Fail if p == job.page && job.kind != JobKind::FileAhead => {
+                    return Some(self.out_of_memory(job, out));
+                }
+                Charge::Fail => return None,
+            }
+            if self.pages.is(p, FRAME | crate::page::DISCARD | crate::page::POISON) || self.io.is_full() {
+                self.uncharge_unused();
+            } else if fresh {
+                self.fresh_file_page(p, out);
+            } else {
+                self.read_file(p, marker == Some(p), p == job.page && job.kind != JobKind::FileAhead, out);
+            }
+            return None;
+        }
+        if job.window.drains() {
+            let rotated = self.lru.drain(&mut self.pages);
+            self.count(Counter::pgrotated, rotated);
+            job.window = Window::none(job.page);
+        }
+        match job.kind {
+            JobKind::FileAhead => Some(Step::Done),
+            JobKind::FileFault => {
+                self.fault(job.page, job.access, job.task, false, out);
+                Some(Step::Done)
+            }
+            JobKind::Zero
+            | JobKind::SwapIn
+            | JobKind::Shrink
+            | JobKind::Room
+            | JobKind::FileRead
+            | JobKind::FileWrite => self.file_step(job, out),
+        }
+    }
+
+    fn file_step(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
+        match self.next_file_page(job, out) {
+            FileStep::Done => Some(Step::Done),
+            FileStep::Again | FileStep::Window => None,
+            FileStep::Wait(p) => {
+                self.pages.set(p, crate::page::JOB_WAIT);
+                Some(Step::Park(JobState::WaitPage(p)))
+            }
+            FileStep::Throttle => Some(Step::Park(JobState::WaitMemory)),
+            FileStep::Fresh(p) => {
+                job.next = Some(p);
+                None
+            }
+        }
     }
 }
 

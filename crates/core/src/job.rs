@@ -57,7 +57,7 @@ pub(crate) struct Job {
     pub(crate) first: u32,
     pub(crate) end: u32,
     /// The page of the window that waits for its frame.
-    next: Option<u32>,
+    pub(crate) next: Option<u32>,
     run: Option<ReclaimRun>,
     tries: u32,
     /// How often it waited for pages that could not be moved.
@@ -158,12 +158,12 @@ impl Jobs {
     }
 }
 
-enum Step {
+pub(crate) enum Step {
     Done,
     Park(JobState),
 }
 
-enum Charge {
+pub(crate) enum Charge {
     Got,
     /// A reclaim run was set up.
     Reclaim,
@@ -297,7 +297,7 @@ impl Core {
     }
 
     /// Charge one page, whatever it takes. `ahead`: nobody waits for the page.
-    fn charge(&mut self, job: &mut Job, ahead: bool) -> Charge {
+    pub(crate) fn charge(&mut self, job: &mut Job, ahead: bool) -> Charge {
         if self.try_charge() {
             job.tries = 0;
             return Charge::Got;
@@ -346,7 +346,7 @@ impl Core {
         }
     }
 
-    fn out_of_memory(&mut self, job: &Job, out: &mut Effects) -> Step {
+    pub(crate) fn out_of_memory(&mut self, job: &Job, out: &mut Effects) -> Step {
         self.count(Counter::oom_kill, 1);
         out.push(Effect::OutOfMemory { task: job.task, page: PageIdx(job.page) });
         Step::Done
@@ -527,76 +527,6 @@ impl Core {
         let range = PageRange::one(PageIdx(p));
         let io = self.io.insert(range, false);
         out.push(Effect::Read { io, device, slot: place, range, demand });
-    }
-
-    /// A file job: its window first, then its pages.
-    fn step_file(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
-        let marker = job.window.marker;
-        let next = job.next.take().or_else(|| self.window_next(&mut job.window));
-        if let Some(p) = next {
-            let fresh = job.kind == JobKind::FileWrite;
-            if self.pages.is(p, FRAME) || self.file_of(p).is_none() {
-                return None;
-            }
-            match self.charge(job, false) {
-                Charge::Got => {}
-                Charge::Reclaim => {
-                    job.next = Some(p);
-                    return None;
-                }
-                Charge::Park(state) => {
-                    job.next = Some(p);
-                    return Some(Step::Park(state));
-                }
-                Charge::Fail if p == job.page && job.kind != JobKind::FileAhead => {
-                    return Some(self.out_of_memory(job, out));
-                }
-                Charge::Fail => return None,
-            }
-            if self.pages.is(p, FRAME | crate::page::DISCARD | crate::page::POISON) || self.io.is_full() {
-                self.uncharge_unused();
-            } else if fresh {
-                self.fresh_file_page(p, out);
-            } else {
-                self.read_file(p, marker == Some(p), p == job.page && job.kind != JobKind::FileAhead, out);
-            }
-            return None;
-        }
-        if job.window.drains() {
-            let rotated = self.lru.drain(&mut self.pages);
-            self.count(Counter::pgrotated, rotated);
-            job.window = Window::none(job.page);
-        }
-        match job.kind {
-            JobKind::FileAhead => Some(Step::Done),
-            JobKind::FileFault => {
-                self.fault(job.page, job.access, job.task, false, out);
-                Some(Step::Done)
-            }
-            JobKind::Zero
-            | JobKind::SwapIn
-            | JobKind::Shrink
-            | JobKind::Room
-            | JobKind::FileRead
-            | JobKind::FileWrite => self.file_step(job, out),
-        }
-    }
-
-    fn file_step(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
-        use crate::file::FileStep;
-        match self.next_file_page(job, out) {
-            FileStep::Done => Some(Step::Done),
-            FileStep::Again | FileStep::Window => None,
-            FileStep::Wait(p) => {
-                self.pages.set(p, crate::page::JOB_WAIT);
-                Some(Step::Park(JobState::WaitPage(p)))
-            }
-            FileStep::Throttle => Some(Step::Park(JobState::WaitMemory)),
-            FileStep::Fresh(p) => {
-                job.next = Some(p);
-                None
-            }
-        }
     }
 
     /// Reclaim until a frame could be charged.
