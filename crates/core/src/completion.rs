@@ -6,8 +6,8 @@
 use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
 use crate::page::{
-    ACTIVE, BUSY, DIRTY, DISCARD, FILE, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON, READAHEAD,
-    RECLAIM, WAITED, WRITABLE, YOUNG,
+    ACTIVE, BUSY, DIRTY, DISCARD, FILE, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON, POISON_DUE,
+    READAHEAD, RECLAIM, WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::shrink::Pageout;
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    fn emit_poison(&self, p: u32, out: &mut Effects) {
+    fn emit_poison(&mut self, p: u32, out: &mut Effects) {
         for old in out.recent_mut(self.base) {
             if let Effect::Poison { range } = old
                 && range.end().0 == p
@@ -91,9 +91,10 @@ impl Core {
                 return;
             }
         }
-        // A fault on it will say so again if there is no room now.
         if out.room() > 0 {
             out.push(Effect::Poison { range: PageRange::one(PageIdx(p)) });
+        } else {
+            self.pages.set(p, POISON_DUE);
         }
     }
 

@@ -6,7 +6,8 @@
 use crate::effect::{Effect, Effects, Source};
 use crate::job::{Job, JobKind, STEP_ROOM};
 use crate::page::{
-    DIRTY, DISCARD, FILE, FRAME, Flight, MAP_WRITE, MARKER, PCP, PageState, READAHEAD, SLOT, WAITED, WRITABLE, YOUNG,
+    DIRTY, DISCARD, FILE, FRAME, Flight, MAP_WRITE, MARKER, PCP, POISON_DUE, PageState, READAHEAD, SLOT, WAITED,
+    WRITABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::readahead::Window;
@@ -56,7 +57,10 @@ impl Core {
         }
         match state {
             PageState::Poisoned => {
-                out.push(Effect::Poison { range: PageRange::one(PageIdx(p)) });
+                // The host was told, unless there was no room then.
+                if self.pages.take(p, POISON_DUE) {
+                    out.push(Effect::Poison { range: PageRange::one(PageIdx(p)) });
+                }
                 self.wake(p, task, out);
             }
             PageState::Mapped => self.fault_mapped(p, access, task, first, out),

@@ -68,6 +68,9 @@ pub(crate) const MARKER: u32 = 1 << 27;
 /// Could not be moved; on the unevictable list for a while.
 pub(crate) const BUSY: u32 = 1 << 31;
 
+/// Of a poisoned page: the host has still to be told.
+pub(crate) const POISON_DUE: u32 = READAHEAD;
+
 const FLIGHT_SHIFT: u32 = 22;
 const FLIGHT_MASK: u32 = 7 << FLIGHT_SHIFT;
 const LIST_SHIFT: u32 = 28;
