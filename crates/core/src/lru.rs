@@ -249,3 +249,84 @@ impl Lru {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::VecDeque;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const PAGES: u32 = 12;
+
+    /// The lists as anyone would write them: head first.
+    #[derive(Default)]
+    struct Twin {
+        lists: [VecDeque<u32>; 6],
+        batch: Vec<u32>,
+    }
+
+    impl Twin {
+        fn remove(&mut self, p: u32) {
+            self.batch.retain(|&q| q != p);
+            self.lists.iter_mut().for_each(|list| list.retain(|&q| q != p));
+        }
+
+        fn drain(&mut self, pages: &PageTable) {
+            for p in core::mem::take(&mut self.batch) {
+                self.lists[Lru::list_of(pages, p)].push_front(p);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lists_are_what_naive_lists_are(
+            batch in 0..5usize,
+            steps in proptest::collection::vec((0..6u32, 0..PAGES, 0..4u32), 0..200),
+        ) {
+            let mut pages = PageTable::new(PAGES);
+            let (mut lru, mut twin) = (Lru::new(batch, 1), Twin::default());
+            for (kind, p, flags) in steps {
+                let on = pages.is(p, LRU | PCP);
+                match kind {
+                    0 | 1 if !on => {
+                        pages.clear(p, ACTIVE | FILE);
+                        pages.set(p, if flags & 1 != 0 { ACTIVE } else { 0 } | if flags & 2 != 0 { FILE } else { 0 });
+                        lru.add(&mut pages, p);
+                        twin.batch.push(p);
+                        if twin.batch.len() >= batch {
+                            twin.drain(&pages);
+                        }
+                    }
+                    2 if on => {
+                        lru.remove(&mut pages, p);
+                        twin.remove(p);
+                    }
+                    3 if on && batch == 0 => {
+                        pages.clear(p, ACTIVE);
+                        pages.set(p, if flags & 1 != 0 { ACTIVE } else { 0 });
+                        lru.putback(&mut pages, p);
+                        twin.remove(p);
+                        twin.lists[Lru::list_of(&pages, p)].push_front(p);
+                    }
+                    4 if on && batch == 0 => {
+                        lru.rotate(&mut pages, p);
+                        twin.remove(p);
+                        twin.lists[Lru::list_of(&pages, p)].push_back(p);
+                    }
+                    5 => {
+                        lru.drain(&mut pages);
+                        twin.drain(&pages);
+                    }
+                    _ => {}
+                }
+                for list in 0..6 {
+                    let ours: Vec<u32> = lru.iter(&pages, list).collect();
+                    prop_assert!(ours.iter().eq(twin.lists[list].iter()), "list {list}: {ours:?}, {:?}", twin.lists[list]);
+                    prop_assert_eq!(ours.len(), lru.len(list) as usize);
+                }
+            }
+        }
+    }
+}

@@ -583,3 +583,6 @@ impl Swap {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
