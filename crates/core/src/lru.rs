@@ -47,11 +47,7 @@ pub(crate) struct Lru {
 
 impl Lru {
     pub(crate) fn new(batch: usize, budget: u32) -> Self {
-        let empty = List {
-            head: NIL,
-            tail: NIL,
-            len: 0,
-        };
+        let empty = List { head: NIL, tail: NIL, len: 0 };
         let batch = if batch > BATCH_MAX { BATCH_MAX } else { batch };
         Self {
             lists: [empty; 6],
@@ -80,12 +76,7 @@ impl Lru {
 
     /// Inactive anon, active anon, inactive file, active file.
     pub(crate) const fn sizes(&self) -> [u32; 4] {
-        [
-            self.lists[0].len,
-            self.lists[1].len,
-            self.lists[2].len,
-            self.lists[3].len,
-        ]
+        [self.lists[0].len, self.lists[1].len, self.lists[2].len, self.lists[3].len]
     }
 
     /// The list that the flags of a page name.
@@ -143,10 +134,8 @@ impl Lru {
             return;
         }
         if pages.take(p, ROTATE) {
-            let at = self.rotate[..self.rotate_len]
-                .iter()
-                .position(|&q| q == p)
-                .expect("ROTATE: the page is in the batch");
+            let at =
+                self.rotate[..self.rotate_len].iter().position(|&q| q == p).expect("ROTATE: the page is in the batch");
             self.rotate.copy_within(at + 1..self.rotate_len, at);
             self.rotate_len -= 1;
         }
@@ -202,11 +191,7 @@ impl Lru {
         pages.set(p, ROTATE);
         self.rotate[self.rotate_len] = p;
         self.rotate_len += 1;
-        if self.rotate_len >= self.batch {
-            self.drain_rotate(pages)
-        } else {
-            0
-        }
+        if self.rotate_len >= self.batch { self.drain_rotate(pages) } else { 0 }
     }
 
     fn move_tail(&mut self, pages: &mut PageTable, p: u32) {
@@ -252,11 +237,7 @@ impl Lru {
     }
 
     /// The pages of a list, head first.
-    pub(crate) fn iter<'a>(
-        &'a self,
-        pages: &'a PageTable,
-        list: usize,
-    ) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn iter<'a>(&'a self, pages: &'a PageTable, list: usize) -> impl Iterator<Item = u32> + 'a {
         let mut at = self.lists[list].head;
         core::iter::from_fn(move || {
             let p = at;
@@ -266,5 +247,86 @@ impl Lru {
             at = pages.next(p);
             Some(p)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::VecDeque;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const PAGES: u32 = 12;
+
+    /// The lists as anyone would write them: head first.
+    #[derive(Default)]
+    struct Twin {
+        lists: [VecDeque<u32>; 6],
+        batch: Vec<u32>,
+    }
+
+    impl Twin {
+        fn remove(&mut self, p: u32) {
+            self.batch.retain(|&q| q != p);
+            self.lists.iter_mut().for_each(|list| list.retain(|&q| q != p));
+        }
+
+        fn drain(&mut self, pages: &PageTable) {
+            for p in core::mem::take(&mut self.batch) {
+                self.lists[Lru::list_of(pages, p)].push_front(p);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lists_are_what_naive_lists_are(
+            batch in 0..5usize,
+            steps in proptest::collection::vec((0..6u32, 0..PAGES, 0..4u32), 0..200),
+        ) {
+            let mut pages = PageTable::new(PAGES);
+            let (mut lru, mut twin) = (Lru::new(batch, 1), Twin::default());
+            for (kind, p, flags) in steps {
+                let on = pages.is(p, LRU | PCP);
+                match kind {
+                    0 | 1 if !on => {
+                        pages.clear(p, ACTIVE | FILE);
+                        pages.set(p, if flags & 1 != 0 { ACTIVE } else { 0 } | if flags & 2 != 0 { FILE } else { 0 });
+                        lru.add(&mut pages, p);
+                        twin.batch.push(p);
+                        if twin.batch.len() >= batch {
+                            twin.drain(&pages);
+                        }
+                    }
+                    2 if on => {
+                        lru.remove(&mut pages, p);
+                        twin.remove(p);
+                    }
+                    3 if on && batch == 0 => {
+                        pages.clear(p, ACTIVE);
+                        pages.set(p, if flags & 1 != 0 { ACTIVE } else { 0 });
+                        lru.putback(&mut pages, p);
+                        twin.remove(p);
+                        twin.lists[Lru::list_of(&pages, p)].push_front(p);
+                    }
+                    4 if on && batch == 0 => {
+                        lru.rotate(&mut pages, p);
+                        twin.remove(p);
+                        twin.lists[Lru::list_of(&pages, p)].push_back(p);
+                    }
+                    5 => {
+                        lru.drain(&mut pages);
+                        twin.drain(&pages);
+                    }
+                    _ => {}
+                }
+                for list in 0..6 {
+                    let ours: Vec<u32> = lru.iter(&pages, list).collect();
+                    prop_assert!(ours.iter().eq(twin.lists[list].iter()), "list {list}: {ours:?}, {:?}", twin.lists[list]);
+                    prop_assert_eq!(ours.len(), lru.len(list) as usize);
+                }
+            }
+        }
     }
 }
