@@ -28,8 +28,8 @@ lint: ## format, tidy, directions, no-std, licences, clippy, documentation
 bench: build ## figures against the kernel's own swap, as ratios with their recipe (root)
 	cargo run --release --locked --package pagetide-bench
 
-kernel-diff: build ## the simulator against the real kernel, counter by counter (root)
-	tests/kernel-diff
+kernel-diff: ## the simulator against the real kernel, counter by counter (root, memory cgroup, loop swap)
+	cargo run --release --locked --package pagetide-kernel-diff
 
 docs: ## write docs/knobs.md, counters.md and errors.md again from the tables in the code
 	cargo run --quiet --locked --package xtask -- docs

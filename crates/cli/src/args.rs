@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backend;
 use crate::settings;
+use crate::sim;
 use crate::size::{self, Amount};
 use crate::swap;
 
@@ -33,6 +34,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a program inside a memory budget
     Run(RunArgs),
+    /// Simulate: scripts, workloads, recorded traces, the source documents' tables
+    Sim(sim::SimArgs),
     /// Say what this machine offers, what is missing and how to get it
     Doctor(DoctorArgs),
     /// List the settings of the policy, their values and the profiles
@@ -176,7 +179,9 @@ mod tests {
     fn run_args(line: &str) -> RunArgs {
         match parse(line).expect(line).command {
             Command::Run(args) => args,
-            other @ (Command::Doctor(_) | Command::Knobs(_) | Command::Completions { .. }) => panic!("{other:?}"),
+            other @ (Command::Sim(_) | Command::Doctor(_) | Command::Knobs(_) | Command::Completions { .. }) => {
+                panic!("{other:?}")
+            }
         }
     }
 

@@ -24,6 +24,7 @@ mod run;
 mod stats;
 
 mod doctor;
+mod sim;
 mod knobs;
 
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ fn show_usage(message: &clap::Error) -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Sim(args) => sim::run(args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Knobs(args) => knobs::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {

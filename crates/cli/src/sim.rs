@@ -1,4 +1,4 @@
-//! `pagetide sim`: the simulator's commands. This module reads the command line; the simulator does and prints the rest.
+//! `pagetide sim`: the simulator's commands. This module reads the command line and prints; the simulator does the rest.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
@@ -6,6 +6,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use pagetide_sim::cli::{self, CliError};
+use pagetide_sim::reproduce::{self, Reproduction};
+use pagetide_sim::script::{self, PhaseResult, ScriptSpec};
+use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure, Told};
 
@@ -24,10 +27,55 @@ pub(crate) struct SimArgs {
 /// What to simulate.
 #[derive(Debug, Subcommand)]
 enum SimCommand {
+    /// Play a script of page accesses under a memory limit: what would the kernel's counters say?
+    Script(ScriptArgs),
+    /// Simulate the result tables of the source documents, the source's value beside ours
+    Reproduce(ReproduceArgs),
     /// Run a workload that a TOML file describes
     Run(RunArgs),
     /// Replay an access trace under several budgets: how much memory does this job need?
     Replay(ReplayArgs),
+}
+
+const SCRIPT_HELP: &str = "\
+Phases, over one anonymous region: w write all pages ascending, r read all, b read all descending,
+s read every second page, RN and WN read or write N random pages.
+
+Example:
+  pagetide sim script 'w r b s R40000' --pages 32768 --memory 16384 --profile linux-6.18 --json";
+
+/// `pagetide sim script`.
+#[derive(Debug, Args)]
+#[command(after_help = SCRIPT_HELP)]
+struct ScriptArgs {
+    /// The phases, separated by blanks
+    script: String,
+    /// Pages of the region
+    #[arg(long, value_name = "PAGES")]
+    pages: u32,
+    /// The memory limit, in pages; the process itself takes a few of them
+    #[arg(long, value_name = "PAGES")]
+    memory: u32,
+    /// The policy (see `pagetide knobs`)
+    #[arg(long, value_name = "NAME", default_value = "linux-6.18")]
+    profile: String,
+    /// One setting of the policy; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Print one JSON object for each phase
+    #[arg(long)]
+    json: bool,
+}
+
+/// `pagetide sim reproduce`.
+#[derive(Debug, Args)]
+struct ReproduceArgs {
+    /// Only this document or table, such as S0 or S3/random
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    /// Print a list of objects, one for each row
+    #[arg(long)]
+    json: bool,
 }
 
 /// `pagetide sim run`.
@@ -86,6 +134,8 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Failure> {
     let progress = io::stderr().is_terminal();
     let mut out = BufWriter::new(io::stdout().lock());
     let answer = match args.command {
+        SimCommand::Script(args) => play_script(args, &mut out),
+        SimCommand::Reproduce(args) => reproduce_tables(&args, progress, &mut out),
         SimCommand::Run(RunArgs { workload, seed, profile, set, json }) => {
             cli::run_workload(&cli::RunArgs { workload, json, seed, profile, settings: set, progress }, &mut out)
         }
@@ -93,6 +143,48 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Failure> {
     };
     let code = answer.and_then(|code| out.flush().map(|()| code).map_err(CliError::from)).map_err(failed)?;
     Ok(ExitCode::from(code))
+}
+
+/// Plays a script and prints the change of every counter in each phase.
+fn play_script(args: ScriptArgs, out: &mut dyn Write) -> Result<u8, CliError> {
+    let mut spec = ScriptSpec::new(&args.script, args.pages, args.memory, &args.profile);
+    spec.settings = args.set;
+    let phases = script::run_script(&spec).map_err(|error| CliError::Usage(error.to_string()))?;
+    for PhaseResult { phase, vmstat, elapsed_ns, .. } in phases {
+        if args.json {
+            let vmstat: Map<String, Value> =
+                vmstat.iter().map(|(name, change)| ((*name).to_owned(), json!(change))).collect();
+            writeln!(out, "{}", json!({"phase": phase, "elapsed_ns": elapsed_ns, "vmstat": vmstat}))?;
+            continue;
+        }
+        writeln!(out, "{phase}: {} us of virtual time", elapsed_ns / 1_000)?;
+        for (name, change) in vmstat.iter().filter(|(_, change)| *change > 0) {
+            writeln!(out, "  {name:<28} {change:>12}")?;
+        }
+    }
+    Ok(cli::EXIT_OK)
+}
+
+/// Simulates the documents' tables.
+fn reproduce_tables(args: &ReproduceArgs, progress: bool, out: &mut dyn Write) -> Result<u8, CliError> {
+    let reproduction: Reproduction = reproduce::reproduce(args.table.as_deref(), |done, all| {
+        if progress {
+            eprint!("\rtable {} of {all}", done + 1);
+        }
+    });
+    if progress {
+        eprintln!();
+    }
+    if reproduction.rows.is_empty() {
+        let tables = reproduce::tables().join(", ");
+        return Err(CliError::Usage(format!("--table: no such document or table; there are {tables}")));
+    }
+    if args.json {
+        writeln!(out, "{:#}", reproduction.json())?;
+    } else {
+        write!(out, "{}", reproduction.text())?;
+    }
+    Ok(cli::EXIT_OK)
 }
 
 impl ReplayArgs {

@@ -111,3 +111,33 @@ fn doctor_says_the_same_to_people_and_to_programs() {
         assert!(table.contains(name), "{name} is missing in: {table}");
     }
 }
+
+#[test]
+fn sim_script_prints_one_object_a_phase_with_the_kernels_counters() {
+    let script = ["sim", "script", "w r", "--pages", "32768", "--memory", "16384", "--json"];
+    let (status, out, err) = pagetide(&script);
+    assert_eq!(status, Some(0), "{err}");
+    let phases: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((phases.len(), &phases[1]["phase"]), (2, &serde_json::json!("r")));
+    // What Linux 6.18 counts for a forward read of twice its memory.
+    assert_eq!(phases[1]["vmstat"]["swap_ra"], 28_670);
+    assert_eq!(phases[1]["vmstat"]["pgmajfault"], 4_098);
+}
+
+#[test]
+fn sim_names_what_is_wrong_with_its_input() {
+    refuses(&["sim", "script", "w q", "--pages", "32768", "--memory", "16384"], 2, &["phase 2", "`q`"]);
+    refuses(&["sim", "script", "w", "--pages", "0", "--memory", "16384"], 2, &["pages"]);
+    let profile = ["sim", "script", "w", "--pages", "32768", "--memory", "16384", "--profile", "linux-6.19"];
+    refuses(&profile, 2, &["linux-6.19", "did you mean `linux-6.1`"]);
+    refuses(&["sim", "run", "/nonexistent.toml"], 2, &["/nonexistent.toml"]);
+    refuses(&["sim", "reproduce", "--table", "S9"], 2, &["S0/combined"]);
+}
+
+#[test]
+fn knobs_are_listed_for_people_and_for_programs() {
+    let (status, out, _) = pagetide(&["knobs", "--profile", "linux-6.18"]);
+    assert_eq!(status, Some(0));
+    assert!(out.contains("swappiness") && out.contains("linux-3.10"), "{out}");
+    refuses(&["knobs", "--profile", "linux-6.17"], 2, &["--profile", "linux-6.1"]);
+}
