@@ -479,8 +479,10 @@ impl World {
         let vmstat = self.core.vmstat();
         let scanned =
             vmstat.get(Counter::pgscan_anon) + vmstat.get(Counter::pgscan_file) + vmstat.get(Counter::pgrefill);
-        let moved =
-            vmstat.get(Counter::pgsteal_anon) + vmstat.get(Counter::pgsteal_file) + vmstat.get(Counter::pswpout) + vmstat.get(Counter::pt_swapoff_in);
+        let moved = vmstat.get(Counter::pgsteal_anon)
+            + vmstat.get(Counter::pgsteal_file)
+            + vmstat.get(Counter::pswpout)
+            + vmstat.get(Counter::pt_swapoff_in);
         (scanned, moved)
     }
 
