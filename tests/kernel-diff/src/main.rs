@@ -134,6 +134,8 @@ fn simulate(row: &Row) -> Result<Phases, String> {
         format!("readahead={}", if row.vma { "vma" } else { "cluster" }),
         format!("swappiness={}", row.swappiness),
     ];
+    // The player reads memory.stat every 200 accesses, so the kernel decides by fresh statistics.
+    spec.stat_interval_ns = 0;
     spec.devices = row.devices.iter().map(|d| (d.pages + 1, d.priority)).collect();
     let result = run_script(&spec).map_err(|e| format!("simulator: {e}"))?;
     let phases = result.iter().map(|phase| {
