@@ -1,4 +1,69 @@
-//! tmp
-fn main(){ let a:Vec<String>=std::env::args().collect(); let mut i=1; let mut mem=0u64; let mut stats=false; let mut mode=pagetide::supervise::FaultMode::Auto; while a[i]!="--" { match a[i].as_str(){"--memory"=>{i+=1;mem=a[i].trim_end_matches('M').parse::<u64>().unwrap()<<20;} "--stats"=>stats=true, "--signal"=>mode=pagetide::supervise::FaultMode::Signal, _=>{}} i+=1;} 
- let o=pagetide::supervise::RunOptions{budget_bytes:mem,swap:vec![pagetide::supervise::SwapSpec{path:"/var/tmp".into(),size_bytes:None,priority:None}],settings:vec![],fault_mode:mode,command:a[i+1..].iter().map(|s|s.into()).collect(),preload:std::env::current_exe().unwrap().parent().unwrap().join("libpagetide_preload.so"),if_unsupported:pagetide::supervise::IfUnsupported::Refuse};
- match pagetide::supervise::run(&o){Ok(r)=>{ if stats {eprintln!("budget {} peak {} overhead {} meta {} managed {} lat {:?} procs {} managed {}",r.memory_budget_bytes>>20,r.peak_resident_bytes>>20,r.peak_overhead_bytes>>20,r.peak_metadata_bytes>>20,r.peak_managed_bytes>>20,r.fault_latency_ns,r.processes,r.managed_processes); for (k,v) in &r.vmstat{ if *v>0 {eprint!("{k}={v} ");}} eprintln!();} std::process::exit(r.exit_status)} Err(e)=>{eprintln!("{e}");std::process::exit(3)}} }
+//! The `pagetide` program: reads the command line, asks the library crates, prints, and turns answers into exit codes.
+//!
+//! It is not the runtime (crate `pagetide`) and decides nothing about pages. Invariants:
+//! - whatever can be refused is refused before a program is started, with the flag, the value and the remedy;
+//! - one message per failure, on standard error; results go to standard output;
+//! - a closed pipe on standard output ends it quietly with 0.
+#![forbid(unsafe_code)]
+
+mod failure;
+mod output;
+
+mod args;
+mod settings;
+mod size;
+mod swap;
+
+mod elf;
+mod machine;
+mod preflight;
+mod preload;
+
+mod backend;
+mod run;
+mod stats;
+
+mod doctor;
+mod knobs;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Command};
+use failure::{Exit, Failure};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(message) => return show_usage(&message),
+    };
+    match dispatch(cli.command) {
+        Ok(code) => code,
+        Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
+        Err(Failure::Told(told)) => {
+            eprintln!("{told}");
+            ExitCode::from(told.exit.code())
+        }
+    }
+}
+
+/// Help and version go to standard output with 0, mistakes to standard error with 2.
+fn show_usage(message: &clap::Error) -> ExitCode {
+    // Nothing is left to do if nobody reads the message.
+    let _ = message.print();
+    if message.use_stderr() { ExitCode::from(Exit::Usage.code()) } else { ExitCode::SUCCESS }
+}
+
+fn dispatch(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Knobs(args) => knobs::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "pagetide", &mut script);
+            output::print(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
+        }
+    }
+}

@@ -1,11 +1,7 @@
 //! What the core costs: touches that hit, faults and evictions, each alone, on one thread.
 //!
 //! `cargo run --release -p pagetide-core --example cost`
-#![expect(
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    reason = "it measures and prints"
-)]
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "it measures and prints")]
 
 use pagetide_core::event::{DeviceSpec, MoveAnswer, Outcome};
 use pagetide_core::types::{Access, DeviceId, PageIdx, PageRange, RegionId, TaskId};
@@ -25,11 +21,7 @@ impl Host {
     fn new(profile: &str, kind: HostKind, pages: u32, budget: u32) -> Self {
         let slots = pages * 2 + 1024;
         let config = Config::profile(profile, kind).expect("a profile");
-        let core = Core::new(
-            config
-                .memory(MemoryMode::Watermarks, pages, budget)
-                .slots_max(slots + 512),
-        );
+        let core = Core::new(config.memory(MemoryMode::Watermarks, pages, budget).slots_max(slots + 512));
         let blind = kind == HostKind::Blind;
         let mut host = Self {
             core,
@@ -39,21 +31,9 @@ impl Host {
             events: 0,
             woken: false,
         };
-        host.step(Event::RegionAdded {
-            region: RegionId(0),
-            range: PageRange::new(PageIdx(0), pages),
-        });
-        let spec = DeviceSpec {
-            slots,
-            priority: None,
-            rotational: false,
-            synchronous: false,
-            inherited: false,
-        };
-        host.step(Event::DeviceAdded {
-            device: DeviceId(0),
-            spec,
-        });
+        host.step(Event::RegionAdded { region: RegionId(0), range: PageRange::new(PageIdx(0), pages) });
+        let spec = DeviceSpec { slots, priority: None, rotational: false, synchronous: false, inherited: false };
+        host.step(Event::DeviceAdded { device: DeviceId(0), spec });
         host
     }
 
@@ -64,29 +44,16 @@ impl Host {
         for effect in self.out.as_slice() {
             match *effect {
                 Effect::Read { io, range, .. } | Effect::Write { io, range, .. } => {
-                    self.answers.push_back(Event::IoDone {
-                        io,
-                        range,
-                        outcome: Outcome::Done,
-                    });
+                    self.answers.push_back(Event::IoDone { io, range, outcome: Outcome::Done });
                 }
                 Effect::Map { range, .. } if self.blind => {
-                    self.answers.push_back(Event::Mapped {
-                        range,
-                        answer: MoveAnswer::Done,
-                    });
+                    self.answers.push_back(Event::Mapped { range, answer: MoveAnswer::Done });
                 }
                 Effect::Unmap { range } if self.blind => {
-                    self.answers.push_back(Event::Unmapped {
-                        range,
-                        answer: MoveAnswer::Done,
-                    });
+                    self.answers.push_back(Event::Unmapped { range, answer: MoveAnswer::Done });
                 }
                 Effect::Wake { .. } | Effect::OutOfMemory { .. } => self.woken = true,
-                Effect::Map { .. }
-                | Effect::Unmap { .. }
-                | Effect::Drop { .. }
-                | Effect::Poison { .. } => {}
+                Effect::Map { .. } | Effect::Unmap { .. } | Effect::Drop { .. } | Effect::Poison { .. } => {}
             }
         }
     }
@@ -94,11 +61,7 @@ impl Host {
     fn access(&mut self, page: u32, access: Access) {
         while self.core.touch(PageIdx(page), access) == Touch::Fault {
             self.woken = false;
-            self.step(Event::Fault {
-                page: PageIdx(page),
-                access,
-                task: TaskId(0),
-            });
+            self.step(Event::Fault { page: PageIdx(page), access, task: TaskId(0) });
             while !self.woken {
                 match self.answers.pop_front() {
                     Some(event) => self.step(event),
@@ -122,16 +85,11 @@ fn main() {
         hits += u64::from(host.core.touch(page, Access::Read) == Touch::Hit);
     }
     let ns = start.elapsed().as_nanos();
-    println!(
-        "random touches, 2^20 pages: {:.1} M/s ({hits} hits)",
-        1000.0 * n as f64 / ns as f64
-    );
+    println!("random touches, 2^20 pages: {:.1} M/s ({hits} hits)", 1000.0 * n as f64 / ns as f64);
 
-    for (profile, kind) in [
-        ("linux-6.18", HostKind::Exact),
-        ("pagetide", HostKind::Exact),
-        ("pagetide", HostKind::Blind),
-    ] {
+    for (profile, kind) in
+        [("linux-6.18", HostKind::Exact), ("pagetide", HostKind::Exact), ("pagetide", HostKind::Blind)]
+    {
         for (name, random) in [("sequential", false), ("random", true)] {
             let pages = 1 << 18;
             let mut host = Host::new(profile, kind, pages, pages / 4);
@@ -142,11 +100,7 @@ fn main() {
             let start = Instant::now();
             for i in 0..accesses {
                 x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let page = if random {
-                    u32::try_from(x >> 46).expect("18 bits")
-                } else {
-                    i % pages
-                };
+                let page = if random { u32::try_from(x >> 46).expect("18 bits") } else { i % pages };
                 host.access(page, Access::Write);
             }
             let ns = start.elapsed().as_nanos() as f64;

@@ -17,14 +17,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(config: &Config) -> Self {
-        let mut budget = Self {
-            budget: 0,
-            charged: 0,
-            stock: 0,
-            min: 0,
-            low: 0,
-            high: 0,
-        };
+        let mut budget = Self { budget: 0, charged: 0, stock: 0, min: 0, low: 0, high: 0 };
         budget.set(config, config.budget);
         budget
     }
@@ -34,15 +27,8 @@ impl Budget {
         self.min = config.min_free.min(pages / 2);
         let share = u64::from(pages) * u64::from(config.watermark_scale) / 10_000;
         // A stream's next window is to find free frames.
-        let window = if config.readahead == Readahead::Stream {
-            config.readahead_max.min(pages / 16)
-        } else {
-            0
-        };
-        let step = (self.min / 4)
-            .max(window)
-            .max(u32::try_from(share).expect("at most 30 % of a u32"))
-            .min(pages / 4);
+        let window = if config.readahead == Readahead::Stream { config.readahead_max.min(pages / 16) } else { 0 };
+        let step = (self.min / 4).max(window).max(u32::try_from(share).expect("at most 30 % of a u32")).min(pages / 4);
         self.low = self.min + step;
         self.high = self.low + step;
         if matches!(config.memory, MemoryMode::Memcg { .. }) {
@@ -63,14 +49,9 @@ mod tests {
     #[test]
     fn watermarks_follow_the_kernels_formula() {
         let mut config = Config::profile("linux-6.18", HostKind::Exact).expect("a profile");
-        config = config
-            .memory(MemoryMode::Watermarks, 1, 12_000_000)
-            .min_free(12_880);
+        config = config.memory(MemoryMode::Watermarks, 1, 12_000_000).min_free(12_880);
         let budget = Budget::new(&config);
         // 0.1 % of the zone is 12,000; a quarter of min is less.
-        assert_eq!(
-            (budget.min, budget.low, budget.high),
-            (12_880, 24_880, 36_880)
-        );
+        assert_eq!((budget.min, budget.low, budget.high), (12_880, 24_880, 36_880));
     }
 }

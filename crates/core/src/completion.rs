@@ -6,7 +6,7 @@
 use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
 use crate::page::{
-    ACTIVE, BUSY, DIRTY, DISCARD, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON,
+    ACTIVE, BUSY, DIRTY, DISCARD, FILE, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON, POISON_DUE,
     READAHEAD, RECLAIM, WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
@@ -15,23 +15,13 @@ use crate::types::{IoId, PageIdx, PageRange};
 use crate::vmstat::Counter;
 
 impl Core {
-    pub(crate) fn on_io_done(
-        &mut self,
-        io: IoId,
-        range: PageRange,
-        outcome: Outcome,
-        out: &mut Effects,
-    ) {
+    pub(crate) fn on_io_done(&mut self, io: IoId, range: PageRange, outcome: Outcome, out: &mut Effects) {
         let Some(entry) = self.io.get_mut(io) else {
             self.count(Counter::pt_late_event, 1);
             return;
         };
         let (whole, write) = (entry.range, entry.write);
-        let flight = if write {
-            Flight::Writing
-        } else {
-            Flight::Reading
-        };
+        let flight = if write { Flight::Writing } else { Flight::Reading };
         let mut answered = 0;
         for page in range.pages() {
             let p = page.0;
@@ -63,16 +53,17 @@ impl Core {
     }
 
     fn read_ended(&mut self, p: u32, outcome: Outcome, out: &mut Effects) {
+        if self.pages.take(p, JOB_WAIT) {
+            self.jobs.page_done(p);
+        }
         if self.pages.is(p, DISCARD) {
             self.discard_when_room(p, out);
             return;
         }
         match outcome {
+            Outcome::Done | Outcome::Unchanged | Outcome::Zero if self.pages.is(p, FILE) => {}
             Outcome::Done | Outcome::Unchanged | Outcome::Zero => {
-                let slot = self
-                    .pages
-                    .slot(p)
-                    .expect("I4: a page that was read has a slot");
+                let slot = self.pages.slot(p).expect("I4: a page that was read has a slot");
                 if self.swap.spec_of(slot).synchronous {
                     // Such devices are read past the swap cache: the slot is not kept.
                     self.drop_slot(p);
@@ -84,14 +75,14 @@ impl Core {
                 self.count(Counter::pt_poisoned, 1);
                 self.lru.remove(&mut self.pages, p);
                 self.lose_frame(p);
-                self.pages.clear(p, READAHEAD | ACTIVE);
+                self.pages.clear(p, READAHEAD | ACTIVE | crate::page::REFERENCED);
                 self.pages.set(p, POISON);
                 self.emit_poison(p, out);
             }
         }
     }
 
-    fn emit_poison(&self, p: u32, out: &mut Effects) {
+    fn emit_poison(&mut self, p: u32, out: &mut Effects) {
         for old in out.recent_mut(self.base) {
             if let Effect::Poison { range } = old
                 && range.end().0 == p
@@ -100,16 +91,19 @@ impl Core {
                 return;
             }
         }
-        // A fault on it will say so again if there is no room now.
         if out.room() > 0 {
-            out.push(Effect::Poison {
-                range: PageRange::one(PageIdx(p)),
-            });
+            out.push(Effect::Poison { range: PageRange::one(PageIdx(p)) });
+        } else {
+            self.pages.set(p, POISON_DUE);
         }
     }
 
     fn write_ended(&mut self, p: u32, outcome: Outcome, out: &mut Effects) {
         self.pending -= 1;
+        let file = self.pages.is(p, FILE);
+        if file {
+            self.flusher.writing -= 1;
+        }
         let free = self.pages.take(p, FREE_DONE);
         if free {
             self.sure -= 1;
@@ -127,24 +121,23 @@ impl Core {
             return;
         }
         match outcome {
-            Outcome::Done | Outcome::Unchanged => {
+            Outcome::Done | Outcome::Unchanged | Outcome::Zero if file || outcome != Outcome::Zero => {
                 if outcome == Outcome::Unchanged {
                     self.count(Counter::pt_write_unchanged, 1);
                 }
                 if free && !self.pages.is(p, WAITED) && out.room() > 1 && !self.control.hold {
                     self.steal(p);
-                    self.emit(
-                        Effect::Drop {
-                            range: PageRange::one(PageIdx(p)),
-                        },
-                        out,
-                    );
+                    self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
                 } else if reclaim && !examined && !self.pages.is(p, WAITED) {
                     let rotated = self.lru.rotate(&mut self.pages, p);
                     self.count(Counter::pgrotated, rotated);
                 }
             }
-            Outcome::Zero => self.found_zero(p, out),
+            Outcome::Done | Outcome::Unchanged | Outcome::Zero => self.found_zero(p, out),
+            Outcome::Failed | Outcome::NoSpace if file => {
+                self.count(Counter::pt_write_failed, 1);
+                self.dirty_file(p);
+            }
             Outcome::Failed | Outcome::NoSpace => {
                 self.count(Counter::pt_write_failed, 1);
                 if outcome == Outcome::NoSpace {
@@ -169,12 +162,7 @@ impl Core {
         }
         self.count(Counter::pgsteal_anon, 1);
         self.forget(p);
-        self.emit(
-            Effect::Drop {
-                range: PageRange::one(PageIdx(p)),
-            },
-            out,
-        );
+        self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
     }
 
     /// The page's frame and slot are gone: it is untouched.
@@ -194,9 +182,7 @@ impl Core {
             }
             self.end_flight(p);
             match answer {
-                MoveAnswer::Done | MoveAnswer::Present => {
-                    self.mapped(p, answer == MoveAnswer::Present)
-                }
+                MoveAnswer::Done | MoveAnswer::Present => self.mapped(p, answer == MoveAnswer::Present),
                 MoveAnswer::Gone => self.forget(p),
                 // Still under way to write access, or not mapped at all: in both cases the discard decides.
                 MoveAnswer::Busy if self.pages.is(p, DISCARD | MAPPED) => {

@@ -141,10 +141,7 @@ fn choice<T: Copy + PartialEq>(text: &str, names: &[(&str, T)], into: &mut T) ->
 }
 
 fn name_of<T: Copy + PartialEq>(value: T, names: &[(&str, T)]) -> String {
-    names
-        .iter()
-        .find(|(_, v)| *v == value)
-        .map_or_else(String::new, |(name, _)| (*name).to_string())
+    names.iter().find(|(_, v)| *v == value).map_or_else(String::new, |(name, _)| (*name).to_string())
 }
 
 const READAHEAD: &[(&str, Readahead)] = &[
@@ -295,14 +292,7 @@ pub const KNOBS: &[Knob] = &[
 ];
 
 /// Names of the profiles, newest kernel last but for our own.
-pub const PROFILES: &[&str] = &[
-    "linux-3.10",
-    "linux-4.10",
-    "linux-5.6",
-    "linux-6.1",
-    "linux-6.18",
-    "pagetide",
-];
+pub const PROFILES: &[&str] = &["linux-3.10", "linux-4.10", "linux-5.6", "linux-6.1", "linux-6.18", "pagetide"];
 
 /// Everything that is fixed when a core is built.
 #[derive(Clone, Debug)]
@@ -337,6 +327,8 @@ pub struct Config {
     /// Refault sizes compare with the active file list only (until 5.8).
     pub(crate) refault_active_file: bool,
     pub(crate) slot_order: SlotOrder,
+    /// Page-cache readahead aligns its windows (since 6.17).
+    pub(crate) aligned_readahead: bool,
     /// Slots kept for clean pages are freed once fewer than one slot in so many is free.
     pub(crate) early_free: u32,
     /// A cost event of zero is skipped (6.18).
@@ -363,16 +355,10 @@ impl Config {
             "pagetide" => config.ours(),
             other => {
                 let near = nearest(other, PROFILES.iter().copied());
-                return Err(ConfigError::new(format!(
-                    "no profile `{other}`; did you mean `{near}`?"
-                )));
+                return Err(ConfigError::new(format!("no profile `{other}`; did you mean `{near}`?")));
             }
         }
-        config.profile = PROFILES
-            .iter()
-            .find(|p| **p == name)
-            .copied()
-            .unwrap_or("linux-6.18");
+        config.profile = PROFILES.iter().find(|p| **p == name).copied().unwrap_or("linux-6.18");
         Ok(config)
     }
 
@@ -404,6 +390,7 @@ impl Config {
             file_shadows: true,
             refault_active_file: false,
             slot_order: SlotOrder::NonfullFirst,
+            aligned_readahead: true,
             early_free: 2,
             skip_zero_cost: true,
             full_walk_retry: true,
@@ -419,6 +406,7 @@ impl Config {
         self.swapoff = SwapoffMode::LookupStats;
         self.lru_batch = 15;
         self.slot_order = SlotOrder::FreeFirst;
+        self.aligned_readahead = false;
         self.skip_zero_cost = false;
         self.full_walk_retry = false;
     }
@@ -465,26 +453,18 @@ impl Config {
         let (key, value) = (key.trim(), value.trim());
         let Some(knob) = KNOBS.iter().find(|k| k.name == key) else {
             let near = nearest(key, KNOBS.iter().map(|k| k.name));
-            return Err(ConfigError::new(format!(
-                "no setting `{key}`; did you mean `{near}`?"
-            )));
+            return Err(ConfigError::new(format!("no setting `{key}`; did you mean `{near}`?")));
         };
         if (knob.set)(self, value) {
             Ok(())
         } else {
-            Err(ConfigError::new(format!(
-                "{key}: `{value}` is not one of {}",
-                knob.values
-            )))
+            Err(ConfigError::new(format!("{key}: `{value}` is not one of {}", knob.values)))
         }
     }
 
     /// The value of a knob, as `set` takes it.
     pub fn get(&self, key: &str) -> Option<String> {
-        KNOBS
-            .iter()
-            .find(|k| k.name == key)
-            .map(|knob| (knob.get)(self))
+        KNOBS.iter().find(|k| k.name == key).map(|knob| (knob.get)(self))
     }
 
     /// The profile it was built from.
@@ -532,9 +512,7 @@ impl Config {
 
 /// The candidate with the smallest edit distance.
 fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
-    candidates
-        .min_by_key(|c| distance(word.as_bytes(), c.as_bytes()))
-        .unwrap_or("")
+    candidates.min_by_key(|c| distance(word.as_bytes(), c.as_bytes())).unwrap_or("")
 }
 
 fn distance(a: &[u8], b: &[u8]) -> usize {
@@ -560,9 +538,7 @@ mod tests {
         let mut config = Config::profile("pagetide", HostKind::Exact).expect("a profile");
         for knob in KNOBS {
             let value = (knob.get)(&config);
-            config
-                .set(&format!("{}={value}", knob.name))
-                .expect("its own value");
+            config.set(&format!("{}={value}", knob.name)).expect("its own value");
             assert_eq!(config.get(knob.name), Some(value));
         }
         assert!(KNOBS.len() <= 15);
@@ -573,14 +549,9 @@ mod tests {
         let mut config = Config::profile("linux-6.1", HostKind::Exact).expect("a profile");
         let error = config.set("swapiness=3").expect_err("misspelt").to_string();
         assert_eq!(error, "no setting `swapiness`; did you mean `swappiness`?");
-        let error = config
-            .set("page-cluster=40")
-            .expect_err("out of range")
-            .to_string();
+        let error = config.set("page-cluster=40").expect_err("out of range").to_string();
         assert_eq!(error, "page-cluster: `40` is not one of 0..31");
-        let error = Config::profile("linux-6.2", HostKind::Exact)
-            .expect_err("unknown")
-            .to_string();
+        let error = Config::profile("linux-6.2", HostKind::Exact).expect_err("unknown").to_string();
         assert_eq!(error, "no profile `linux-6.2`; did you mean `linux-6.1`?");
     }
 }

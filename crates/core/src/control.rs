@@ -8,8 +8,7 @@ use crate::event::{Advice, Event};
 use crate::job::{Job, JobKind, STEP_ROOM};
 use crate::lru::{DI, Lru, UN};
 use crate::page::{
-    ACTIVE, BUSY, DISCARD, FRAME, Flight, MAPPED, NIL, POISON, PageState, READAHEAD, SHADOW,
-    UNEVICTABLE, YOUNG,
+    ACTIVE, BUSY, DISCARD, FRAME, Flight, MAPPED, NIL, POISON, PageState, READAHEAD, SHADOW, UNEVICTABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::readahead::Window;
@@ -110,17 +109,14 @@ impl Core {
     pub(crate) fn on_control(&mut self, event: Event) {
         match event {
             Event::RegionAdded { region, range } => self.region_added(region, range),
+            Event::FileAdded { region, range, device, spec } => self.file_added(region, range, device, spec),
             Event::RegionResized { region, range } => self.region_resized(region, range),
             Event::RegionSplit { region, at, upper } => {
                 self.late_unless(|core| core.regions.split(region, at.0, upper))
             }
             Event::RegionRemoved { region } => self.region_removed(region),
             Event::Adopted { range } => self.adopted(range),
-            Event::Inherited {
-                range,
-                device,
-                slot,
-            } => self.inherited(range, device, slot),
+            Event::Inherited { range, device, slot } => self.inherited(range, device, slot),
             Event::Discarded { range } => self.discarded(range),
             Event::Referenced { range } => self.referenced(range),
             Event::Advice { range, advice } => self.advice(range, advice),
@@ -141,12 +137,8 @@ impl Core {
                     self.budget_changed(self.mem.budget);
                 }
             }
-            Event::SlotsPinned {
-                device,
-                slot,
-                len,
-                pin,
-            } => self.slots_pinned(device, slot, len, pin),
+            Event::SlotsPinned { device, slot, len, pin } => self.slots_pinned(device, slot, len, pin),
+            Event::FileRead { .. } | Event::FileWrite { .. } => {}
             Event::Fault { .. }
             | Event::Mapped { .. }
             | Event::Unmapped { .. }
@@ -195,18 +187,13 @@ impl Core {
 
     fn clip(&self, range: PageRange) -> (u32, u32) {
         let len = self.pages.len();
-        (
-            range.first.0.min(len),
-            range.first.0.saturating_add(range.len).min(len),
-        )
+        (range.first.0.min(len), range.first.0.saturating_add(range.len).min(len))
     }
 
     fn adopted(&mut self, range: PageRange) {
         let (from, to) = self.clip(range);
         for p in from..to {
-            if self.pages.state(p) != PageState::Untouched
-                || self.pages.in_flight(p)
-                || self.regions.find(p).is_none()
+            if self.pages.state(p) != PageState::Untouched || self.pages.in_flight(p) || self.regions.find(p).is_none()
             {
                 continue;
             }
@@ -227,9 +214,7 @@ impl Core {
         let (from, to) = self.clip(range);
         for p in from..to {
             let place = SlotIdx(slot.0 + (p - range.first.0));
-            let (Some(pool), PageState::Untouched) =
-                (self.swap.pool_slot(device, place), self.pages.state(p))
-            else {
+            let (Some(pool), PageState::Untouched) = (self.swap.pool_slot(device, place), self.pages.state(p)) else {
                 self.count(Counter::pt_late_event, 1);
                 continue;
             };
@@ -293,17 +278,9 @@ impl Core {
 
     /// Drop the frame of a discarded page.
     pub(crate) fn finish_discard(&mut self, p: u32, out: &mut Effects) {
-        debug_assert!(
-            !self.pages.is(p, MAPPED),
-            "a mapped page goes with the program's page table entry"
-        );
+        debug_assert!(!self.pages.is(p, MAPPED), "a mapped page goes with the program's page table entry");
         self.forget(p);
-        self.emit(
-            Effect::Drop {
-                range: PageRange::one(PageIdx(p)),
-            },
-            out,
-        );
+        self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
     }
 
     pub(crate) fn drain_discards(&mut self, out: &mut Effects) {
@@ -347,9 +324,7 @@ impl Core {
             }
             Advice::Unlock => {
                 for p in from..to {
-                    if self.pages.take(p, UNEVICTABLE)
-                        && self.pages.is(p, crate::page::LRU)
-                        && self.pages.list(p) == UN
+                    if self.pages.take(p, UNEVICTABLE) && self.pages.is(p, crate::page::LRU) && self.pages.list(p) == UN
                     {
                         self.lru.putback(&mut self.pages, p);
                         self.count(Counter::unevictable_pgs_rescued, 1);
@@ -361,26 +336,21 @@ impl Core {
 
     fn make_cold(&mut self, p: u32) {
         let word = self.pages.word(p);
-        if word & FRAME == 0
-            || word & (UNEVICTABLE | BUSY | DISCARD) != 0
-            || self.pages.in_flight(p)
-        {
+        if word & FRAME == 0 || word & (UNEVICTABLE | BUSY | DISCARD) != 0 || self.pages.in_flight(p) {
             return;
         }
         if word & ACTIVE != 0 {
             self.count(Counter::pgdeactivate, 1);
         }
         self.lru.remove(&mut self.pages, p);
-        self.pages
-            .clear(p, ACTIVE | YOUNG | crate::page::REFERENCED);
+        self.pages.clear(p, ACTIVE | YOUNG | crate::page::REFERENCED);
         let list = Lru::list_of(&self.pages, p);
         self.lru.push_tail(&mut self.pages, list, p);
     }
 
     fn push_hint(&mut self, hint: Hint, from: u32, to: u32) {
         if from < to && self.control.hints_len < HINTS_MAX {
-            self.control.hints[self.control.hints_len] =
-                (hint, PageRange::new(PageIdx(from), to - from));
+            self.control.hints[self.control.hints_len] = (hint, PageRange::new(PageIdx(from), to - from));
             self.control.hints_len += 1;
         }
     }
@@ -422,10 +392,7 @@ impl Core {
         }
         if self.control.room == Room::Wanted && !self.jobs.is_full() && out.room() >= STEP_ROOM {
             self.control.room = Room::Making;
-            self.start_job(
-                Job::new(JobKind::Room, 0, Access::Read, TaskId(0), Window::one(0)),
-                out,
-            );
+            self.start_job(Job::new(JobKind::Room, 0, Access::Read, TaskId(0), Window::one(0)), out);
         }
         if self.control.hold {
             self.map_everything(out);
@@ -433,6 +400,7 @@ impl Core {
         self.rescue();
         self.run_hints(out);
         self.run_swapoff(out);
+        self.run_flusher(out);
     }
 
     /// Hold: map the pages that have a frame but are not mapped.
@@ -466,14 +434,7 @@ impl Core {
         if word & (FRAME | MAPPED | DISCARD) != FRAME || self.pages.in_flight(p) {
             return;
         }
-        self.emit(
-            Effect::Map {
-                range: PageRange::one(PageIdx(p)),
-                source: Source::Frame,
-                access: Access::Read,
-            },
-            out,
-        );
+        self.emit(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access: Access::Read }, out);
         if self.cfg.is_blind() {
             self.begin_flight(p, Flight::Mapping);
             self.note_map_access(p, Access::Read);
@@ -545,6 +506,10 @@ impl Core {
             return;
         }
         self.make_cold(p);
+        if word & crate::page::FILE != 0 {
+            // Reclaim takes it from the tail.
+            return;
+        }
         if self.cfg.is_blind() && word & MAPPED != 0 {
             self.start_unmap(p, true, out);
         } else {

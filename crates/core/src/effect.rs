@@ -89,18 +89,9 @@ impl Effect {
         match (self, new) {
             (Self::Unmap { range }, Self::Unmap { range: more })
             | (Self::Drop { range }, Self::Drop { range: more }) => join(range, *more),
-            (
-                Self::Map {
-                    range,
-                    source,
-                    access,
-                },
-                Self::Map {
-                    range: more,
-                    source: s,
-                    access: a,
-                },
-            ) => *source == *s && *access == *a && join(range, *more),
+            (Self::Map { range, source, access }, Self::Map { range: more, source: s, access: a }) => {
+                *source == *s && *access == *a && join(range, *more)
+            }
             (
                 Self::Read { .. }
                 | Self::Write { .. }
@@ -129,8 +120,7 @@ impl Effect {
 
     /// The effect is about this page.
     pub(crate) fn touches(&self, page: u32) -> bool {
-        self.range()
-            .is_some_and(|range| range.contains(PageIdx(page)))
+        self.range().is_some_and(|range| range.contains(PageIdx(page)))
     }
 
     fn shares_page(&self, other: &Self) -> bool {
@@ -144,39 +134,16 @@ impl Effect {
     fn words(&self) -> [u64; 5] {
         let pages = |r: PageRange| (u64::from(r.first.0) << 32) | u64::from(r.len);
         match *self {
-            Self::Read {
-                io,
-                device,
-                slot,
-                range,
-                demand,
-            } => {
+            Self::Read { io, device, slot, range, demand } => {
                 let place = (u64::from(device.0) << 32) | u64::from(slot.0);
                 [1, pages(range), place, u64::from(io.0), u64::from(demand)]
             }
-            Self::Write {
-                io,
-                device,
-                slot,
-                range,
-            } => [
-                2,
-                pages(range),
-                (u64::from(device.0) << 32) | u64::from(slot.0),
-                u64::from(io.0),
-                0,
-            ],
-            Self::Map {
-                range,
-                source,
-                access,
-            } => [
-                3,
-                pages(range),
-                u64::from(source == Source::Zero),
-                u64::from(access == Access::Write),
-                0,
-            ],
+            Self::Write { io, device, slot, range } => {
+                [2, pages(range), (u64::from(device.0) << 32) | u64::from(slot.0), u64::from(io.0), 0]
+            }
+            Self::Map { range, source, access } => {
+                [3, pages(range), u64::from(source == Source::Zero), u64::from(access == Access::Write), 0]
+            }
             Self::Unmap { range } => [4, pages(range), 0, 0, 0],
             Self::Drop { range } => [5, pages(range), 0, 0, 0],
             Self::Wake { task, page } => [6, u64::from(task.0), u64::from(page.0), 0, 0],
@@ -252,12 +219,7 @@ pub struct Effects {
 impl Effects {
     /// An empty buffer.
     pub const fn new() -> Self {
-        Self {
-            list: [Effect::Unmap {
-                range: PageRange::new(PageIdx(0), 0),
-            }; EFFECTS_MAX],
-            len: 0,
-        }
+        Self { list: [Effect::Unmap { range: PageRange::new(PageIdx(0), 0) }; EFFECTS_MAX], len: 0 }
     }
 
     /// The orders, oldest first.
@@ -277,10 +239,7 @@ impl Effects {
 
     /// Append one. The core checks `room()` first and goes on at its deadline when there is none (I1).
     pub(crate) fn push(&mut self, effect: Effect) {
-        assert!(
-            self.len < EFFECTS_MAX,
-            "I1: more than {EFFECTS_MAX} effects for one event"
-        );
+        assert!(self.len < EFFECTS_MAX, "I1: more than {EFFECTS_MAX} effects for one event");
         self.list[self.len] = effect;
         self.len += 1;
     }

@@ -13,6 +13,32 @@ pub enum Event {
         /// Pages that belong to no region.
         range: PageRange,
     },
+    /// The page cache of a file: as `RegionAdded`, for pages whose content is on a file's device. Page `i` of the region is
+    /// slot `i` of `device` in the effects. A program's accesses through a mapping are touches and faults, as always.
+    FileAdded {
+        /// Chosen by the host; not in use.
+        region: RegionId,
+        /// Pages that belong to no region: the file from its start to its end.
+        range: PageRange,
+        /// Names the file in reads and writes: at least [`FILE_DEVICE_FIRST`], not in use.
+        device: DeviceId,
+        /// What it is.
+        spec: FileSpec,
+    },
+    /// A task reads pages of a file by a system call; it is woken (with the first page) when all have been there.
+    FileRead {
+        /// The pages, all of one file.
+        range: PageRange,
+        /// Who waits.
+        task: TaskId,
+    },
+    /// A task overwrites pages of a file by a system call; it is woken when all are in the page cache, dirty.
+    FileWrite {
+        /// The pages, all of one file.
+        range: PageRange,
+        /// Who waits.
+        task: TaskId,
+    },
     /// The region now covers `range`, which overlaps or touches what it covered. Pages that fall out are discarded.
     RegionResized {
         /// The region.
@@ -212,4 +238,18 @@ pub struct DeviceSpec {
     pub synchronous: bool,
     /// Holds a forked parent's pages: read only, no slot of it is ever allocated.
     pub inherited: bool,
+}
+
+/// Device numbers from here on name files.
+pub const FILE_DEVICE_FIRST: u8 = 32;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileSpec {
+    /// Limit of readahead in pages (`read_ahead_kb / 4`).
+    pub ra_pages: u32,
+    /// Largest request its device likes, in pages: a larger limit for larger reads; 0: none.
+    pub io_pages: u32,
+    /// Mapped as a program: its pages are kept more eagerly.
+    pub executable: bool,
 }

@@ -6,7 +6,7 @@
 use crate::effect::{Effect, Effects, Source};
 use crate::job::{Job, JobKind, STEP_ROOM};
 use crate::page::{
-    DIRTY, DISCARD, FRAME, Flight, MAP_WRITE, MARKER, PCP, PageState, READAHEAD, SLOT, WAITED,
+    DIRTY, DISCARD, FILE, FRAME, Flight, MAP_WRITE, MARKER, PCP, POISON_DUE, PageState, READAHEAD, SLOT, WAITED,
     WRITABLE, YOUNG,
 };
 use crate::policy::Core;
@@ -26,14 +26,7 @@ impl Core {
     }
 
     /// Answer a fault, or find what it has to wait for. `first`: the first look, which the statistics count.
-    pub(crate) fn fault(
-        &mut self,
-        p: u32,
-        access: Access,
-        task: TaskId,
-        first: bool,
-        out: &mut Effects,
-    ) {
+    pub(crate) fn fault(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
         if out.room() < STEP_ROOM {
             self.defer(p, access, task, out);
             return;
@@ -45,11 +38,11 @@ impl Core {
             self.swap_cache_hit(p, out);
         }
         if self.pages.in_flight(p) {
-            if self.pages.flight(p) == Flight::Mapping
-                && self.pages.take(p, READAHEAD)
-                && self.pages.is(p, SLOT)
-            {
+            if self.pages.flight(p) == Flight::Mapping && self.pages.take(p, READAHEAD) && self.pages.is(p, SLOT) {
                 self.count(Counter::swap_ra_hit, 1);
+            }
+            if first && self.pages.is(p, FILE) {
+                self.file_found(p, out);
             }
             self.wait_for(p, access, task, out);
             if self.pages.flight(p) == Flight::Reading && self.pages.take(p, MARKER) {
@@ -57,11 +50,17 @@ impl Core {
             }
             return;
         }
-        match self.pages.state(p) {
+        let state = self.pages.state(p);
+        if matches!(state, PageState::Cached | PageState::Untouched) && self.file_of(p).is_some() {
+            self.fault_file(p, access, task, first, out);
+            return;
+        }
+        match state {
             PageState::Poisoned => {
-                out.push(Effect::Poison {
-                    range: PageRange::one(PageIdx(p)),
-                });
+                // The host was told, unless there was no room then.
+                if self.pages.take(p, POISON_DUE) {
+                    out.push(Effect::Poison { range: PageRange::one(PageIdx(p)) });
+                }
                 self.wake(p, task, out);
             }
             PageState::Mapped => self.fault_mapped(p, access, task, first, out),
@@ -76,17 +75,14 @@ impl Core {
         }
     }
 
-    fn defer(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
+    pub(crate) fn defer(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
         if !self.waiters.defer(p, task, access) {
             self.wake(p, task, out);
         }
     }
 
     pub(crate) fn wake(&self, p: u32, task: TaskId, out: &mut Effects) {
-        out.push(Effect::Wake {
-            task,
-            page: PageIdx(p),
-        });
+        out.push(Effect::Wake { task, page: PageIdx(p) });
     }
 
     /// The fault is looked at again when the page's flight ends.
@@ -98,14 +94,7 @@ impl Core {
         }
     }
 
-    fn fault_mapped(
-        &mut self,
-        p: u32,
-        access: Access,
-        task: TaskId,
-        first: bool,
-        out: &mut Effects,
-    ) {
+    fn fault_mapped(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
         let write = access == Access::Write;
         // Only the host knows whether it mapped for reading only: then the task faults on the mapped page.
         if self.cfg.is_blind() && write && first && !self.pages.is(p, WRITABLE) {
@@ -128,14 +117,7 @@ impl Core {
     fn map_frame(&mut self, p: u32, access: Access, out: &mut Effects) {
         self.begin_flight(p, Flight::Mapping);
         self.note_map_access(p, access);
-        self.emit(
-            Effect::Map {
-                range: PageRange::one(PageIdx(p)),
-                source: Source::Frame,
-                access,
-            },
-            out,
-        );
+        self.emit(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access }, out);
     }
 
     /// Map a page that has a frame. A write, or swap that is more than half full, frees its slot.
@@ -156,14 +138,7 @@ impl Core {
         } else {
             self.set_mapped(p);
             self.pages.set(p, if write { YOUNG | DIRTY } else { YOUNG });
-            self.emit(
-                Effect::Map {
-                    range: PageRange::one(PageIdx(p)),
-                    source: Source::Frame,
-                    access,
-                },
-                out,
-            );
+            self.emit(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access }, out);
             self.wake(p, task, out);
         }
         if marker {
@@ -181,20 +156,10 @@ impl Core {
             self.defer(p, access, task, out);
             return;
         }
-        self.start_job(
-            Job::new(JobKind::Zero, p, access, task, Window::one(p)),
-            out,
-        );
+        self.start_job(Job::new(JobKind::Zero, p, access, task, Window::one(p)), out);
     }
 
-    fn fault_swapped(
-        &mut self,
-        p: u32,
-        access: Access,
-        task: TaskId,
-        first: bool,
-        out: &mut Effects,
-    ) {
+    fn fault_swapped(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
         if self.jobs.is_full() {
             self.defer(p, access, task, out);
             return;

@@ -30,11 +30,7 @@ pub(crate) struct IoTable {
 
 impl IoTable {
     pub(crate) fn new() -> Self {
-        Self {
-            entries: Vec::with_capacity(IO_MAX as usize),
-            free: NONE,
-            live: 0,
-        }
+        Self { entries: Vec::with_capacity(IO_MAX as usize), free: NONE, live: 0 }
     }
 
     pub(crate) const fn live(&self) -> u32 {
@@ -50,26 +46,14 @@ impl IoTable {
         self.live += 1;
         let at = if self.free == NONE {
             let at = u32::try_from(self.entries.len()).expect("at most IO_MAX");
-            self.entries.push(Io {
-                range,
-                left: range.len,
-                write,
-                generation: 0,
-                next_free: NONE,
-            });
+            self.entries.push(Io { range, left: range.len, write, generation: 0, next_free: NONE });
             at
         } else {
             let at = self.free;
             let entry = &mut self.entries[at as usize];
             self.free = entry.next_free;
             let generation = (entry.generation + 1) & 0xffff;
-            *entry = Io {
-                range,
-                left: range.len,
-                write,
-                generation,
-                next_free: NONE,
-            };
+            *entry = Io { range, left: range.len, write, generation, next_free: NONE };
             at
         };
         IoId(at | (self.entries[at as usize].generation << 14))
@@ -135,12 +119,7 @@ impl Waiters {
     }
 
     fn take_entry(&mut self, page: u32, task: TaskId, access: Access) -> Option<u32> {
-        let waiter = Waiter {
-            page,
-            task,
-            access,
-            next: NONE,
-        };
+        let waiter = Waiter { page, task, access, next: NONE };
         if self.free != NONE {
             let at = self.free;
             self.free = self.pool[at as usize].next;

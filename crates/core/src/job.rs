@@ -8,7 +8,7 @@ use crate::page::{ACTIVE, DIRTY, FRAME, Flight, MAPPED, MARKER, READAHEAD, WRITA
 use crate::policy::Core;
 use crate::readahead::Window;
 use crate::reclaim::{MAX_RECLAIM_RETRIES, ReclaimRun, RunEnd, RunKind, SWAP_CLUSTER_MAX};
-use crate::types::{Access, PageIdx, PageRange, TaskId};
+use crate::types::{Access, DeviceId, PageIdx, PageRange, SlotIdx, TaskId};
 use crate::vmstat::Counter;
 use alloc::vec::Vec;
 
@@ -38,6 +38,11 @@ pub(crate) enum JobKind {
     Shrink,
     /// Swapoff needs a frame.
     Room,
+    /// `read`, `write`, a mapped access, and a window ahead of one of them.
+    FileRead,
+    FileWrite,
+    FileFault,
+    FileAhead,
 }
 
 /// A fault (or a cut of the budget) at work.
@@ -48,8 +53,11 @@ pub(crate) struct Job {
     pub(crate) page: u32,
     pub(crate) access: Access,
     pub(crate) window: Window,
+    /// Files: the pages asked for.
+    pub(crate) first: u32,
+    pub(crate) end: u32,
     /// The page of the window that waits for its frame.
-    next: Option<u32>,
+    pub(crate) next: Option<u32>,
     run: Option<ReclaimRun>,
     tries: u32,
     /// How often it waited for pages that could not be moved.
@@ -59,19 +67,15 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) const fn new(
-        kind: JobKind,
-        page: u32,
-        access: Access,
-        task: TaskId,
-        window: Window,
-    ) -> Self {
+    pub(crate) const fn new(kind: JobKind, page: u32, access: Access, task: TaskId, window: Window) -> Self {
         Self {
             kind,
             task,
             page,
             access,
             window,
+            first: page,
+            end: page,
             next: None,
             run: None,
             tries: 0,
@@ -94,12 +98,7 @@ pub(crate) struct Jobs {
 
 impl Jobs {
     pub(crate) fn new() -> Self {
-        Self {
-            parked: Vec::with_capacity(JOBS_MAX),
-            number: 0,
-            kick: false,
-            waiting_memory: 0,
-        }
+        Self { parked: Vec::with_capacity(JOBS_MAX), number: 0, kick: false, waiting_memory: 0 }
     }
 
     pub(crate) const fn is_full(&self) -> bool {
@@ -111,11 +110,7 @@ impl Jobs {
     }
 
     pub(crate) fn has_runnable(&self) -> bool {
-        self.kick && self.waiting_memory > 0
-            || self
-                .parked
-                .iter()
-                .any(|job| job.state == JobState::Runnable)
+        self.kick && self.waiting_memory > 0 || self.parked.iter().any(|job| job.state == JobState::Runnable)
     }
 
     /// The write of the page has ended.
@@ -125,6 +120,13 @@ impl Jobs {
                 job.state = JobState::Runnable;
             }
         }
+    }
+
+    /// A new job while the table is full: it starts as soon as it can. (The table grows: tasks in system calls are few.)
+    pub(crate) fn queue(&mut self, mut job: Job) {
+        self.number += 1;
+        job.number = self.number;
+        self.parked.push(job);
     }
 
     fn park(&mut self, job: Job) {
@@ -156,12 +158,12 @@ impl Jobs {
     }
 }
 
-enum Step {
+pub(crate) enum Step {
     Done,
     Park(JobState),
 }
 
-enum Charge {
+pub(crate) enum Charge {
     Got,
     /// A reclaim run was set up.
     Reclaim,
@@ -260,6 +262,9 @@ impl Core {
                 JobKind::SwapIn => self.step_swap_in(job, out),
                 JobKind::Shrink => self.step_shrink(job),
                 JobKind::Room => self.step_room(job),
+                JobKind::FileRead | JobKind::FileWrite | JobKind::FileFault | JobKind::FileAhead => {
+                    self.step_file(job, out)
+                }
             };
             if let Some(step) = step {
                 return step;
@@ -292,7 +297,7 @@ impl Core {
     }
 
     /// Charge one page, whatever it takes. `ahead`: nobody waits for the page.
-    fn charge(&mut self, job: &mut Job, ahead: bool) -> Charge {
+    pub(crate) fn charge(&mut self, job: &mut Job, ahead: bool) -> Charge {
         if self.try_charge() {
             job.tries = 0;
             return Charge::Got;
@@ -341,19 +346,15 @@ impl Core {
         }
     }
 
-    fn out_of_memory(&mut self, job: &Job, out: &mut Effects) -> Step {
+    pub(crate) fn out_of_memory(&mut self, job: &Job, out: &mut Effects) -> Step {
         self.count(Counter::oom_kill, 1);
-        out.push(Effect::OutOfMemory {
-            task: job.task,
-            page: PageIdx(job.page),
-        });
+        out.push(Effect::OutOfMemory { task: job.task, page: PageIdx(job.page) });
         Step::Done
     }
 
     fn step_zero(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
         let p = job.page;
-        if self.pages.word(p) & (FRAME | crate::page::SLOT | crate::page::POISON) != 0
-            || self.regions.find(p).is_none()
+        if self.pages.word(p) & (FRAME | crate::page::SLOT | crate::page::POISON) != 0 || self.regions.find(p).is_none()
         {
             // Another task was first, or the page is gone.
             self.fault(p, job.access, job.task, false, out);
@@ -391,14 +392,7 @@ impl Core {
 
     fn map_zero(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
         let range = PageRange::one(PageIdx(p));
-        out.push_merged(
-            Effect::Map {
-                range,
-                source: crate::effect::Source::Zero,
-                access,
-            },
-            self.base,
-        );
+        out.push_merged(Effect::Map { range, source: crate::effect::Source::Zero, access }, self.base);
         if self.cfg.is_blind() {
             self.begin_flight(p, Flight::Mapping);
             self.note_map_access(p, access);
@@ -407,10 +401,7 @@ impl Core {
         }
         self.set_mapped(p);
         self.pages.set(p, YOUNG | WRITABLE);
-        out.push(Effect::Wake {
-            task,
-            page: PageIdx(p),
-        });
+        out.push(Effect::Wake { task, page: PageIdx(p) });
     }
 
     fn step_swap_in(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
@@ -437,11 +428,7 @@ impl Core {
                 return Some(Step::Park(state));
             }
             Charge::Fail => {
-                return if target {
-                    Some(self.out_of_memory(job, out))
-                } else {
-                    None
-                };
+                return if target { Some(self.out_of_memory(job, out)) } else { None };
             }
         }
         if self.io.is_full() {
@@ -465,9 +452,7 @@ impl Core {
             let rotated = self.lru.drain(&mut self.pages);
             self.count(Counter::pgrotated, rotated);
         }
-        if self.pages.state(job.page) == crate::page::PageState::Swapped
-            && self.regions.find(job.page).is_some()
-        {
+        if self.pages.state(job.page) == crate::page::PageState::Swapped && self.regions.find(job.page).is_some() {
             job.window = Window::one(job.page);
             return None;
         }
@@ -484,8 +469,7 @@ impl Core {
     /// Read a charged page from its slot into the swap cache.
     pub(crate) fn read_page(&mut self, p: u32, demand: bool, out: &mut Effects) {
         let shadow = self.pages.take_shadow(p);
-        self.pages
-            .clear(p, ACTIVE | READAHEAD | DIRTY | MAPPED | YOUNG);
+        self.pages.clear(p, ACTIVE | READAHEAD | DIRTY | MAPPED | YOUNG);
         self.take_frame(p);
         if let Some(shadow) = shadow {
             self.refault(p, shadow);
@@ -510,18 +494,16 @@ impl Core {
     fn emit_read(&mut self, p: u32, demand: bool, out: &mut Effects) {
         let slot = self.pages.slot(p).expect("I4: a swapped page has a slot");
         let (device, place) = self.swap.locate(slot);
+        self.push_read(p, device, place, demand, out);
+    }
+
+    /// Order a read, together with its neighbour if that was ordered just now.
+    pub(crate) fn push_read(&mut self, p: u32, device: DeviceId, place: SlotIdx, demand: bool, out: &mut Effects) {
         for old in out.recent_mut(self.base) {
             if old.touches(p) {
                 break;
             }
-            if let Effect::Read {
-                io,
-                device: d,
-                slot: s,
-                range,
-                demand: wanted,
-            } = old
-            {
+            if let Effect::Read { io, device: d, slot: s, range, demand: wanted } = old {
                 if *d != device || range.len >= crate::effect::RANGE_MAX {
                     continue;
                 }
@@ -544,13 +526,7 @@ impl Core {
         }
         let range = PageRange::one(PageIdx(p));
         let io = self.io.insert(range, false);
-        out.push(Effect::Read {
-            io,
-            device,
-            slot: place,
-            range,
-            demand,
-        });
+        out.push(Effect::Read { io, device, slot: place, range, demand });
     }
 
     /// Reclaim until a frame could be charged.
@@ -581,11 +557,7 @@ impl Core {
         }
         if job.tries >= MAX_RECLAIM_RETRIES {
             // Nothing more can go; faults will find out for themselves.
-            return Some(if self.is_waiting_worthwhile() {
-                Step::Park(JobState::WaitMemory)
-            } else {
-                Step::Done
-            });
+            return Some(if self.is_waiting_worthwhile() { Step::Park(JobState::WaitMemory) } else { Step::Done });
         }
         job.run = Some(self.direct_run());
         None

@@ -32,6 +32,7 @@ mod control;
 pub mod effect;
 pub mod event;
 mod fault;
+mod file;
 mod inflight;
 mod job;
 mod lru;

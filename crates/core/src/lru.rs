@@ -47,11 +47,7 @@ pub(crate) struct Lru {
 
 impl Lru {
     pub(crate) fn new(batch: usize, budget: u32) -> Self {
-        let empty = List {
-            head: NIL,
-            tail: NIL,
-            len: 0,
-        };
+        let empty = List { head: NIL, tail: NIL, len: 0 };
         let batch = if batch > BATCH_MAX { BATCH_MAX } else { batch };
         Self {
             lists: [empty; 6],
@@ -80,12 +76,7 @@ impl Lru {
 
     /// Inactive anon, active anon, inactive file, active file.
     pub(crate) const fn sizes(&self) -> [u32; 4] {
-        [
-            self.lists[0].len,
-            self.lists[1].len,
-            self.lists[2].len,
-            self.lists[3].len,
-        ]
+        [self.lists[0].len, self.lists[1].len, self.lists[2].len, self.lists[3].len]
     }
 
     /// The list that the flags of a page name.
@@ -143,10 +134,8 @@ impl Lru {
             return;
         }
         if pages.take(p, ROTATE) {
-            let at = self.rotate[..self.rotate_len]
-                .iter()
-                .position(|&q| q == p)
-                .expect("ROTATE: the page is in the batch");
+            let at =
+                self.rotate[..self.rotate_len].iter().position(|&q| q == p).expect("ROTATE: the page is in the batch");
             self.rotate.copy_within(at + 1..self.rotate_len, at);
             self.rotate_len -= 1;
         }
@@ -202,11 +191,7 @@ impl Lru {
         pages.set(p, ROTATE);
         self.rotate[self.rotate_len] = p;
         self.rotate_len += 1;
-        if self.rotate_len >= self.batch {
-            self.drain_rotate(pages)
-        } else {
-            0
-        }
+        if self.rotate_len >= self.batch { self.drain_rotate(pages) } else { 0 }
     }
 
     fn move_tail(&mut self, pages: &mut PageTable, p: u32) {
@@ -252,11 +237,7 @@ impl Lru {
     }
 
     /// The pages of a list, head first.
-    pub(crate) fn iter<'a>(
-        &'a self,
-        pages: &'a PageTable,
-        list: usize,
-    ) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn iter<'a>(&'a self, pages: &'a PageTable, list: usize) -> impl Iterator<Item = u32> + 'a {
         let mut at = self.lists[list].head;
         core::iter::from_fn(move || {
             let p = at;

@@ -68,6 +68,9 @@ pub(crate) const MARKER: u32 = 1 << 27;
 /// Could not be moved; on the unevictable list for a while.
 pub(crate) const BUSY: u32 = 1 << 31;
 
+/// Of a poisoned page: the host has still to be told.
+pub(crate) const POISON_DUE: u32 = READAHEAD;
+
 const FLIGHT_SHIFT: u32 = 22;
 const FLIGHT_MASK: u32 = 7 << FLIGHT_SHIFT;
 const LIST_SHIFT: u32 = 28;
@@ -104,10 +107,7 @@ pub enum PageState {
 }
 
 type PageMeta = [u32; 4];
-const _: () = assert!(
-    size_of::<PageMeta>() <= 16,
-    "the page table costs at most 16 bytes a page"
-);
+const _: () = assert!(size_of::<PageMeta>() <= 16, "the page table costs at most 16 bytes a page");
 
 /// The flat table of all pages.
 #[derive(Debug)]
@@ -117,9 +117,7 @@ pub(crate) struct PageTable {
 
 impl PageTable {
     pub(crate) fn new(pages: u32) -> Self {
-        Self {
-            meta: vec![[0u32; 4]; pages as usize],
-        }
+        Self { meta: vec![[0u32; 4]; pages as usize] }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -183,10 +181,7 @@ impl PageTable {
             Flight::Unmapping => 4,
         };
         let was = self.word(p) & FLIGHT_MASK;
-        assert!(
-            code == 0 || was == 0,
-            "I2: page {p} has an effect in flight"
-        );
+        assert!(code == 0 || was == 0, "I2: page {p} has an effect in flight");
         *self.word_mut(p) = (self.word(p) & !FLIGHT_MASK) | (code << FLIGHT_SHIFT);
     }
 
@@ -218,11 +213,7 @@ impl PageTable {
     /// The slot, as an index of the slot pool.
     #[inline]
     pub(crate) fn slot(&self, p: u32) -> Option<u32> {
-        if self.is(p, SLOT) {
-            Some(self.meta[p as usize][3])
-        } else {
-            None
-        }
+        if self.is(p, SLOT) { Some(self.meta[p as usize][3]) } else { None }
     }
 
     pub(crate) fn set_slot(&mut self, p: u32, slot: u32) {

@@ -9,6 +9,7 @@ use crate::config::{Config, MemoryMode};
 use crate::control::Control;
 use crate::effect::{Effect, Effects};
 use crate::event::Event;
+use crate::file::Flusher;
 use crate::inflight::{IoTable, Waiters};
 use crate::job::Jobs;
 use crate::lru::{DI, Lru};
@@ -36,6 +37,7 @@ pub struct Core {
     pub(crate) jobs: Jobs,
     pub(crate) kswapd: Kswapd,
     pub(crate) control: Control,
+    pub(crate) flusher: Flusher,
     pub(crate) cost: LruCost,
     pub(crate) cluster_ra: ClusterRa,
     pub(crate) stats: Vmstat,
@@ -74,11 +76,7 @@ pub enum Touch {
 impl Core {
     /// A core with all its memory: nothing is allocated later but for regions.
     pub fn new(config: Config) -> Self {
-        let lru_batch = if config.is_blind() {
-            0
-        } else {
-            config.lru_batch as usize
-        };
+        let lru_batch = if config.is_blind() { 0 } else { config.lru_batch as usize };
         Self {
             pages: PageTable::new(config.pages_max),
             lru: Lru::new(lru_batch, config.budget),
@@ -90,6 +88,7 @@ impl Core {
             jobs: Jobs::new(),
             kswapd: Kswapd::new(),
             control: Control::new(),
+            flusher: Flusher::new(),
             cost: LruCost::default(),
             cluster_ra: ClusterRa::new(),
             stats: Vmstat::new(),
@@ -133,8 +132,11 @@ impl Core {
             Event::Mapped { range, answer } => self.on_mapped(range, answer, out),
             Event::Unmapped { range, answer } => self.on_unmapped(range, answer, out),
             Event::IoDone { io, range, outcome } => self.on_io_done(io, range, outcome, out),
+            Event::FileRead { range, task } => self.on_file_read(range, task, out),
+            Event::FileWrite { range, task } => self.on_file_write(range, task, out),
             Event::Timeout => {}
             Event::RegionAdded { .. }
+            | Event::FileAdded { .. }
             | Event::RegionResized { .. }
             | Event::RegionSplit { .. }
             | Event::RegionRemoved { .. }
@@ -155,11 +157,7 @@ impl Core {
 
     /// When the core wants a [`Event::Timeout`]; a time that is past means at once.
     pub fn deadline(&self) -> Option<Nanos> {
-        if self.has_work() {
-            Some(self.now)
-        } else {
-            self.control.rescue_at
-        }
+        if self.has_work() { Some(self.now) } else { self.control.rescue_at }
     }
 
     /// The counters.
@@ -213,34 +211,20 @@ impl Core {
 
     /// True if no effect is in flight and nothing is left to do; while held, also that every resident page is mapped.
     pub fn is_settled(&self) -> bool {
-        self.flights == 0
-            && self.io.live() == 0
-            && !self.has_work()
-            && !(self.control.hold && self.cached > 0)
+        self.flights == 0 && self.io.live() == 0 && !self.has_work() && !(self.control.hold && self.cached > 0)
     }
 
     /// The lists, head first, as text: for tests and reports.
     pub fn dump(&self) -> String {
         use core::fmt::Write as _;
         let mut text = String::new();
-        for (list, name) in [
-            "inactive_anon",
-            "active_anon",
-            "inactive_file",
-            "active_file",
-            "unevictable",
-        ]
-        .iter()
-        .enumerate()
+        for (list, name) in
+            ["inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable"].iter().enumerate()
         {
             if self.lru.len(list) == 0 && list > 0 {
                 continue;
             }
-            let pages: Vec<String> = self
-                .lru
-                .iter(&self.pages, list)
-                .map(|p| alloc::format!("{p}"))
-                .collect();
+            let pages: Vec<String> = self.lru.iter(&self.pages, list).map(|p| alloc::format!("{p}")).collect();
             write!(text, "{name}: {}", pages.join(" ")).expect("a string grows");
             text.push('\n');
         }
@@ -256,6 +240,7 @@ impl Core {
             || self.jobs.has_runnable()
             || (self.kswapd.is_runnable() && !self.control.hold)
             || self.lru.len(DI) > 0
+            || self.flusher.is_runnable()
             || self.control.has_work(self.cached)
     }
 
@@ -274,6 +259,7 @@ impl Core {
         if !self.pages.is(p, MAPPED) {
             self.cached -= 1;
         }
+        self.uncount_dirty(p);
         self.pages.clear(p, FRAME | MAPPED | YOUNG | DIRTY);
         if self.pages.slot(p).is_some() {
             self.kept_slots -= 1;

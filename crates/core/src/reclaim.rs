@@ -5,7 +5,7 @@
 //! goes on later. What happens to one page is in `shrink`.
 
 use crate::balance::ScanFacts;
-use crate::config::MemoryMode;
+use crate::config::{Balance, MemoryMode};
 use crate::effect::Effects;
 use crate::lru::{AA, AF, IA, IF};
 use crate::policy::Core;
@@ -110,15 +110,7 @@ impl ReclaimRun {
             nr: [0; 4],
             target: [0; 4],
             list: 0,
-            batch: Batch {
-                left: 0,
-                scanned: 0,
-                freed: 0,
-                pageout: 0,
-                activated: 0,
-                rotated: 0,
-                referenced: 0,
-            },
+            batch: Batch { left: 0, scanned: 0, freed: 0, pageout: 0, activated: 0, rotated: 0, referenced: 0 },
             may_deactivate: [false; 2],
             force_deactivate: false,
             skipped_deactivate: false,
@@ -143,11 +135,7 @@ pub(crate) struct Kswapd {
 
 impl Kswapd {
     pub(crate) const fn new() -> Self {
-        Self {
-            run: None,
-            waits_io: false,
-            failures: 0,
-        }
+        Self { run: None, waits_io: false, failures: 0 }
     }
 
     pub(crate) const fn is_runnable(&self) -> bool {
@@ -166,10 +154,7 @@ impl Kswapd {
 impl Core {
     /// Free frames are at the low watermark: wake kswapd.
     pub(crate) fn wake_kswapd(&mut self) {
-        if self.is_memcg()
-            || self.kswapd.run.is_some()
-            || self.kswapd.failures >= MAX_RECLAIM_RETRIES
-        {
+        if self.is_memcg() || self.kswapd.run.is_some() || self.kswapd.failures >= MAX_RECLAIM_RETRIES {
             return;
         }
         if self.is_balanced() {
@@ -226,10 +211,7 @@ impl Core {
                             return RunEnd::WaitIo;
                         }
                         if self.inactive_is_low(0) && self.swap.total > 0 {
-                            run.batch = Batch {
-                                left: SWAP_CLUSTER_MAX,
-                                ..Batch::default()
-                            };
+                            run.batch = Batch { left: SWAP_CLUSTER_MAX, ..Batch::default() };
                             run.list = AA;
                             run.stage = Stage::AgingFirst;
                             continue;
@@ -274,8 +256,7 @@ impl Core {
         let activations = self.policy_activations();
         for (kind, &now) in activations.iter().enumerate() {
             let came_back = now != self.ws_snapshot[kind];
-            run.may_deactivate[kind] =
-                run.force_deactivate || came_back || self.inactive_is_low(kind);
+            run.may_deactivate[kind] = run.force_deactivate || came_back || self.inactive_is_low(kind);
         }
         let sizes = self.policy_sizes();
         let cache_trim = (sizes[IF] >> run.priority) != 0 && !run.may_deactivate[1];
@@ -284,12 +265,7 @@ impl Core {
             && sizes[IF] + sizes[AF] + self.mem.free() <= self.mem.high
             && !run.may_deactivate[0]
             && (sizes[IA] >> run.priority) != 0;
-        run.nr = self.scan_targets(ScanFacts {
-            priority: run.priority,
-            memcg,
-            file_is_tiny,
-            cache_trim,
-        });
+        run.nr = self.scan_targets(ScanFacts { priority: run.priority, memcg, file_is_tiny, cache_trim });
         run.target = run.nr;
         run.pass_scanned = 0;
         run.pass_reclaimed = 0;
@@ -325,10 +301,7 @@ impl Core {
             self.lru.drain(&mut self.pages)
         };
         self.count(Counter::pgrotated, rotated);
-        run.batch = Batch {
-            left: k.min(self.lru.len(run.list)),
-            ..Batch::default()
-        };
+        run.batch = Batch { left: k.min(self.lru.len(run.list)), ..Batch::default() };
     }
 
     /// Goal met? Then scan the larger side down to the share that the smaller one has reached, and stop.
@@ -353,9 +326,7 @@ impl Core {
         for list in [more * 2, more * 2 + 1] {
             let done = run.target[list] - run.nr[list];
             let share = u64::from(run.target[list]) * (100 - percentage) / 100;
-            run.nr[list] = u32::try_from(share)
-                .expect("a share of a u32")
-                .saturating_sub(done);
+            run.nr[list] = u32::try_from(share).expect("a share of a u32").saturating_sub(done);
         }
     }
 
@@ -371,12 +342,7 @@ impl Core {
     }
 
     /// Look at the pages of the batch. Returns why it has to stop in between.
-    fn run_batch(
-        &mut self,
-        run: &mut ReclaimRun,
-        looks: &mut u32,
-        out: &mut Effects,
-    ) -> Option<RunEnd> {
+    fn run_batch(&mut self, run: &mut ReclaimRun, looks: &mut u32, out: &mut Effects) -> Option<RunEnd> {
         while run.batch.left > 0 {
             // One look can bring an unmap, a write and a drop.
             if out.room() < 4 || *looks >= LOOKS_MAX {
@@ -419,16 +385,13 @@ impl Core {
             self.note_scanned(kind, batch.scanned, batch.referenced);
         } else {
             self.age += u64::from(batch.activated);
-            self.note_cost(
-                kind,
-                batch.pageout,
-                batch.scanned - batch.freed.min(batch.scanned),
-            );
+            if self.cfg.balance == Balance::LruCost2016 {
+                self.note_cost(kind, 0, batch.activated);
+            } else {
+                self.note_cost(kind, batch.pageout, batch.scanned - batch.freed.min(batch.scanned));
+            }
             self.note_scanned(kind, batch.scanned, batch.activated);
-            self.count(
-                [Counter::pgscan_anon, Counter::pgscan_file][kind],
-                batch.scanned,
-            );
+            self.count([Counter::pgscan_anon, Counter::pgscan_file][kind], batch.scanned);
             match run.kind {
                 RunKind::Kswapd => {
                     self.count(Counter::pgscan_kswapd, batch.scanned);
@@ -470,11 +433,7 @@ impl Core {
             }
             return;
         }
-        let floor = if run.last_pass {
-            0
-        } else {
-            self.cfg.min_scan_priority
-        };
+        let floor = if run.last_pass { 0 } else { self.cfg.min_scan_priority };
         if run.nr_reclaimed >= run.nr_to_reclaim || run.priority <= floor {
             run.stage = self.end_priorities(run);
         } else {

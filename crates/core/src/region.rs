@@ -1,7 +1,9 @@
 //! Regions: sorted ranges of pages, each with its readahead state.
 
+use crate::event::FileSpec;
 use crate::readahead::RegionRa;
-use crate::types::{PageRange, RegionId};
+use crate::readahead::file::FileRa;
+use crate::types::{DeviceId, PageRange, RegionId};
 use alloc::vec::Vec;
 
 /// A region (the kernel: a VMA).
@@ -11,6 +13,18 @@ pub(crate) struct Region {
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) ra: RegionRa,
+    /// The file whose page cache it is.
+    pub(crate) file: Option<File>,
+}
+
+/// A file: its name in effects, and its readahead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct File {
+    pub(crate) device: DeviceId,
+    pub(crate) spec: FileSpec,
+    pub(crate) ra: FileRa,
+    /// First page of the file in the page table: the region may be cut, the file's offsets stay.
+    pub(crate) base: u32,
 }
 
 /// All regions, ascending.
@@ -25,19 +39,12 @@ const SPARE: usize = 1024;
 
 impl Regions {
     pub(crate) fn new() -> Self {
-        Self {
-            list: Vec::with_capacity(SPARE),
-            last: 0,
-        }
+        Self { list: Vec::with_capacity(SPARE), last: 0 }
     }
 
     /// Index of the region of a page.
     pub(crate) fn find(&mut self, page: u32) -> Option<usize> {
-        if self
-            .list
-            .get(self.last)
-            .is_some_and(|r| page >= r.start && page < r.end)
-        {
+        if self.list.get(self.last).is_some_and(|r| page >= r.start && page < r.end) {
             return Some(self.last);
         }
         let at = self.list.partition_point(|r| r.end <= page);
@@ -79,15 +86,7 @@ impl Regions {
         if self.list.capacity() < self.list.len() + SPARE {
             self.list.reserve(SPARE * 2);
         }
-        self.list.insert(
-            at,
-            Region {
-                id,
-                start,
-                end,
-                ra: RegionRa::new(),
-            },
-        );
+        self.list.insert(at, Region { id, start, end, ra: RegionRa::new(), file: None });
         true
     }
 
@@ -105,17 +104,9 @@ impl Regions {
         if page <= start || page >= end || self.by_id(upper).is_some() {
             return false;
         }
-        let ra = self.list[at].ra.clone();
+        let (ra, file) = (self.list[at].ra.clone(), self.list[at].file);
         self.list[at].end = page;
-        self.list.insert(
-            at + 1,
-            Region {
-                id: upper,
-                start: page,
-                end,
-                ra,
-            },
-        );
+        self.list.insert(at + 1, Region { id: upper, start: page, end, ra, file });
         self.last = 0;
         true
     }

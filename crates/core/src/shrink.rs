@@ -11,16 +11,16 @@
 //! been, is *kept* by taking it out of the page table with its frame kept (a sample): a use brings a soft fault, which maps
 //! it again and sets `r`. So a page that is still unmapped at its next look was not used.
 
-use crate::config::{MemoryMode, Sample};
+use crate::config::{Balance, MemoryMode, Sample};
 use crate::effect::{Effect, Effects};
 use crate::lru::UN;
 use crate::page::{
-    ACTIVE, DIRTY, FILE, FREE_DONE, Flight, JOB_WAIT, MAPPED, PAGEOUT, READAHEAD, RECLAIM,
-    REFERENCED, UNEVICTABLE, WORKINGSET, YOUNG,
+    ACTIVE, DIRTY, FILE, FREE_DONE, Flight, JOB_WAIT, MAPPED, PAGEOUT, READAHEAD, RECLAIM, REFERENCED, UNEVICTABLE,
+    WORKINGSET, YOUNG,
 };
 use crate::policy::Core;
 use crate::reclaim::{ReclaimRun, RunKind};
-use crate::types::{PageIdx, PageRange};
+use crate::types::{DeviceId, PageIdx, PageRange, SlotIdx};
 use crate::vmstat::Counter;
 
 /// What a look at a page led to.
@@ -39,6 +39,8 @@ enum Verdict {
     Activate,
     Keep,
     Reclaim,
+    /// Only if it is clean.
+    ReclaimClean,
 }
 
 /// What a page-out led to.
@@ -61,13 +63,15 @@ impl Core {
             return;
         }
         // A blind host's pages keep the mark: it says "used, or unknown" until the page is sampled.
-        let young = if self.cfg.is_blind() {
-            false
-        } else {
-            word & MAPPED != 0 && self.pages.take(p, YOUNG)
-        };
+        let young = if self.cfg.is_blind() { false } else { word & MAPPED != 0 && self.pages.take(p, YOUNG) };
         if young {
             run.batch.referenced += 1;
+            if word & FILE != 0 && self.is_executable(p) {
+                // A program that runs keeps its pages.
+                run.batch.rotated += 1;
+                self.lru.putback(&mut self.pages, p);
+                return;
+            }
         }
         self.lru.remove(&mut self.pages, p);
         self.pages.clear(p, ACTIVE);
@@ -100,6 +104,10 @@ impl Core {
             self.drop_slot(p);
             self.pages.set(p, DIRTY);
         }
+        if self.cfg.balance == Balance::LruCost2016 {
+            // The posted series marked every activation; what comes back from there has a cost.
+            self.pages.set(p, WORKINGSET);
+        }
         self.pages.set(p, ACTIVE);
         self.lru.putback(&mut self.pages, p);
         self.count(Counter::pgactivate, 1);
@@ -107,12 +115,7 @@ impl Core {
     }
 
     /// A look at the oldest inactive page.
-    pub(crate) fn shrink_inactive(
-        &mut self,
-        run: &mut ReclaimRun,
-        p: u32,
-        out: &mut Effects,
-    ) -> Look {
+    pub(crate) fn shrink_inactive(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) -> Look {
         match self.pages.flight(p) {
             Flight::None => {}
             // Locked in the kernel's terms.
@@ -139,7 +142,15 @@ impl Core {
                 self.keep(p);
                 return Look::Next;
             }
-            Verdict::Reclaim => {}
+            Verdict::ReclaimClean if self.pages.is(p, DIRTY) => {
+                self.keep(p);
+                return Look::Next;
+            }
+            Verdict::Reclaim | Verdict::ReclaimClean => {}
+        }
+        if self.pages.is(p, FILE) {
+            self.shrink_file(run, p, out);
+            return Look::Next;
         }
         if self.cfg.is_blind() && self.pages.is(p, MAPPED) {
             self.start_unmap(p, true, out);
@@ -196,15 +207,29 @@ impl Core {
             return Verdict::Reclaim;
         }
         self.pages.clear(p, YOUNG | REFERENCED);
+        let file = word & FILE != 0;
         if !young {
-            return Verdict::Reclaim;
+            return if referenced && file { Verdict::ReclaimClean } else { Verdict::Reclaim };
         }
         self.pages.set(p, REFERENCED);
-        if referenced || (word & FILE == 0 && self.cfg.activate_at_once) {
-            Verdict::Activate
-        } else {
-            Verdict::Keep
+        let at_once = if file { self.is_executable(p) } else { self.cfg.activate_at_once };
+        if referenced || at_once { Verdict::Activate } else { Verdict::Keep }
+    }
+
+    /// A cold file page: dropped if it is clean, sent up for the flusher if it is dirty.
+    fn shrink_file(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) {
+        if self.pages.is(p, DIRTY) {
+            self.dirty_file_met(p);
+            self.activate(run, p);
+            return;
         }
+        if self.pages.is(p, MAPPED) {
+            self.set_unmapped(p);
+            self.emit(Effect::Unmap { range: PageRange::one(PageIdx(p)) }, out);
+        }
+        self.steal(p);
+        self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
+        run.note_freed();
     }
 
     /// Blind hosts: begin to take a page out of the page table, as a sample of its use or as the first step of its page-out.
@@ -215,12 +240,7 @@ impl Core {
             self.pending += 1;
             self.sure += 1;
         }
-        self.emit(
-            Effect::Unmap {
-                range: PageRange::one(PageIdx(p)),
-            },
-            out,
-        );
+        self.emit(Effect::Unmap { range: PageRange::one(PageIdx(p)) }, out);
     }
 
     /// Write a cold page out, or drop it if its slot still holds its bytes. It is unmapped first (exact hosts).
@@ -244,22 +264,12 @@ impl Core {
         if self.pages.is(p, MAPPED) {
             self.set_unmapped(p);
             self.pages.clear(p, YOUNG);
-            self.emit(
-                Effect::Unmap {
-                    range: PageRange::one(PageIdx(p)),
-                },
-                out,
-            );
+            self.emit(Effect::Unmap { range: PageRange::one(PageIdx(p)) }, out);
         }
         if !self.pages.is(p, DIRTY) {
             self.count(Counter::pt_drop_clean, 1);
             self.steal(p);
-            self.emit(
-                Effect::Drop {
-                    range: PageRange::one(PageIdx(p)),
-                },
-                out,
-            );
+            self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
             return Pageout::Freed;
         }
         self.submit_write(p, out);
@@ -269,9 +279,9 @@ impl Core {
     /// A slot for the page; when swap is more than half full, one that a mapped page only kept will do.
     fn allocate_slot(&mut self, p: u32) -> Option<u32> {
         let pages = &self.pages;
-        let found = self.swap.allocate(p, |owner| {
-            pages.is(owner, MAPPED) && !pages.in_flight(owner) && pages.slot(owner).is_some()
-        })?;
+        let found = self
+            .swap
+            .allocate(p, |owner| pages.is(owner, MAPPED) && !pages.in_flight(owner) && pages.slot(owner).is_some())?;
         if let Some(owner) = found.robbed {
             let slot = self.pages.take_slot(owner).expect("I4: it owned the slot");
             debug_assert_eq!(slot, found.slot);
@@ -297,19 +307,18 @@ impl Core {
             self.count(Counter::pswpout, 1);
         }
         self.count(Counter::nr_vmscan_write, 1);
+        self.push_write(p, device, place, out);
+    }
+
+    /// Order a write, together with its neighbour if that was ordered just now.
+    pub(crate) fn push_write(&mut self, p: u32, device: DeviceId, place: SlotIdx, out: &mut Effects) {
         let base = self.base;
         for old in out.recent_mut(base) {
             if old.touches(p) {
                 // Not before the unmap: hosts that execute in order rely on it.
                 break;
             }
-            if let Effect::Write {
-                io,
-                device: d,
-                slot: s,
-                range,
-            } = old
-            {
+            if let Effect::Write { io, device: d, slot: s, range } = old {
                 let next = range.end().0 == p && s.0 + range.len == place.0;
                 if *d == device && next && range.len < crate::effect::RANGE_MAX {
                     range.len += 1;
@@ -323,12 +332,7 @@ impl Core {
         }
         let range = PageRange::one(PageIdx(p));
         let io = self.io.insert(range, true);
-        out.push(Effect::Write {
-            io,
-            device,
-            slot: place,
-            range,
-        });
+        out.push(Effect::Write { io, device, slot: place, range });
     }
 
     /// Reclaim a clean, unmapped page: its content is in its slot. Leaves a shadow entry. The caller orders the drop.
@@ -339,10 +343,7 @@ impl Core {
         let shadow = self.evict_shadow(p);
         self.count([Counter::pgsteal_anon, Counter::pgsteal_file][kind], 1);
         self.lose_frame(p);
-        self.pages.clear(
-            p,
-            REFERENCED | ACTIVE | WORKINGSET | READAHEAD | RECLAIM | FREE_DONE | PAGEOUT,
-        );
+        self.pages.clear(p, REFERENCED | ACTIVE | WORKINGSET | READAHEAD | RECLAIM | FREE_DONE | PAGEOUT);
         if let Some(shadow) = shadow {
             self.pages.set_shadow(p, shadow);
         }

@@ -7,6 +7,8 @@
 //! Order of allocation (Linux 6.13 and later): on in the current cluster, then the devices by priority, equal ones in
 //! turn; in a device a started cluster before a free one. Freed clusters go to the end of the free list.
 
+mod allocate;
+
 use crate::config::SlotOrder;
 use crate::event::DeviceSpec;
 use crate::page::NIL;
@@ -41,10 +43,7 @@ struct Ends {
     tail: u32,
 }
 
-const EMPTY: Ends = Ends {
-    head: NIL,
-    tail: NIL,
-};
+const EMPTY: Ends = Ends { head: NIL, tail: NIL };
 
 /// A cluster: device cluster number, prev, next, and packed: used slots, list, device.
 type Cluster = [u32; 4];
@@ -128,15 +127,11 @@ impl Swap {
     }
 
     fn dev(&self, d: u8) -> &Device {
-        self.devices[d as usize]
-            .as_ref()
-            .expect("I4: a slot's device is there")
+        self.devices[d as usize].as_ref().expect("I4: a slot's device is there")
     }
 
     fn dev_mut(&mut self, d: u8) -> &mut Device {
-        self.devices[d as usize]
-            .as_mut()
-            .expect("I4: a slot's device is there")
+        self.devices[d as usize].as_mut().expect("I4: a slot's device is there")
     }
 
     pub(crate) fn close(&mut self, id: DeviceId) {
@@ -238,16 +233,9 @@ impl Swap {
                 let bad = c * CLUSTER + s >= slots || (c == 0 && s == 0);
                 self.count[(pool * CLUSTER + s) as usize] = if bad { BAD } else { 0 };
             }
-            let used = (0..CLUSTER)
-                .filter(|s| self.count[(pool * CLUSTER + s) as usize] != 0)
-                .count();
+            let used = (0..CLUSTER).filter(|s| self.count[(pool * CLUSTER + s) as usize] != 0).count();
             self.clusters[pool as usize] = [c, NIL, NIL, 0];
-            self.set_meta(
-                pool,
-                u32::try_from(used).expect("at most 512"),
-                ClusterList::Current,
-                id.0,
-            );
+            self.set_meta(pool, u32::try_from(used).expect("at most 512"), ClusterList::Current, id.0);
             self.list_cluster(pool);
         }
         if fresh_from > 0 {
@@ -337,10 +325,7 @@ impl Swap {
     /// Device and slot of a pool slot.
     pub(crate) fn locate(&self, slot: u32) -> (DeviceId, SlotIdx) {
         let pool = slot / CLUSTER;
-        (
-            DeviceId(self.cluster_device(pool)),
-            SlotIdx(self.clusters[pool as usize][0] * CLUSTER + slot % CLUSTER),
-        )
+        (DeviceId(self.cluster_device(pool)), SlotIdx(self.clusters[pool as usize][0] * CLUSTER + slot % CLUSTER))
     }
 
     pub(crate) fn spec_of(&self, slot: u32) -> DeviceSpec {
@@ -349,11 +334,7 @@ impl Swap {
 
     /// The page that owns the slot.
     pub(crate) fn owner(&self, slot: u32) -> Option<u32> {
-        if self.count[slot as usize] & OWNED != 0 {
-            Some(self.owner[slot as usize])
-        } else {
-            None
-        }
+        if self.count[slot as usize] & OWNED != 0 { Some(self.owner[slot as usize]) } else { None }
     }
 
     /// True if a forked child or the like holds the slot too.
@@ -464,10 +445,7 @@ impl Swap {
         // Those known already keep their turn; new ones come last among their equals.
         let known = self.order;
         let known = &known[..self.order_len];
-        let all = known
-            .iter()
-            .copied()
-            .chain((0..32u8).filter(|d| !known.contains(d)));
+        let all = known.iter().copied().chain((0..32u8).filter(|d| !known.contains(d)));
         for d in all {
             if let Some(device) = &self.devices[d as usize]
                 && !device.closed
@@ -484,117 +462,6 @@ impl Swap {
         }
     }
 
-    /// Take the next slot for a page. `may_rob(owner)` tells whether the owner of a used slot can do without it.
-    pub(crate) fn allocate(&mut self, page: u32, may_rob: impl Fn(u32) -> bool) -> Option<Found> {
-        let rob = self.is_filling();
-        let stays = self.slot_order == SlotOrder::NonfullFirst || self.turn_left > 0;
-        if self.current != NIL
-            && stays
-            && let Some(found) = self.scan_current(page, rob, &may_rob)
-        {
-            return Some(found);
-        }
-        self.leave_current();
-        for at in 0..self.order_len {
-            let d = self.order[at];
-            if self.dev(d).used + 1 >= self.dev(d).slots && !rob {
-                continue;
-            }
-            self.rotate_device(at);
-            if let Some(found) = self.allocate_in(d, page, rob, &may_rob) {
-                return Some(found);
-            }
-        }
-        None
-    }
-
-    /// Move a device behind those of its priority.
-    fn rotate_device(&mut self, at: usize) {
-        let d = self.order[at];
-        let priority = self.dev(d).priority;
-        let mut to = at;
-        while to + 1 < self.order_len && self.dev(self.order[to + 1]).priority == priority {
-            self.order[to] = self.order[to + 1];
-            to += 1;
-        }
-        self.order[to] = d;
-    }
-
-    fn allocate_in(
-        &mut self,
-        d: u8,
-        page: u32,
-        rob: bool,
-        may_rob: &impl Fn(u32) -> bool,
-    ) -> Option<Found> {
-        let lists = match self.slot_order {
-            SlotOrder::NonfullFirst => [ClusterList::Nonfull, ClusterList::Free, ClusterList::Frag],
-            SlotOrder::FreeFirst => [ClusterList::Free, ClusterList::Nonfull, ClusterList::Frag],
-        };
-        for list in lists {
-            // A listed cluster has a free slot, so one look is enough.
-            let pool = self.dev(d).lists[list as usize].head;
-            if pool != NIL {
-                self.enter(pool);
-                if let Some(found) = self.scan_current(page, rob, may_rob) {
-                    return Some(found);
-                }
-                self.leave_current();
-            }
-        }
-        if rob {
-            // One full cluster, whose kept slots can be taken back.
-            let pool = self.dev(d).lists[ClusterList::Full as usize].head;
-            if pool != NIL {
-                self.enter(pool);
-                if let Some(found) = self.scan_current(page, rob, may_rob) {
-                    return Some(found);
-                }
-                self.leave_current();
-            }
-        }
-        None
-    }
-
-    fn enter(&mut self, pool: u32) {
-        self.unlist(pool);
-        self.current = pool;
-        self.next = 0;
-        self.turn_left = TURN_SLOTS;
-    }
-
-    fn scan_current(
-        &mut self,
-        page: u32,
-        rob: bool,
-        may_rob: &impl Fn(u32) -> bool,
-    ) -> Option<Found> {
-        let pool = self.current;
-        while self.next < CLUSTER {
-            let slot = pool * CLUSTER + self.next;
-            self.next += 1;
-            let count = self.count[slot as usize];
-            let robbed = if count == 0 {
-                None
-            } else if rob && count == OWNED && may_rob(self.owner[slot as usize]) {
-                Some(self.owner[slot as usize])
-            } else {
-                continue;
-            };
-            self.count[slot as usize] = OWNED;
-            self.owner[slot as usize] = page;
-            if robbed.is_none() {
-                self.count_use(pool);
-            }
-            self.turn_left = self.turn_left.saturating_sub(1);
-            if self.next >= CLUSTER || self.cluster_used(pool) >= CLUSTER && !rob {
-                self.leave_current();
-            }
-            return Some(Found { slot, robbed });
-        }
-        None
-    }
-
     fn count_use(&mut self, pool: u32) {
         let (used, d) = (self.cluster_used(pool), self.cluster_device(pool));
         let list = self.cluster_list(pool);
@@ -609,10 +476,7 @@ impl Swap {
     /// The owner gives the slot up. It is free when nobody else holds it.
     pub(crate) fn free_slot(&mut self, slot: u32) {
         let count = &mut self.count[slot as usize];
-        assert!(
-            *count & OWNED != 0,
-            "I4: slot {slot} is freed by a page that does not own it"
-        );
+        assert!(*count & OWNED != 0, "I4: slot {slot} is freed by a page that does not own it");
         *count &= !OWNED;
         if *count == 0 {
             self.uncount(slot);
@@ -621,11 +485,7 @@ impl Swap {
 
     fn uncount(&mut self, slot: u32) {
         let pool = slot / CLUSTER;
-        let (used, d, list) = (
-            self.cluster_used(pool),
-            self.cluster_device(pool),
-            self.cluster_list(pool),
-        );
+        let (used, d, list) = (self.cluster_used(pool), self.cluster_device(pool), self.cluster_list(pool));
         self.unlist(pool);
         self.set_meta(pool, used - 1, ClusterList::Current, d);
         if list != ClusterList::Current || pool != self.current {
@@ -680,12 +540,7 @@ impl Swap {
         let Some(device) = self.devices.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };
-        assert!(
-            device.used == 0,
-            "I4: device {} goes with {} slots in use",
-            id.0,
-            device.used
-        );
+        assert!(device.used == 0, "I4: device {} goes with {} slots in use", id.0, device.used);
         if device.spec.rotational && !device.spec.inherited {
             self.rotational -= 1;
         }
@@ -719,23 +574,10 @@ impl Swap {
             for c in 0..device.clusters {
                 let pool = self.pool_cluster(d, c);
                 let slots = (pool * CLUSTER) as usize..((pool + 1) * CLUSTER) as usize;
-                let taken = self.count[slots.clone()]
-                    .iter()
-                    .filter(|c| **c != 0)
-                    .count();
-                assert_eq!(
-                    taken,
-                    self.cluster_used(pool) as usize,
-                    "I4: cluster {c} of device {d}"
-                );
-                used += self.count[slots]
-                    .iter()
-                    .filter(|c| **c != 0 && **c & BAD == 0)
-                    .count();
-                assert!(
-                    self.cluster_list(pool) != ClusterList::Current || self.current == pool,
-                    "I4: lost cluster"
-                );
+                let taken = self.count[slots.clone()].iter().filter(|c| **c != 0).count();
+                assert_eq!(taken, self.cluster_used(pool) as usize, "I4: cluster {c} of device {d}");
+                used += self.count[slots].iter().filter(|c| **c != 0 && **c & BAD == 0).count();
+                assert!(self.cluster_list(pool) != ClusterList::Current || self.current == pool, "I4: lost cluster");
             }
             assert_eq!(used, device.used as usize, "I4: slots in use on device {d}");
         }

@@ -43,13 +43,7 @@ impl Core {
             return;
         }
         self.swap.close(device);
-        self.control.swapoff = Some(Swapoff {
-            device,
-            region: 0,
-            page: 0,
-            window: None,
-            waits: false,
-        });
+        self.control.swapoff = Some(Swapoff { device, region: 0, page: 0, window: None, waits: false });
     }
 
     /// An effect has ended: swapoff may go on.
@@ -77,10 +71,7 @@ impl Core {
                 }
                 return;
             }
-            let (start, end) = (
-                self.regions.get(off.region).start,
-                self.regions.get(off.region).end,
-            );
+            let (start, end) = (self.regions.get(off.region).start, self.regions.get(off.region).end);
             off.page = off.page.max(start);
             if off.page >= end {
                 off.region += 1;
@@ -97,10 +88,7 @@ impl Core {
     /// One page. False: it has to wait for an effect in flight.
     fn swapoff_page(&mut self, off: &mut Swapoff, out: &mut Effects) -> bool {
         let p = off.page;
-        let on_device = self
-            .pages
-            .slot(p)
-            .is_some_and(|slot| self.swap.locate(slot).0 == off.device);
+        let on_device = self.pages.slot(p).is_some_and(|slot| self.swap.locate(slot).0 == off.device);
         if !on_device || self.pages.is(p, crate::page::POISON) {
             off.page += 1;
             return true;
@@ -192,13 +180,7 @@ impl Core {
             self.swap.remove_device(off.device);
             return true;
         }
-        *off = Swapoff {
-            device: off.device,
-            region: 0,
-            page: 0,
-            window: None,
-            waits: true,
-        };
+        *off = Swapoff { device: off.device, region: 0, page: 0, window: None, waits: true };
         false
     }
 }

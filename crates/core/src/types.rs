@@ -50,18 +50,12 @@ impl PageRange {
 
     /// One page.
     pub const fn one(page: PageIdx) -> Self {
-        Self {
-            first: page,
-            len: 1,
-        }
+        Self { first: page, len: 1 }
     }
 
     /// The `len` pages from `offset` on.
     pub const fn part(self, offset: u32, len: u32) -> Self {
-        Self {
-            first: PageIdx(self.first.0 + offset),
-            len,
-        }
+        Self { first: PageIdx(self.first.0 + offset), len }
     }
 
     /// The first page after the range.

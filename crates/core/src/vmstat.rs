@@ -22,6 +22,10 @@ counters! {
     pswpin,
     /// Pages written to swap, at submission.
     pswpout,
+    /// KiB read from files.
+    pgpgin,
+    /// KiB written to files.
+    pgpgout,
     /// Pages found all zero at swap-out: not written, slot freed.
     swpout_zero,
     /// Pages read ahead into the swap cache.
@@ -124,9 +128,7 @@ pub struct Vmstat {
 
 impl Vmstat {
     pub(crate) const fn new() -> Self {
-        Self {
-            values: [0; COUNTERS.len()],
-        }
+        Self { values: [0; COUNTERS.len()] }
     }
 
     pub(crate) fn add(&mut self, counter: Counter, n: u32) {
@@ -140,8 +142,6 @@ impl Vmstat {
 
     /// Name and value of every counter, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        COUNTERS
-            .iter()
-            .map(|&(counter, name, _)| (name, self.get(counter)))
+        COUNTERS.iter().map(|&(counter, name, _)| (name, self.get(counter)))
     }
 }

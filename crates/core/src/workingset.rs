@@ -13,6 +13,7 @@
 //! activated if `distance <=` what the others could give: for an anonymous page all file pages and the active anonymous
 //! ones (if swap is there), for a file page the active file pages and all anonymous ones (if swap is there).
 
+use crate::config::Balance;
 use crate::lru::{AA, AF, IA, IF};
 use crate::page::{ACTIVE, FILE, WORKINGSET};
 use crate::policy::Core;
@@ -25,11 +26,7 @@ impl Core {
     /// The shadow entry of a page that is reclaimed now, if this kind of page leaves one.
     pub(crate) fn evict_shadow(&mut self, p: u32) -> Option<u64> {
         let word = self.pages.word(p);
-        let kept = if word & FILE != 0 {
-            self.cfg.file_shadows
-        } else {
-            self.cfg.anon_shadows
-        };
+        let kept = if word & FILE != 0 { self.cfg.file_shadows } else { self.cfg.anon_shadows };
         let shadow = ((self.age & AGE_MASK) << 1) | u64::from(word & WORKINGSET != 0);
         self.age += 1;
         kept.then_some(shadow)
@@ -40,17 +37,12 @@ impl Core {
     pub(crate) fn refault(&mut self, p: u32, shadow: u64) {
         let file = self.pages.is(p, FILE);
         let kind = usize::from(file);
-        self.stats.add(
-            [
-                Counter::workingset_refault_anon,
-                Counter::workingset_refault_file,
-            ][kind],
-            1,
-        );
+        self.stats.add([Counter::workingset_refault_anon, Counter::workingset_refault_file][kind], 1);
         let distance = self.age.wrapping_sub(shadow >> 1) & AGE_MASK;
         let sizes = self.policy_sizes();
         let swap = self.swap.free() > 0;
-        let size = if file && self.cfg.refault_active_file {
+        let only_active = self.cfg.refault_active_file && self.cfg.balance != Balance::LruCost2016;
+        let size = if file && only_active {
             sizes[AF]
         } else if file {
             sizes[AF] + if swap { sizes[AA] + sizes[IA] } else { 0 }
@@ -63,23 +55,11 @@ impl Core {
         self.pages.set(p, ACTIVE);
         self.age += 1;
         self.ws_activate[kind] += 1;
-        self.stats.add(
-            [
-                Counter::workingset_activate_anon,
-                Counter::workingset_activate_file,
-            ][kind],
-            1,
-        );
+        self.stats.add([Counter::workingset_activate_anon, Counter::workingset_activate_file][kind], 1);
         if shadow & 1 != 0 {
             self.pages.set(p, WORKINGSET);
             self.note_cost(kind, 1, 0);
-            self.stats.add(
-                [
-                    Counter::workingset_restore_anon,
-                    Counter::workingset_restore_file,
-                ][kind],
-                1,
-            );
+            self.stats.add([Counter::workingset_restore_anon, Counter::workingset_restore_file][kind], 1);
         }
     }
 }

@@ -19,11 +19,7 @@ fn four_times_the_budget_is_paged_with_every_profile() {
             }
             world.settle();
             assert!(world.core.charged() <= 64);
-            assert!(
-                world.count("pswpin") > 256,
-                "{profile} on {kind:?} reads {}",
-                world.count("pswpin")
-            );
+            assert!(world.count("pswpin") > 256, "{profile} on {kind:?} reads {}", world.count("pswpin"));
         }
     }
 }
@@ -39,11 +35,7 @@ fn random_accesses_find_what_was_written() {
                 x ^= x >> 7;
                 x ^= x << 17;
                 let p = u32::try_from(x % 200).expect("small");
-                if x & 1 << 40 == 0 {
-                    world.read(p)
-                } else {
-                    world.write(p)
-                }
+                if x & 1 << 40 == 0 { world.read(p) } else { world.write(p) }
             }
         }
     }
@@ -56,11 +48,7 @@ fn a_stream_costs_a_few_faults_per_window() {
         world.audits = false;
         (0..8192).for_each(|p| world.write(p));
         world.settle();
-        let before = (
-            world.count("pgfault"),
-            world.count("pgmajfault"),
-            world.count("pswpin"),
-        );
+        let before = (world.count("pgfault"), world.count("pgmajfault"), world.count("pswpin"));
         for p in 0..8192 {
             world.read(p);
             world.settle();
@@ -72,9 +60,6 @@ fn a_stream_costs_a_few_faults_per_window() {
             world.count("pgfault") - before.0
         );
         assert!(world.count("pgmajfault") - before.1 < 10, "{kind:?}");
-        assert!(
-            world.count("pswpin") - before.2 <= 8192,
-            "nothing is read twice"
-        );
+        assert!(world.count("pswpin") - before.2 <= 8192, "nothing is read twice");
     }
 }

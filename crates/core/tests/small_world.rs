@@ -14,35 +14,18 @@ const DEPTH: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {
-    Access {
-        task: u32,
-        page: u32,
-        access: Access,
-    },
-    Answer {
-        which: usize,
-        outcome: Outcome,
-    },
-    Discard {
-        page: u32,
-    },
+    Access { task: u32, page: u32, access: Access },
+    Answer { which: usize, outcome: Outcome },
+    Discard { page: u32 },
     Timeout,
 }
 
 fn new_world(profile: &str, kind: HostKind) -> World {
     let config = Config::profile(profile, kind).expect("a profile");
-    let config = config
-        .memory(MemoryMode::Watermarks, PAGES, 2)
-        .slots_max(512);
+    let config = config.memory(MemoryMode::Watermarks, PAGES, 2).slots_max(512);
     let mut world = World::new(config, kind == HostKind::Blind);
-    world.event(Event::RegionAdded {
-        region: RegionId(0),
-        range: PageRange::new(PageIdx(0), PAGES),
-    });
-    world.event(Event::DeviceAdded {
-        device: DeviceId(0),
-        spec: device_spec(8),
-    });
+    world.event(Event::RegionAdded { region: RegionId(0), range: PageRange::new(PageIdx(0), PAGES) });
+    world.event(Event::DeviceAdded { device: DeviceId(0), spec: device_spec(8) });
     world
 }
 
@@ -70,44 +53,18 @@ fn moves(world: &World, life: &[Move]) -> Vec<Move> {
         }
         for page in 0..PAGES {
             // A read that hits changes nothing that a write that hits does not.
-            let access = if task == 0 {
-                Access::Write
-            } else {
-                Access::Read
-            };
+            let access = if task == 0 { Access::Write } else { Access::Read };
             if !world.poisoned.contains(&page) && !world.mapped.contains(&page) {
                 moves.push(Move::Access { task, page, access });
             }
         }
     }
-    let unlucky = life.iter().any(|m| {
-        matches!(
-            m,
-            Move::Discard { .. }
-                | Move::Answer {
-                    outcome: Outcome::Failed,
-                    ..
-                }
-        )
-    });
+    let unlucky =
+        life.iter().any(|m| matches!(m, Move::Discard { .. } | Move::Answer { outcome: Outcome::Failed, .. }));
     for (which, pending) in world.pending.iter().enumerate() {
-        moves.push(Move::Answer {
-            which,
-            outcome: Outcome::Done,
-        });
-        if !unlucky
-            && !matches!(
-                pending,
-                Pending::Map {
-                    source: pagetide_core::effect::Source::Zero,
-                    ..
-                }
-            )
-        {
-            moves.push(Move::Answer {
-                which,
-                outcome: Outcome::Failed,
-            });
+        moves.push(Move::Answer { which, outcome: Outcome::Done });
+        if !unlucky && !matches!(pending, Pending::Map { source: pagetide_core::effect::Source::Zero, .. }) {
+            moves.push(Move::Answer { which, outcome: Outcome::Failed });
         }
     }
     if !unlucky && life.len() > 3 {
@@ -134,11 +91,7 @@ fn search(profile: &str, kind: HostKind, life: &mut Vec<Move>, lives: &mut u64) 
     }
     *lives += 1;
     world.settle();
-    assert!(
-        world.blocked.is_empty(),
-        "I9: {:?} wait after {life:?}",
-        world.blocked
-    );
+    assert!(world.blocked.is_empty(), "I9: {:?} wait after {life:?}", world.blocked);
     for p in 0..PAGES {
         if world.core.page(PageIdx(p)).state != PageState::Poisoned {
             assert!(world.access(p, Access::Read), "page {p} after {life:?}");
@@ -148,10 +101,7 @@ fn search(profile: &str, kind: HostKind, life: &mut Vec<Move>, lives: &mut u64) 
 
 #[test]
 fn every_life_of_the_small_world_ends_well() {
-    for (profile, kind) in [
-        ("pagetide", HostKind::Blind),
-        ("linux-6.18", HostKind::Exact),
-    ] {
+    for (profile, kind) in [("pagetide", HostKind::Blind), ("linux-6.18", HostKind::Exact)] {
         let mut lives = 0;
         search(profile, kind, &mut Vec::new(), &mut lives);
         assert!(lives > 10_000, "only {lives} lives");

@@ -15,48 +15,18 @@ const PAGES: u32 = 96;
 
 #[derive(Clone)]
 enum Step {
-    Access {
-        task: u32,
-        page: u32,
-        write: bool,
-    },
-    Answer {
-        which: usize,
-        fail: bool,
-    },
+    Access { task: u32, page: u32, write: bool },
+    Answer { which: usize, fail: bool },
     Timeout,
-    Discard {
-        first: u32,
-        len: u32,
-    },
-    Budget {
-        pages: u32,
-    },
-    Advise {
-        first: u32,
-        len: u32,
-        advice: Advice,
-    },
-    Hold {
-        on: bool,
-    },
-    Referenced {
-        page: u32,
-    },
-    Swapoff {
-        device: u8,
-    },
-    AddDevice {
-        device: u8,
-        slots: u32,
-        priority: Option<i16>,
-    },
-    Late {
-        number: u32,
-    },
-    Split {
-        at: u32,
-    },
+    Discard { first: u32, len: u32 },
+    Budget { pages: u32 },
+    Advise { first: u32, len: u32, advice: Advice },
+    Hold { on: bool },
+    Referenced { page: u32 },
+    Swapoff { device: u8 },
+    AddDevice { device: u8, slots: u32, priority: Option<i16> },
+    Late { number: u32 },
+    Split { at: u32 },
 }
 
 impl std::fmt::Debug for Step {
@@ -71,11 +41,7 @@ impl std::fmt::Debug for Step {
             Self::Hold { on } => write!(f, "hold({on})"),
             Self::Referenced { page } => write!(f, "referenced({page})"),
             Self::Swapoff { device } => write!(f, "swapoff({device})"),
-            Self::AddDevice {
-                device,
-                slots,
-                priority,
-            } => write!(f, "add({device}, {slots}, {priority:?})"),
+            Self::AddDevice { device, slots, priority } => write!(f, "add({device}, {slots}, {priority:?})"),
             Self::Late { number } => write!(f, "late({number})"),
             Self::Split { at } => write!(f, "split({at})"),
         }
@@ -117,14 +83,8 @@ fn world(profile: &str, kind: HostKind, memory: MemoryMode, settings: &[&str]) -
     }
     let config = config.memory(memory, PAGES, 24).slots_max(8192);
     let mut world = World::new(config, kind == HostKind::Blind);
-    world.event(Event::RegionAdded {
-        region: RegionId(0),
-        range: PageRange::new(PageIdx(0), PAGES),
-    });
-    world.event(Event::DeviceAdded {
-        device: DeviceId(0),
-        spec: device_spec(300),
-    });
+    world.event(Event::RegionAdded { region: RegionId(0), range: PageRange::new(PageIdx(0), PAGES) });
+    world.event(Event::DeviceAdded { device: DeviceId(0), spec: device_spec(300) });
     world
 }
 
@@ -153,47 +113,22 @@ fn play(world: &mut World, steps: &[Step]) {
             Step::Discard { first, len } => world.discard(first, len.min(PAGES - first)),
             Step::Budget { pages } => world.event(Event::BudgetChanged { pages }),
             Step::Advise { first, len, advice } => {
-                world.event(Event::Advice {
-                    range: PageRange::new(PageIdx(first), len.min(PAGES - first)),
-                    advice,
-                });
+                world.event(Event::Advice { range: PageRange::new(PageIdx(first), len.min(PAGES - first)), advice });
             }
             Step::Hold { on } => world.event(Event::Hold { on }),
-            Step::Referenced { page } => world.event(Event::Referenced {
-                range: PageRange::one(PageIdx(page)),
-            }),
-            Step::Swapoff { device } => world.event(Event::Swapoff {
-                device: DeviceId(device),
-            }),
-            Step::AddDevice {
-                device,
-                slots,
-                priority,
-            } => {
-                let spec = DeviceSpec {
-                    priority,
-                    ..device_spec(slots)
-                };
-                world.event(Event::DeviceAdded {
-                    device: DeviceId(device),
-                    spec,
-                });
+            Step::Referenced { page } => world.event(Event::Referenced { range: PageRange::one(PageIdx(page)) }),
+            Step::Swapoff { device } => world.event(Event::Swapoff { device: DeviceId(device) }),
+            Step::AddDevice { device, slots, priority } => {
+                let spec = DeviceSpec { priority, ..device_spec(slots) };
+                world.event(Event::DeviceAdded { device: DeviceId(device), spec });
             }
             Step::Late { number } => {
                 let range = PageRange::one(PageIdx(number % PAGES));
                 let io = pagetide_core::types::IoId(number | 1 << 29);
-                world.event(Event::IoDone {
-                    io,
-                    range,
-                    outcome: Outcome::Done,
-                });
+                world.event(Event::IoDone { io, range, outcome: Outcome::Done });
             }
             Step::Split { at } => {
-                world.event(Event::RegionSplit {
-                    region: RegionId(0),
-                    at: PageIdx(at),
-                    upper: RegionId(regions),
-                });
+                world.event(Event::RegionSplit { region: RegionId(0), at: PageIdx(at), upper: RegionId(regions) });
                 regions += 1;
             }
         }
@@ -203,49 +138,26 @@ fn play(world: &mut World, steps: &[Step]) {
 /// Phase 2: the world is healed; everything settles, and every page holds what it must.
 fn heal(world: &mut World) {
     world.event(Event::Hold { on: false });
-    world.event(Event::Advice {
-        range: PageRange::new(PageIdx(0), PAGES),
-        advice: Advice::Unlock,
-    });
+    world.event(Event::Advice { range: PageRange::new(PageIdx(0), PAGES), advice: Advice::Unlock });
     world.event(Event::BudgetChanged { pages: 24 });
-    world.event(Event::DeviceAdded {
-        device: DeviceId(9),
-        spec: device_spec(400),
-    });
+    world.event(Event::DeviceAdded { device: DeviceId(9), spec: device_spec(400) });
     world.settle();
-    assert!(
-        world.blocked.is_empty(),
-        "I9: faults are never answered: {:?}",
-        world.blocked
-    );
+    assert!(world.blocked.is_empty(), "I9: faults are never answered: {:?}", world.blocked);
     assert!(world.core.is_settled());
     // Without a device some tasks may have been told so.
     world.oom.clear();
-    assert!(
-        world.core.charged() <= 24,
-        "I3: {} pages charged",
-        world.core.charged()
-    );
+    assert!(world.core.charged() <= 24, "I3: {} pages charged", world.core.charged());
     for p in 0..PAGES {
         if world.core.page(PageIdx(p)).state != PageState::Poisoned {
             let answered = world.access(p, Access::Read);
-            assert!(
-                answered,
-                "page {p}: {}{:?}",
-                world.core.dump(),
-                world.nonzero()
-            );
+            assert!(answered, "page {p}: {}{:?}", world.core.dump(), world.nonzero());
         }
     }
     world.settle();
     world.discard(0, PAGES);
     world.settle();
     assert_eq!(world.core.list_sizes(), [0; 5], "nothing is left");
-    assert_eq!(
-        world.core.device_used(DeviceId(9)),
-        Some(0),
-        "I4: no slot is lost"
-    );
+    assert_eq!(world.core.device_used(DeviceId(9)), Some(0), "I4: no slot is lost");
 }
 
 fn check(profile: &str, kind: HostKind, memory: MemoryMode, settings: &[&str], steps: &[Step]) {
@@ -258,23 +170,12 @@ fn check(profile: &str, kind: HostKind, memory: MemoryMode, settings: &[&str], s
             world.hash.value()
         })
         .collect();
-    assert_eq!(
-        hashes[0], hashes[1],
-        "I8: the same events bring the same effects"
-    );
+    assert_eq!(hashes[0], hashes[1], "I8: the same events bring the same effects");
 }
 
 fn cases() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(192);
-    ProptestConfig {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: 20_000,
-        ..ProptestConfig::default()
-    }
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(192);
+    ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() }
 }
 
 proptest! {

@@ -15,6 +15,8 @@ mod recorder;
 
 pub use recorder::{Recorder, effects_hash};
 
+use std::collections::VecDeque;
+
 use pagetide_core::{Core, effect::Effect, event::Event, types::Nanos};
 
 /// Carries orders out.
@@ -23,37 +25,27 @@ pub trait Machine {
     fn execute(&mut self, core: &Core, now: Nanos, effects: &[Effect], answers: &mut Answers);
 }
 
-/// Most answers that can wait: one for each page of each order of one event, and the answers to those.
-const ANSWERS_MAX: usize = 16 * 1024;
+/// Answers that the queue holds before it grows.
+const ANSWERS: usize = 4096;
 
-/// Events that a machine answers with, waiting to be fed to the core: a ring, allocated once.
+/// Events that a machine answers with, waiting to be fed to the core. Bounded by the pages that are in flight.
 #[derive(Debug)]
 pub struct Answers {
-    ring: Vec<Event>,
-    head: usize,
-    len: usize,
+    queue: VecDeque<Event>,
 }
 
 impl Answers {
     fn new() -> Self {
-        Self { ring: vec![Event::Timeout; ANSWERS_MAX], head: 0, len: 0 }
+        Self { queue: VecDeque::with_capacity(ANSWERS) }
     }
 
     /// Append an answer.
     pub fn push(&mut self, event: Event) {
-        assert!(self.len < ANSWERS_MAX, "more than {ANSWERS_MAX} answers wait, the newest {event:?}: a machine answers more than it was asked");
-        self.ring[(self.head + self.len) % ANSWERS_MAX] = event;
-        self.len += 1;
+        self.queue.push_back(event);
     }
 
     fn pop(&mut self) -> Option<Event> {
-        if self.len == 0 {
-            return None;
-        }
-        let event = self.ring[self.head];
-        self.head = (self.head + 1) % ANSWERS_MAX;
-        self.len -= 1;
-        Some(event)
+        self.queue.pop_front()
     }
 }
 

@@ -8,10 +8,11 @@
 //! The end of the supervisor (its socket closes) ends the program: its budget would hold no more, and nothing may be left
 //! behind. The end of the program ends the thread with it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagetide_core::types::{Access, Nanos, TaskId};
 use pagetide_sys::fd::{self, Fd, PollFd, events};
+use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::maps::{Kind, MapsWalk};
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::socket::{self, Received};
@@ -168,10 +169,12 @@ impl Agent {
     }
 
     /// A forked child that has taken over its memory.
-    pub(crate) fn serve_child(mut self, mut managed: Managed) -> ! {
+    pub(crate) fn serve_child(mut self, mut managed: Managed, taken_over: &AtomicU32) -> ! {
         let now = clock::now();
         self.adopt(&mut managed, now);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
+        taken_over.store(1, Ordering::Release);
+        futex::wake(taken_over, u32::MAX, Scope::Private);
         self.serve(managed)
     }
 

@@ -6,6 +6,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use pagetide_sys::fd::Fd;
+use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::maps::{Kind, MapsText};
 use pagetide_sys::thread::{self, Table};
 
@@ -34,6 +35,8 @@ static mut BIRTH: Birth = Birth { name: [0; NAME_BYTES], name_len: 0, initial: [
 static AGENT_ALIVE: AtomicU32 = AtomicU32::new(0);
 /// The process from which this one was forked under management; 0 for none.
 static PARENT: AtomicI32 = AtomicI32::new(0);
+/// 1 once a forked child's agent serves its memory.
+static TAKEN_OVER: AtomicU32 = AtomicU32::new(0);
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
 
 fn birth() -> &'static Birth {
@@ -79,7 +82,13 @@ pub fn after_fork_in_child(memory: &OwnMemory) {
     unsafe { memory.forget_after_fork() };
     let parent = OWN_PID.swap(thread::getpid(), Ordering::Relaxed);
     PARENT.store(if taken_over { parent } else { 0 }, Ordering::Relaxed);
+    TAKEN_OVER.store(0, Ordering::Relaxed);
     spawn_agent();
+    // No code of the program runs before its memory is served by its own agent: what it would change meanwhile would reach the
+    // parent's agent, which cannot tell ours.
+    while taken_over && TAKEN_OVER.load(Ordering::Acquire) == 0 {
+        futex::wait(&TAKEN_OVER, 0, None, Scope::Private);
+    }
 }
 
 fn spawn_agent() {
@@ -122,7 +131,7 @@ extern "C" fn agent_main(_: *mut u8) -> ! {
     let parent = PARENT.load(Ordering::Relaxed);
     if parent != 0 {
         match fork::take_over(&mut agent, parent) {
-            Ok(managed) => agent.serve_child(managed),
+            Ok(managed) => agent.serve_child(managed, &TAKEN_OVER),
             Err(error) => agent::die(
                 agent.supervisor(),
                 format_args!("process {}: a forked child cannot take over its memory: {error}", thread::getpid()),

@@ -33,7 +33,7 @@ impl Engine for UringEngine {
         // SAFETY: the pieces lie in the table of requests, which does not move, and stay as they are until the request is
         // over; their memory is frames that the machine leaves alone meanwhile.
         unsafe {
-            match request.transfer.direction {
+            match request.direction {
                 Direction::Read => self.ring.put_readv(&file, request.pieces(), request.offset(), u64::from(token)),
                 Direction::Write => self.ring.put_writev(&file, request.pieces(), request.offset(), u64::from(token)),
             }
@@ -156,7 +156,7 @@ extern "C" fn work(arg: *mut u8) -> ! {
         let request = unsafe { &*job.request };
         // SAFETY: the swap file stays open while its store lives, which outlasts its requests.
         let file = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(request.fd) });
-        let result = match request.transfer.direction {
+        let result = match request.direction {
             Direction::Read => file::preadv(&file, request.pieces(), request.offset(), 0),
             Direction::Write => file::pwritev(&file, request.pieces(), request.offset(), 0),
         };

@@ -44,6 +44,8 @@ use crate::store::{Store, checksum};
 
 /// A parent waits this long for its child's agent; then it serves the child by filling everything in.
 const TAKEOVER_NS: Nanos = 10_000_000_000;
+/// Attempts to fill a page while the kernel says "again".
+const FILL_TRIES: u32 = 100_000;
 /// Descriptors of a handover that do not belong to a device: the userfaultfd, the snapshot, the lease.
 const HANDOVER_FDS: usize = 3;
 
@@ -362,8 +364,8 @@ impl Forks {
         true
     }
 
-    /// Fill one page of a child.
-    fn fill(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn, vpn: u64) {
+    /// Fill one page of a child. False: the kernel cannot at the moment.
+    fn fill(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn, vpn: u64) -> bool {
         let index = newborn.runs.partition_point(|run| run.vpn + u64::from(run.len) <= vpn);
         let filled = match newborn.runs.get(index).filter(|run| run.vpn <= vpn) {
             None => newborn.uffd.zeropage_run(managed(vpn, 1), Wake::Now),
@@ -379,8 +381,13 @@ impl Forks {
                 }
             }
         };
-        if filled.stop == Some(Stop::Present) {
-            let _ = newborn.uffd.wake(managed(vpn, 1));
+        match filled.stop {
+            None | Some(Stop::Gone) => true,
+            // Present already; or the child changes its mappings and this cannot be done now: its thread asks again.
+            Some(stop) => {
+                let _ = newborn.uffd.wake(managed(vpn, 1));
+                stop != Stop::Again
+            }
         }
     }
 
@@ -406,7 +413,14 @@ impl Forks {
         for run in 0..newborn.runs.len() {
             let SlotRun { vpn, len, .. } = newborn.runs[run];
             for vpn in vpn..vpn + u64::from(len) {
-                self.fill(agent, pager, newborn, vpn);
+                let mut tries = 0;
+                while !self.fill(agent, pager, newborn, vpn) {
+                    tries += 1;
+                    if tries > FILL_TRIES {
+                        die(agent.supervisor(), format_args!("a copy of the address space cannot be filled"));
+                    }
+                    thread::yield_now();
+                }
             }
         }
     }
@@ -532,12 +546,20 @@ fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
     let mut offset = 0;
     while offset < run.len {
         let page = pager.machine().spans.page(run.vpn + u64::from(offset)).expect("runs lie in the spans of the snapshot");
-        let untouched = |pager: &Pager, ahead: u32| pager.core().page(PageIdx(page.0 + ahead)).state == PageState::Untouched;
+        let untouched = |pager: &Pager, ahead: u32| {
+        let view = pager.core().page(PageIdx(page.0 + ahead));
+        view.state == PageState::Untouched && view.flight == Flight::None
+    };
         let len = u32::try_from((0..run.len - offset).take_while(|&ahead| untouched(pager, ahead)).count()).expect("a run");
         if len > 0 {
             let device = DeviceId(u8::try_from(run.device).expect("few devices"));
             let slot = SlotIdx(run.slot + offset);
-            pager.step(now, Event::Inherited { range: PageRange::new(page, len), device, slot });
+            let range = PageRange::new(page, len);
+            pager.step(now, Event::Inherited { range, device, slot });
+            for page in range.pages() {
+                let state = pager.core().page(page).state;
+                assert!(state == PageState::Swapped, "I5: inherited page {page:?} is {state:?}: its content would be lost");
+            }
         }
         offset += len.max(1);
     }

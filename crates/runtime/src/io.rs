@@ -24,7 +24,7 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// One transfer between neighbouring slots and the frames of neighbouring pages.
+/// One transfer between neighbouring slots and the frames of neighbouring pages, as the core orders it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer {
     pub(crate) direction: Direction,
@@ -34,15 +34,27 @@ pub(crate) struct Transfer {
     pub(crate) range: PageRange,
 }
 
-/// A transfer that an engine has, with what must stay in place meanwhile.
+/// A page of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PagePart {
+    pub(crate) page: PageIdx,
+    /// The order that it is part of.
+    pub(crate) io: IoId,
+    /// Of a write: its checksum, to be noted when it is done.
+    pub(crate) sum: u128,
+}
+
+/// What an engine has: pages of one or several transfers in neighbouring slots, with what must stay in place meanwhile.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) transfer: Transfer,
-    /// The memory, piece by piece.
-    pub(crate) pieces: [IoVec; REQUEST_PAGES],
-    pub(crate) pieces_len: usize,
-    /// Of a write: the checksums, to be noted when it is done.
-    pub(crate) sums: [u128; REQUEST_PAGES],
+    pub(crate) direction: Direction,
+    pub(crate) device: DeviceId,
+    /// Slot of the first page.
+    pub(crate) slot: SlotIdx,
+    pub(crate) parts: [PagePart; REQUEST_PAGES],
+    pub(crate) len: usize,
+    pieces: [IoVec; REQUEST_PAGES],
+    pieces_len: usize,
     pub(crate) fd: i32,
 }
 
@@ -65,93 +77,106 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
 pub(crate) struct Requests {
     table: Box<[Request]>,
     free: Vec<u32>,
-    waiting: VecDeque<Transfer>,
+    /// Reads go first: a task may wait for one.
+    reads: VecDeque<Transfer>,
+    writes: VecDeque<Transfer>,
 }
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        let none = Transfer {
+        let part = PagePart { page: PageIdx(0), io: IoId(0), sum: 0 };
+        let empty = || Request {
             direction: Direction::Read,
-            io: IoId(0),
             device: DeviceId(0),
             slot: SlotIdx(0),
-            range: PageRange::new(PageIdx(0), 0),
-        };
-        let empty = || Request {
-            transfer: none,
+            parts: [part; REQUEST_PAGES],
+            len: 0,
             pieces: [IoVec::default(); REQUEST_PAGES],
             pieces_len: 0,
-            sums: [0; REQUEST_PAGES],
             fd: -1,
         };
         Self {
             table: (0..REQUESTS).map(|_| empty()).collect(),
             free: (0..u32::try_from(REQUESTS).expect("a small constant")).rev().collect(),
-            waiting: VecDeque::with_capacity(16 * 1024),
+            reads: VecDeque::with_capacity(1024),
+            writes: VecDeque::with_capacity(4096),
         }
     }
 
-    /// A transfer that is to be carried out as soon as there is an entry for it. Split to what a request can hold.
+    /// A transfer that is to be carried out as soon as there is an entry for it.
     pub(crate) fn push(&mut self, transfer: Transfer) {
-        let mut offset = 0;
-        while offset < transfer.range.len {
-            let len = (transfer.range.len - offset).min(REQUEST_PAGES as u32);
-            self.waiting.push_back(Transfer {
-                slot: SlotIdx(transfer.slot.0 + offset),
-                range: PageRange::new(PageIdx(transfer.range.first.0 + offset), len),
-                ..transfer
-            });
-            offset += len;
+        match transfer.direction {
+            Direction::Read => self.reads.push_back(transfer),
+            Direction::Write => self.writes.push_back(transfer),
         }
     }
 
-    /// The next transfer and an entry for it, if there are both.
+    /// An entry for the next transfers, if there are any and an entry is free.
     pub(crate) fn begin(&mut self) -> Option<(u32, Direction)> {
-        if self.free.is_empty() {
+        let direction = if self.reads.is_empty() { Direction::Write } else { Direction::Read };
+        let device = self.queue(direction).front()?.device;
+        let token = self.free.pop()?;
+        let request = &mut self.table[token as usize];
+        (request.direction, request.device, request.len) = (direction, device, 0);
+        Some((token, direction))
+    }
+
+    fn queue(&mut self, direction: Direction) -> &mut VecDeque<Transfer> {
+        match direction {
+            Direction::Read => &mut self.reads,
+            Direction::Write => &mut self.writes,
+        }
+    }
+
+    /// The next page for this entry: one in the slot behind its last one. Pages of several transfers become one request:
+    /// random pages that are evicted together have neighbouring slots, and a device does few large transfers faster.
+    pub(crate) fn next_page(&mut self, token: u32) -> Option<(PageIdx, SlotIdx, IoId)> {
+        let request = &self.table[token as usize];
+        let (len, device, direction) = (request.len, request.device, request.direction);
+        let expected = SlotIdx(request.slot.0 + u32::try_from(len).expect("a small constant"));
+        if len == REQUEST_PAGES {
             return None;
         }
-        let transfer = self.waiting.pop_front()?;
-        let token = self.free.pop().expect("seen above");
+        let queue = self.queue(direction);
+        let front = queue.front_mut()?;
+        if len > 0 && (front.slot != expected || front.device != device) {
+            return None;
+        }
+        let (page, slot, io) = (front.range.first, front.slot, front.io);
+        front.range = front.range.part(1, front.range.len - 1);
+        front.slot = SlotIdx(slot.0 + 1);
+        if front.range.len == 0 {
+            queue.pop_front();
+        }
+        Some((page, slot, io))
+    }
+
+    /// Put a page into the entry.
+    pub(crate) fn add(&mut self, token: u32, slot: SlotIdx, part: PagePart) {
         let request = &mut self.table[token as usize];
-        request.transfer = transfer;
-        request.pieces_len = 0;
-        Some((token, transfer.direction))
+        if request.len == 0 {
+            request.slot = slot;
+        }
+        request.parts[request.len] = part;
+        request.len += 1;
+    }
+
+    /// Name the memory of the entry, run by run, and its file.
+    pub(crate) fn fill(&mut self, token: u32, fd: i32, memory: impl Iterator<Item = ManagedRange>) {
+        let request = &mut self.table[token as usize];
+        (request.fd, request.pieces_len) = (fd, 0);
+        for piece in memory {
+            request.pieces[request.pieces_len] = IoVec::new(piece);
+            request.pieces_len += 1;
+        }
     }
 
     pub(crate) fn get(&self, token: u32) -> &Request {
         &self.table[token as usize]
     }
 
-    /// Note the checksum of the page at `offset` of a write.
-    pub(crate) fn set_sum(&mut self, token: u32, offset: usize, sum: u128) {
-        self.table[token as usize].sums[offset] = sum;
-    }
-
-    /// The entry now stands for `run`, which begins at page `first` of what it stood for.
-    pub(crate) fn narrow(&mut self, token: u32, run: Transfer, first: usize) {
-        let request = &mut self.table[token as usize];
-        request.sums.copy_within(first..first + run.range.len as usize, 0);
-        request.transfer = run;
-    }
-
-    /// Append a piece of memory.
-    pub(crate) fn push_piece(&mut self, token: u32, memory: ManagedRange) {
-        let request = &mut self.table[token as usize];
-        request.pieces[request.pieces_len] = IoVec::new(memory);
-        request.pieces_len += 1;
-    }
-
-    pub(crate) fn set_fd(&mut self, token: u32, fd: i32) {
-        self.table[token as usize].fd = fd;
-    }
-
     pub(crate) fn end(&mut self, token: u32) {
         self.free.push(token);
-    }
-
-    /// Transfers in flight or waiting.
-    pub(crate) fn pending(&self) -> usize {
-        self.waiting.len() + REQUESTS - self.free.len()
     }
 }
 
@@ -161,8 +186,18 @@ impl Request {
         &self.pieces[..self.pieces_len]
     }
 
-    /// Where in the file the transfer begins.
+    /// Where in the file it begins.
     pub(crate) fn offset(&self) -> u64 {
-        u64::from(self.transfer.slot.0) << crate::spans::PAGE_SHIFT
+        u64::from(self.slot.0) << crate::spans::PAGE_SHIFT
+    }
+
+    /// Bytes in all.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.len << crate::spans::PAGE_SHIFT
+    }
+
+    /// The slot of the page at `index`.
+    pub(crate) fn slot_at(&self, index: usize) -> SlotIdx {
+        SlotIdx(self.slot.0 + u32::try_from(index).expect("a small constant"))
     }
 }

@@ -18,4 +18,5 @@ mod engine;
 mod store;
 pub mod alloc;
 mod own;
-pub use error::{Error, ErrorKind};
+mod unshare;
+pub use error::{Error, ErrorKind, ErrorPage};

@@ -23,9 +23,10 @@ use pagetide_sys::mem::{self, ManagedRange, Mapping};
 use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Uffd, Wake};
 
 use crate::frames::{Frame, FrameRun, Frames};
-use crate::io::{Direction, Engine, Requests, Transfer};
-use crate::spans::{PAGE_BYTES, PAGE_SHIFT, Spans};
+use crate::io::{Direction, Engine, PagePart, REQUEST_PAGES, Requests, Transfer};
+use crate::spans::{PAGE_SHIFT, Spans};
 use crate::store::{Store, checksum};
+use crate::unshare::{Unsharer, WAITING_MAX};
 
 /// A page in bytes, as a length.
 const PAGE: usize = 1 << PAGE_SHIFT;
@@ -46,6 +47,15 @@ pub(crate) struct Outbox {
     pub(crate) wakes: u64,
     /// A device has no space left for the slots it promised.
     pub(crate) no_space: bool,
+}
+
+/// What to do with a page that cannot be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Busy {
+    /// A fork may share it: make it private, then try again.
+    MakePrivate,
+    /// That has been tried.
+    Answer,
 }
 
 /// Counters that the core cannot know.
@@ -82,6 +92,7 @@ impl MachineStats {
 pub(crate) struct MachineParts {
     pub(crate) uffd: Uffd,
     pub(crate) engine: Box<dyn Engine>,
+    pub(crate) unsharer: Unsharer,
     pub(crate) staging: Mapping,
     pub(crate) zeroes: Mapping,
     pub(crate) pages_max: u32,
@@ -103,6 +114,10 @@ pub(crate) struct LiveMachine {
     zeroes: Mapping,
     stores: Vec<(DeviceId, Store)>,
     deferred: VecDeque<Effect>,
+    unsharer: Unsharer,
+    /// Pages to be moved out that are being made private, in the order asked.
+    unsharing: VecDeque<PageRange>,
+    unshared: u32,
     /// Faults that are not answered yet, with the time when they were seen.
     waiting: Vec<(PageIdx, Nanos)>,
     latencies: Vec<Nanos>,
@@ -114,9 +129,9 @@ pub(crate) struct LiveMachine {
 }
 
 impl Machine for LiveMachine {
-    fn execute(&mut self, core: &Core, _now: Nanos, effects: &[Effect], answers: &mut Answers) {
+    fn execute(&mut self, _core: &Core, _now: Nanos, effects: &[Effect], answers: &mut Answers) {
         for &effect in effects {
-            self.carry_out(core, effect, answers);
+            self.carry_out(effect, answers);
         }
     }
 }
@@ -136,6 +151,9 @@ impl LiveMachine {
             zeroes: parts.zeroes,
             stores: Vec::with_capacity(8),
             deferred: VecDeque::with_capacity(4096),
+            unsharer: parts.unsharer,
+            unsharing: VecDeque::with_capacity(WAITING_MAX),
+            unshared: 0,
             waiting: Vec::with_capacity(256),
             latencies: Vec::with_capacity(256),
             seed: parts.seed,
@@ -192,18 +210,13 @@ impl LiveMachine {
         self.frames.spare_count()
     }
 
-    /// Requests that are not over.
-    pub(crate) fn pending_requests(&self) -> usize {
-        self.requests.pending()
-    }
-
     /// True if orders wait for the program's own system call to go on.
     pub(crate) fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
+        !self.deferred.is_empty() || !self.unsharing.is_empty()
     }
 
     fn frames_memory(&self, run: FrameRun) -> ManagedRange {
-        self.staging.range().part((run.first.0 as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
+        run_of(self.staging.range(), run)
     }
 
     fn frame_memory(&self, frame: Frame) -> ManagedRange {
@@ -249,7 +262,7 @@ impl LiveMachine {
         frame
     }
 
-    fn carry_out(&mut self, core: &Core, effect: Effect, answers: &mut Answers) {
+    fn carry_out(&mut self, effect: Effect, answers: &mut Answers) {
         match effect {
             Effect::Read { io, device, slot, range, demand } => self.read(io, device, slot, range, demand),
             // The pages are hashed when the request begins, just before the device reads them.
@@ -257,7 +270,7 @@ impl LiveMachine {
                 self.requests.push(Transfer { direction: Direction::Write, io, device, slot, range });
             }
             Effect::Map { range, source, access } => self.map(range, source, access, answers),
-            Effect::Unmap { range } => self.unmap(range, answers),
+            Effect::Unmap { range } => self.unmap(range, Busy::MakePrivate, answers),
             Effect::Drop { range } => self.drop_frames(range),
             // In thread mode the ioctl that maps the page wakes its waiters.
             Effect::Wake { .. } => self.outbox.wakes += 1,
@@ -345,6 +358,9 @@ impl LiveMachine {
             let pages = piece.len.min(ZEROES_PAGES);
             self.uffd.copy_run(managed(vpn, pages), self.zeroes(pages), false, Wake::Now)
         };
+        if self.crosses_a_mapping(&answer, piece.len) {
+            return self.zero_run(vpn, piece.part(0, piece.len / 2), access, answers);
+        }
         let done = pages_of(answer.done);
         self.stats.zero_filled_pages += u64::from(done);
         self.answer_map(piece, done, answer.stop, Effect::Map { range: piece, source: Source::Zero, access }, answers)
@@ -386,6 +402,9 @@ impl LiveMachine {
         let none = RangeAnswer { done: 0, stop: Some(Stop::Invalid) };
         let mut answer = if self.can_move { self.uffd.move_run(to, from, false, Wake::Now) } else { none };
         self.stats.moves += 1;
+        if self.crosses_a_mapping(&answer, len) {
+            return self.map_run(vpn, piece.part(0, len / 2), access, answers);
+        }
         let moved = pages_of(answer.done);
         self.stats.moved_in_pages += u64::from(moved);
         // EINVAL: the place is not writable at present, or locked; EBUSY: the frame is pinned for a moment. A copy works.
@@ -400,6 +419,13 @@ impl LiveMachine {
         }
         let rest = Effect::Map { range: piece, source: Source::Frame, access };
         self.answer_map(piece, pages_of(answer.done), answer.stop, rest, answers)
+    }
+
+    /// True if a call over several pages was refused as a whole. A span may lie in several mappings of the kernel (which does
+    /// not join all neighbours), and a call that crosses from one into the next does nothing (EINVAL from a move, ENOENT from a
+    /// copy): half of it may not cross.
+    fn crosses_a_mapping(&self, answer: &RangeAnswer, pages: u32) -> bool {
+        self.can_move && pages > 1 && answer.done == 0 && matches!(answer.stop, Some(Stop::Invalid | Stop::Hole))
     }
 
     /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
@@ -429,6 +455,9 @@ impl LiveMachine {
                 done + 1
             }
             Stop::Hole | Stop::Gone => {
+                // An unmapped place is told of before the kernel answers anything but EAGAIN: content without a place is a
+                // broken invariant.
+                assert!(self.frame(next.first).is_none(), "I5: the place of page {next:?} is gone while we hold its content");
                 self.gone(next, answers);
                 done + 1
             }
@@ -443,7 +472,7 @@ impl LiveMachine {
         }
     }
 
-    fn unmap(&mut self, range: PageRange, answers: &mut Answers) {
+    fn unmap(&mut self, range: PageRange, busy: Busy, answers: &mut Answers) {
         let mut offset = 0;
         while offset < range.len {
             let page = PageIdx(range.first.0 + offset);
@@ -453,12 +482,12 @@ impl LiveMachine {
                 continue;
             };
             let piece = PageRange::new(page, (range.len - offset).min(in_span));
-            offset += self.unmap_run(vpn, piece, answers);
+            offset += self.unmap_run(vpn, piece, busy, answers);
         }
     }
 
     /// Move pages out, from the start of `piece`; the number of pages answered for or deferred.
-    fn unmap_run(&mut self, vpn: u64, piece: PageRange, answers: &mut Answers) -> u32 {
+    fn unmap_run(&mut self, vpn: u64, piece: PageRange, busy: Busy, answers: &mut Answers) -> u32 {
         let Some(run) = self.frames.take_holes(piece.len) else {
             answers.push(Event::Unmapped { range: piece, answer: MoveAnswer::Busy });
             return piece.len;
@@ -466,6 +495,10 @@ impl LiveMachine {
         let piece = PageRange::new(piece.first, run.len);
         let answer = self.uffd.move_run(self.frames_memory(run), managed(vpn, run.len), false, Wake::Later);
         self.stats.moves += 1;
+        if piece.len > 1 && answer.done == 0 && answer.stop == Some(Stop::Invalid) {
+            run.frames().for_each(|frame| self.frames.now_hole(frame));
+            return self.unmap_run(vpn, piece.part(0, piece.len / 2), busy, answers);
+        }
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);
         for (offset, frame) in (0..).zip(run.frames()) {
@@ -482,6 +515,12 @@ impl LiveMachine {
         let next = PageRange::one(PageIdx(piece.first.0 + done));
         match stop {
             Stop::Hole | Stop::Gone => answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone }),
+            Stop::Busy if busy == Busy::MakePrivate && self.unsharing.len() < WAITING_MAX => {
+                let rest = PageRange::new(next.first, piece.len - done);
+                self.unsharer.ask(managed(vpn + u64::from(done), rest.len));
+                self.unsharing.push_back(rest);
+                return piece.len;
+            }
             Stop::Busy | Stop::Invalid | Stop::NoMemory => {
                 self.stats.busy_pages += 1;
                 answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Busy });
@@ -556,16 +595,33 @@ impl LiveMachine {
         answer.stop
     }
 
-    /// Orders that waited for the program are tried again.
-    pub(crate) fn retry_deferred(&mut self, core: &Core, answers: &mut Answers) {
+    /// Orders that waited for the program, or for pages to be made private, are tried again.
+    pub(crate) fn retry_deferred(&mut self, answers: &mut Answers) {
+        while self.unshared != self.unsharer.done() {
+            self.unshared = self.unshared.wrapping_add(1);
+            let range = self.unsharing.pop_front().expect("ranges are done in the order asked");
+            self.unmap(range, Busy::Answer, answers);
+        }
         for _ in 0..self.deferred.len() {
             let Some(effect) = self.deferred.pop_front() else { break };
-            self.carry_out(core, effect, answers);
+            self.carry_out(effect, answers);
         }
     }
 
     /// The content of these pages is gone: orders that wait are answered as such, so that no old copy is mapped.
     pub(crate) fn forget_deferred(&mut self, range: PageRange, answers: &mut Answers) {
+        for index in 0..self.unsharing.len() {
+            let (before, hit, after) = cut(self.unsharing[index], range);
+            if hit.len == 0 {
+                continue;
+            }
+            // The entry stays, if empty: entries end in the order in which they were asked for.
+            self.unsharing[index] = before;
+            if after.len > 0 {
+                self.deferred.push_back(Effect::Unmap { range: after });
+            }
+            answers.push(Event::Unmapped { range: hit, answer: MoveAnswer::Gone });
+        }
         for _ in 0..self.deferred.len() {
             let Some(effect) = self.deferred.pop_front() else { break };
             let (pages, is_map) = match effect {
@@ -598,100 +654,68 @@ impl LiveMachine {
     pub(crate) fn begin_requests(&mut self, answers: &mut Answers) {
         while let Some((token, direction)) = self.requests.begin() {
             match direction {
-                Direction::Read => self.begin_read(token),
-                Direction::Write => self.begin_write(token, answers),
+                Direction::Read => self.gather_read(token),
+                Direction::Write => self.gather_write(token, answers),
             }
+            if self.requests.get(token).len == 0 {
+                self.requests.end(token);
+                continue;
+            }
+            self.submit(token);
         }
         self.engine.flush();
     }
 
-    fn begin_read(&mut self, token: u32) {
-        let transfer = self.requests.get(token).transfer;
-        self.fill_request(token, transfer);
+    fn gather_read(&mut self, token: u32) {
+        while let Some((page, slot, io)) = self.requests.next_page(token) {
+            self.requests.add(token, slot, PagePart { page, io, sum: 0 });
+        }
         self.stats.read_requests += 1;
-        self.engine.submit(token, self.requests.get(token));
     }
 
-    /// Hash the pages; answer for those that need no write; write the runs between them.
-    fn begin_write(&mut self, token: u32, answers: &mut Answers) {
-        let transfer = self.requests.get(token).transfer;
-        let mut run: Option<(u32, u32)> = None;
-        let mut first_run_taken = false;
-        for offset in 0..=transfer.range.len {
-            let need = (offset < transfer.range.len).then(|| self.hash_for_write(token, transfer, offset)).flatten();
-            match need {
-                Some(Outcome::Done) => run = Some(run.map_or((offset, 1), |(first, len)| (first, len + 1))),
-                answer => {
-                    if let Some((first, len)) = run.take() {
-                        self.start_write_run(token, transfer, first, len, &mut first_run_taken);
-                    }
-                    if let Some(outcome) = answer {
-                        let range = PageRange::one(PageIdx(transfer.range.first.0 + offset));
-                        answers.push(Event::IoDone { io: transfer.io, range, outcome });
-                    }
-                }
+    /// Hash the pages; answer for those that need no write; gather the others as long as their slots are neighbours.
+    fn gather_write(&mut self, token: u32, answers: &mut Answers) {
+        while let Some((page, slot, io)) = self.requests.next_page(token) {
+            let frame = self.frame(page).expect("a page under write has its frame");
+            let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+            let device = self.requests.get(token).device;
+            let outcome = if sum == self.zero_sum {
+                Outcome::Zero
+            } else if self.store(device).sum(slot) == sum {
+                Outcome::Unchanged
+            } else {
+                // Until the write is done the slot holds neither the old page nor surely the new one.
+                self.store(device).set_sum(slot, 0);
+                self.requests.add(token, slot, PagePart { page, io, sum });
+                continue;
+            };
+            answers.push(Event::IoDone { io, range: PageRange::one(page), outcome });
+            if self.requests.get(token).len > 0 {
+                break;
             }
         }
-        if !first_run_taken {
-            self.requests.end(token);
-        }
-    }
-
-    /// What is to be done with the page at `offset` of a write: `Done` stands for "write it".
-    fn hash_for_write(&mut self, token: u32, transfer: Transfer, offset: u32) -> Option<Outcome> {
-        let page = PageIdx(transfer.range.first.0 + offset);
-        let slot = SlotIdx(transfer.slot.0 + offset);
-        let frame = self.frame(page).expect("a page under write has its frame");
-        let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
-        if sum == self.zero_sum {
-            return Some(Outcome::Zero);
-        }
-        let held = self.store(transfer.device).sum(slot);
-        if held == sum {
-            return Some(Outcome::Unchanged);
-        }
-        // Until the write is done the slot holds neither the old page nor surely the new one.
-        self.store(transfer.device).set_sum(slot, 0);
-        self.requests.set_sum(token, offset as usize, sum);
-        Some(Outcome::Done)
-    }
-
-    /// Write one run of a transfer: the first takes the transfer's own entry, later ones queue as transfers of their own.
-    fn start_write_run(&mut self, token: u32, transfer: Transfer, first: u32, len: u32, taken: &mut bool) {
-        let run = Transfer {
-            slot: SlotIdx(transfer.slot.0 + first),
-            range: PageRange::new(PageIdx(transfer.range.first.0 + first), len),
-            ..transfer
-        };
-        if *taken {
-            self.requests.push(run);
-            return;
-        }
-        *taken = true;
-        self.requests.narrow(token, run, first as usize);
-        self.fill_request(token, run);
         self.stats.write_requests += 1;
-        self.engine.submit(token, self.requests.get(token));
     }
 
-    fn fill_request(&mut self, token: u32, transfer: Transfer) {
-        let fd = self.store(transfer.device).file().raw();
-        let mut run: Option<FrameRun> = None;
-        for page in transfer.range.pages() {
+    fn submit(&mut self, token: u32) {
+        let request = self.requests.get(token);
+        let (device, len) = (request.device, request.len);
+        let fd = self.store(device).file().raw();
+        let mut runs = [FrameRun { first: Frame(0), len: 0 }; REQUEST_PAGES];
+        let mut count = 0;
+        for index in 0..len {
+            let page = self.requests.get(token).parts[index].page;
             let frame = self.frame(page).expect("a page in flight has its frame");
-            match &mut run {
-                Some(run) if run.first.0 + run.len == frame.0 => run.len += 1,
-                _ => {
-                    if let Some(run) = run.replace(FrameRun { first: frame, len: 1 }) {
-                        self.requests.push_piece(token, self.frames_memory(run));
-                    }
-                }
+            if count > 0 && runs[count - 1].first.0 + runs[count - 1].len == frame.0 {
+                runs[count - 1].len += 1;
+            } else {
+                runs[count] = FrameRun { first: frame, len: 1 };
+                count += 1;
             }
         }
-        if let Some(run) = run {
-            self.requests.push_piece(token, self.frames_memory(run));
-        }
-        self.requests.set_fd(token, fd);
+        let staging = self.staging.range();
+        self.requests.fill(token, fd, runs[..count].iter().map(|&run| run_of(staging, run)));
+        self.engine.submit(token, self.requests.get(token));
     }
 
     /// Collect finished requests.
@@ -714,52 +738,45 @@ impl LiveMachine {
     }
 
     fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
-        let transfer = self.requests.get(token).transfer;
-        let whole = (transfer.range.len as usize) << PAGE_SHIFT;
+        let request = self.requests.get(token);
+        let (direction, device, len) = (request.direction, request.device, request.len);
         let outcome = match result {
-            Ok(bytes) if bytes == whole => Outcome::Done,
-            Err(Errno::ENOSPC | Errno::EDQUOT) if transfer.direction == Direction::Write => {
-                self.outbox.no_space = true;
-                Outcome::NoSpace
-            }
+            Ok(bytes) if bytes == request.bytes() => Outcome::Done,
+            Err(Errno::ENOSPC | Errno::EDQUOT) if direction == Direction::Write => Outcome::NoSpace,
             Ok(_) | Err(_) => Outcome::Failed,
         };
-        match (transfer.direction, outcome) {
-            (Direction::Write, Outcome::Done) => {
-                for offset in 0..transfer.range.len {
-                    let sum = self.requests.get(token).sums[offset as usize];
-                    self.store(transfer.device).set_sum(SlotIdx(transfer.slot.0 + offset), sum);
+        let mut run: Option<(IoId, PageRange, Outcome)> = None;
+        for index in 0..len {
+            let part = self.requests.get(token).parts[index];
+            let slot = self.requests.get(token).slot_at(index);
+            let outcome = match (direction, outcome) {
+                (Direction::Write, Outcome::Done) => {
+                    self.store(device).set_sum(slot, part.sum);
+                    outcome
                 }
-                answers.push(Event::IoDone { io: transfer.io, range: transfer.range, outcome });
+                (Direction::Read, Outcome::Done) if !self.is_intact(part.page, device, slot) => Outcome::Failed,
+                _ => outcome,
+            };
+            match &mut run {
+                Some((io, range, last)) if *io == part.io && *last == outcome && range.end() == part.page => range.len += 1,
+                _ => {
+                    if let Some((io, range, outcome)) = run.replace((part.io, PageRange::one(part.page), outcome)) {
+                        answers.push(Event::IoDone { io, range, outcome });
+                    }
+                }
             }
-            (Direction::Read, Outcome::Done) => self.verify(transfer, answers),
-            _ => answers.push(Event::IoDone { io: transfer.io, range: transfer.range, outcome }),
+        }
+        if let Some((io, range, outcome)) = run {
+            answers.push(Event::IoDone { io, range, outcome });
         }
         self.requests.end(token);
     }
 
-    /// Compare what was read with the checksums; answer in runs.
-    fn verify(&mut self, transfer: Transfer, answers: &mut Answers) {
-        let mut good_from = 0;
-        for offset in 0..transfer.range.len {
-            let page = PageIdx(transfer.range.first.0 + offset);
-            let frame = self.frame(page).expect("a page in flight has its frame");
-            let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
-            if sum == self.store(transfer.device).sum(SlotIdx(transfer.slot.0 + offset)) {
-                continue;
-            }
-            self.answer_read(transfer, good_from, offset, Outcome::Done, answers);
-            self.answer_read(transfer, offset, offset + 1, Outcome::Failed, answers);
-            good_from = offset + 1;
-        }
-        self.answer_read(transfer, good_from, transfer.range.len, Outcome::Done, answers);
-    }
-
-    fn answer_read(&self, transfer: Transfer, from: u32, to: u32, outcome: Outcome, answers: &mut Answers) {
-        if from < to {
-            let range = PageRange::new(PageIdx(transfer.range.first.0 + from), to - from);
-            answers.push(Event::IoDone { io: transfer.io, range, outcome });
-        }
+    /// True if what was read into the page's frame is what was written to the slot.
+    fn is_intact(&mut self, page: PageIdx, device: DeviceId, slot: SlotIdx) -> bool {
+        let frame = self.frame(page).expect("a page in flight has its frame");
+        let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+        sum == self.store(device).sum(slot)
     }
 
     /// Give at most `most` spare frames' memory back to the kernel.
@@ -781,6 +798,11 @@ impl LiveMachine {
         }
         released
     }
+}
+
+/// The memory of a run of frames of the staging area.
+fn run_of(staging: ManagedRange, run: FrameRun) -> ManagedRange {
+    staging.part((run.first.0 as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
 }
 
 /// The program's memory at these virtual pages, by name.

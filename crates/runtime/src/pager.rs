@@ -211,9 +211,9 @@ impl Pager {
     pub(crate) fn pump(&mut self, now: Nanos) -> bool {
         let mut busy = false;
         for _ in 0..TIMEOUTS_PER_TURN {
-            self.driver.drain(now, |machine, core, answers| {
+            self.driver.drain(now, |machine, _core, answers| {
                 machine.reap(answers);
-                machine.retry_deferred(core, answers);
+                machine.retry_deferred(answers);
                 machine.begin_requests(answers);
             });
             self.grow_stores(now);

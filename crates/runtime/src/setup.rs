@@ -21,6 +21,7 @@ use crate::own;
 use crate::pager::Pager;
 use crate::spans::PAGE_SHIFT;
 use crate::store::Store;
+use crate::unshare::Unsharer;
 
 /// Pages that the core can name: 64 GiB of addresses under management. The tables are backed only where they are used.
 pub(crate) const PAGES_MAX: u32 = 1 << 24;
@@ -136,7 +137,8 @@ pub(crate) fn machine(uffd: Uffd, seed: u64, budget_pages: u64) -> Result<LiveMa
         Ok(engine) => Box::new(engine),
         Err(_refused) => Box::new(step("the I/O threads", ThreadEngine::new())?),
     };
-    let parts = MachineParts { uffd, engine, staging, zeroes, pages_max: PAGES_MAX, seed, can_move: true };
+    let unsharer = step("the thread that makes pages private", Unsharer::start())?;
+    let parts = MachineParts { uffd, engine, unsharer, staging, zeroes, pages_max: PAGES_MAX, seed, can_move: true };
     Ok(LiveMachine::new(parts))
 }
 

@@ -110,7 +110,8 @@ impl Spans {
 
     /// The pages of the first span inside `[vpn, end)`, clipped to it, and the address behind them.
     pub(crate) fn first_piece(&self, vpn: u64, end: u64) -> Option<(PageRange, u64)> {
-        let span = self.by_address.get(self.index_at_or_after(vpn)).filter(|span| span.vpn < end)?;
+        // Also when `vpn` has reached `end` inside a span that goes on: an empty piece would be found for ever.
+        let span = self.by_address.get(self.index_at_or_after(vpn)).filter(|span| vpn < end && span.vpn < end)?;
         let (from, to) = (span.vpn.max(vpn), span.end_vpn().min(end));
         Some((PageRange::new(span.page_at(from), pages_u32(to - from)), to))
     }
@@ -285,6 +286,18 @@ mod tests {
         assert_eq!(spans.page(0x7f12_3456_7 + 9), Some(PageIdx(span.range.first.0 + 9)));
         assert_eq!(spans.page(0x7f12_3456_7 + 10), None);
         assert_eq!(spans.place(PageIdx(span.range.first.0 + 4)), Some((0x7f12_3456_7 + 4, 6)));
+    }
+
+    /// A program unmapped the first part of a mapping while a move waited: the pager walked the pieces of the part, came to
+    /// its end inside the span, and found an empty piece there for ever, while the program waited for its munmap.
+    #[test]
+    fn the_pieces_of_a_part_of_a_span_end_with_the_part() {
+        let mut spans = table();
+        spans.add(1000, 100, 0).expect("the table is empty");
+        let (range, behind) = spans.first_piece(1010, 1020).expect("the span covers it");
+        assert_eq!((range.len, behind), (10, 1020));
+        assert_eq!(spans.first_piece(behind, 1020), None);
+        assert_eq!(spans.first_piece(1100, 1200), None);
     }
 
     #[test]

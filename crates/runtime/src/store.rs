@@ -8,7 +8,7 @@
 //! The checksums live in a shared mapping, so that a forked child can read those of the slots it inherits.
 
 use pagetide_core::types::SlotIdx;
-use pagetide_sys::fd::{self, Fd};
+use pagetide_sys::fd::Fd;
 use pagetide_sys::file;
 use pagetide_sys::mem::{Mapping, Protection};
 use xxhash_rust::xxh3::xxh3_128_with_seed;

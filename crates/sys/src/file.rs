@@ -5,8 +5,9 @@ use core::mem::MaybeUninit;
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
-    __NR_fallocate, __NR_fstatfs, __NR_fsync, __NR_ftruncate, __NR_preadv2, __NR_pwritev2, __NR_read, __NR_readlinkat,
-    __NR_statx, __NR_unlinkat, __NR_write, AT_EMPTY_PATH, AT_FDCWD,
+    __NR_fallocate, __NR_fstatfs, __NR_fsync, __NR_ftruncate, __NR_pread64, __NR_preadv, __NR_preadv2, __NR_pwrite64,
+    __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readlinkat, __NR_statx, __NR_unlinkat, __NR_write, __NR_writev,
+    AT_EMPTY_PATH, AT_FDCWD,
 };
 
 use crate::fd::Fd;
@@ -124,28 +125,37 @@ pub fn read_path<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8], Errno> 
 
 /// Read at most `buf.len()` bytes at `offset`.
 pub fn pread(fd: &Fd, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    let piece = [IoVec { base: addr_of(buf.as_mut_ptr()), len: buf.len() }];
-    // SAFETY: the kernel writes into `buf`, which is borrowed for the call.
-    unsafe { vectored(__NR_preadv2, fd, &piece, offset, 0) }
+    let (addr, len, offset) = (addr_of(buf.as_mut_ptr()), buf.len(), usize_of(offset));
+    // SAFETY: the kernel writes at most `len` bytes into `buf`.
+    retry_eintr(|| unsafe { syscall!(__NR_pread64, fd.arg(), addr, len, offset) })
 }
 
 /// Write at most `buf.len()` bytes at `offset`.
 pub fn pwrite(fd: &Fd, buf: &[u8], offset: u64) -> Result<usize, Errno> {
-    let piece = [IoVec { base: addr_of(buf.as_ptr()), len: buf.len() }];
+    let (addr, len, offset) = (addr_of(buf.as_ptr()), buf.len(), usize_of(offset));
     // SAFETY: the kernel only reads `buf`.
-    unsafe { vectored(__NR_pwritev2, fd, &piece, offset, 0) }
+    retry_eintr(|| unsafe { syscall!(__NR_pwrite64, fd.arg(), addr, len, offset) })
 }
 
 /// Read into frames at `offset`; `rw_flags` from [`rw`]. May be short.
 pub fn preadv(fd: &Fd, pieces: &[IoVec], offset: u64, rw_flags: u32) -> Result<usize, Errno> {
+    let nr = if rw_flags == 0 { __NR_preadv } else { __NR_preadv2 };
     // SAFETY: the pieces were made from managed ranges, which anyone may write at any time.
-    unsafe { vectored(__NR_preadv2, fd, pieces, offset, rw_flags) }
+    unsafe { vectored(nr, fd, pieces, offset, rw_flags) }
 }
 
 /// Write frames at `offset`; `rw_flags` from [`rw`]. May be short.
 pub fn pwritev(fd: &Fd, pieces: &[IoVec], offset: u64, rw_flags: u32) -> Result<usize, Errno> {
+    let nr = if rw_flags == 0 { __NR_pwritev } else { __NR_pwritev2 };
     // SAFETY: the kernel only reads the pieces.
-    unsafe { vectored(__NR_pwritev2, fd, pieces, offset, rw_flags) }
+    unsafe { vectored(nr, fd, pieces, offset, rw_flags) }
+}
+
+/// Write frames to a pipe or socket, or where a file is. May be short.
+pub fn writev(fd: &Fd, pieces: &[IoVec]) -> Result<usize, Errno> {
+    let (addr, count) = (addr_of(pieces.as_ptr()), pieces.len());
+    // SAFETY: the kernel only reads the pieces.
+    retry_eintr(|| unsafe { syscall!(__NR_writev, fd.arg(), addr, count) })
 }
 
 /// # Safety

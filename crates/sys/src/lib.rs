@@ -23,6 +23,7 @@ pub mod syscall;
 pub mod clock;
 pub mod futex;
 pub mod text;
+mod vdso;
 
 pub mod fd;
 pub mod file;

@@ -2,8 +2,9 @@
 //! which must see the kernel's truth and not libc's.
 
 use linux_raw_sys::general as k;
-use linux_raw_sys::general::{__NR_kill, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_tgkill};
+use linux_raw_sys::general::{__NR_kill, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_sigaltstack, __NR_tgkill};
 
+use crate::mem::ManagedRange;
 use crate::syscall;
 use crate::syscall::Errno;
 use crate::word::{addr_of, int_arg};
@@ -198,6 +199,94 @@ pub const BUS_ADDRESS_ERROR: i32 = 2;
 /// `si_code` of SIGBUS for a poisoned page, on kernels built with memory failure handling; others send
 /// [`BUS_ADDRESS_ERROR`] for it too.
 pub const BUS_POISONED: i32 = 4;
+
+/// Was the access that a SIGSEGV or SIGBUS handler is called for a write? `None` if the machine did not say.
+///
+/// # Safety
+/// `context` is the third argument of such a handler, called for a fault of its own thread.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn fault_was_write(context: *const u8) -> Option<bool> {
+    /// The error code of the fault: word 19 of the saved registers, which begin at byte 40.
+    const ERROR_CODE: usize = 40 + 19 * 8;
+    const WRITE: u64 = 2;
+    // SAFETY: the context holds at least the saved registers.
+    let place = unsafe { context.add(ERROR_CODE) };
+    // SAFETY: as above; the kernel aligns the context to 8 and more.
+    let code = unsafe { place.cast::<u64>().read() };
+    Some(code & WRITE != 0)
+}
+
+/// Was the access that a SIGSEGV or SIGBUS handler is called for a write? `None` if the machine did not say.
+///
+/// # Safety
+/// `context` is the third argument of such a handler, called for a fault of its own thread.
+#[cfg(target_arch = "aarch64")]
+pub unsafe fn fault_was_write(context: *const u8) -> Option<bool> {
+    /// The list of records after the saved registers, and its length.
+    const RECORDS: usize = 464;
+    const RECORDS_BYTES: usize = 4096;
+    /// The record with the syndrome of the fault.
+    const SYNDROME: u32 = 0x4553_5201;
+    const WRITE: u64 = 1 << 6;
+    let mut offset = 0;
+    while offset < RECORDS_BYTES {
+        // SAFETY: the context holds this list, of records that begin with a magic number and a length.
+        let record = unsafe { context.add(RECORDS + offset) };
+        // SAFETY: as above; records are aligned to 16.
+        let [magic, bytes] = unsafe { record.cast::<[u32; 2]>().read() };
+        if magic == SYNDROME {
+            // SAFETY: the record's value follows its head.
+            let value = unsafe { record.cast::<[u64; 2]>().read() };
+            return Some(value[1] & WRITE != 0);
+        }
+        if magic == 0 || bytes == 0 {
+            break;
+        }
+        offset += bytes as usize;
+    }
+    None
+}
+
+/// An alternate signal stack: the kernel's `stack_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AltStack {
+    start: usize,
+    flags: i32,
+    len: usize,
+}
+
+impl AltStack {
+    /// `SS_DISABLE`
+    const DISABLED: i32 = 2;
+
+    /// The memory of `range`.
+    pub const fn new(range: ManagedRange) -> Self {
+        Self { start: range.start(), flags: 0, len: range.len() }
+    }
+
+    /// True if there is none.
+    pub const fn is_none(&self) -> bool {
+        self.flags & Self::DISABLED != 0
+    }
+
+    /// First address and length.
+    pub const fn place(&self) -> (usize, usize) {
+        (self.start, self.len)
+    }
+
+    /// Read and, if `new` is given, replace the calling thread's alternate stack; the one before.
+    ///
+    /// # Safety
+    /// The memory stays mapped, and nobody else's, as long as it is the thread's alternate stack.
+    pub unsafe fn set(new: Option<&Self>) -> Result<Self, Errno> {
+        let mut old = Self::default();
+        let new = new.map_or(0, |new| addr_of(new));
+        // SAFETY: the kernel reads `new` and writes `old`; the caller vouches for the memory.
+        unsafe { syscall!(__NR_sigaltstack, new, addr_of(&raw mut old)) }?;
+        Ok(old)
+    }
+}
 
 /// Send a signal to a process (or, negative, to a group); 0 only looks whether it is there.
 pub fn kill(pid: i32, signal: u32) -> Result<(), Errno> {

@@ -390,8 +390,7 @@ impl Uffd {
 
     /// Open one through a device file.
     pub fn open_device(path: &CStr, mode: ReadMode) -> Result<Self, Errno> {
-        let device = Fd::open(path, file::flags::READ_WRITE, 0)?;
-        Self::from_device(&device, mode)
+        Self::from_device(&Fd::open(path, file::flags::READ_WRITE, 0)?, mode)
     }
 
     /// Open one through an open /dev/userfaultfd, inherited or passed: no privilege is asked for.

@@ -261,7 +261,9 @@ impl Ring {
         self.put(Self::request(k::io_uring_op::IORING_OP_POLL_ADD as u32, fd.raw(), 0, 0, 0, events, user_data));
     }
 
-    /// Put a lasting wait for `events` of `fd`: a completion each time, with `more` as long as the wait lasts.
+    /// Put a lasting wait for `events` of `fd`: a completion each time it is woken, with `more` as long as the wait lasts.
+    ///
+    /// It tells of a wake, not of a state: read until nothing is left, or what is left waits for the next wake.
     pub fn put_poll_multi(&mut self, fd: &Fd, events: i16, user_data: u64) {
         let events = u32::from(events.cast_unsigned());
         let op = k::io_uring_op::IORING_OP_POLL_ADD as u32;

@@ -14,11 +14,7 @@ pub(crate) struct ClusterRa {
 
 impl ClusterRa {
     pub(crate) const fn new() -> Self {
-        Self {
-            hits: 4,
-            last_slot: 0,
-            window: 0,
-        }
+        Self { hits: 4, last_slot: 0, window: 0 }
     }
 
     pub(crate) const fn hit(&mut self) {

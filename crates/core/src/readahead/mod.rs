@@ -4,6 +4,7 @@
 //! follows one page at a time.
 
 pub(crate) mod cluster;
+pub(crate) mod file;
 pub(crate) mod stream;
 pub(crate) mod vma;
 pub(crate) mod vma_rfc;
@@ -30,12 +31,7 @@ pub(crate) struct RegionRa {
 
 impl RegionRa {
     pub(crate) const fn new() -> Self {
-        Self {
-            advice: Advice::Normal,
-            vma: VmaRa::new(),
-            rfc: RfcRa::new(),
-            streams: Streams::new(),
-        }
+        Self { advice: Advice::Normal, vma: VmaRa::new(), rfc: RfcRa::new(), streams: Streams::new() }
     }
 }
 
@@ -46,13 +42,10 @@ enum Walk {
     Pages,
     /// Pool slots, ascending.
     Slots,
+    /// Pages of a file, ascending.
+    File,
     /// S3: the target, then page table entries in one direction until enough pages were read.
-    Rfc {
-        back: bool,
-        allocations: u32,
-        found: u32,
-        size: u32,
-    },
+    Rfc { back: bool, allocations: u32, found: u32, size: u32 },
 }
 
 /// A window: pages to be read one after the other.
@@ -71,38 +64,27 @@ pub(crate) struct Window {
 impl Window {
     /// Only the target.
     pub(crate) const fn one(target: u32) -> Self {
-        Self {
-            walk: Walk::Pages,
-            next: target,
-            end: target + 1,
-            target,
-            single: true,
-            marker: None,
-        }
+        Self { walk: Walk::Pages, next: target, end: target + 1, target, single: true, marker: None }
     }
 
     /// The pages `from..to`.
     pub(crate) const fn pages(target: u32, from: u32, to: u32) -> Self {
-        Self {
-            walk: Walk::Pages,
-            next: from,
-            end: to,
-            target,
-            single: to - from <= 1,
-            marker: None,
-        }
+        Self { walk: Walk::Pages, next: from, end: to, target, single: to - from <= 1, marker: None }
     }
 
     /// The owners of the pool slots `from..to`.
     pub(crate) const fn slots(target: u32, from: u32, to: u32) -> Self {
-        Self {
-            walk: Walk::Slots,
-            next: from,
-            end: to,
-            target,
-            single: to - from <= 1,
-            marker: None,
-        }
+        Self { walk: Walk::Slots, next: from, end: to, target, single: to - from <= 1, marker: None }
+    }
+
+    /// The pages `from..to` of a file.
+    pub(crate) const fn file(target: u32, from: u32, to: u32) -> Self {
+        Self { walk: Walk::File, next: from, end: to, target, single: false, marker: None }
+    }
+
+    /// Nothing.
+    pub(crate) const fn none(target: u32) -> Self {
+        Self { walk: Walk::File, next: 0, end: 0, target, single: true, marker: None }
     }
 
     pub(crate) const fn drains(&self) -> bool {
@@ -206,13 +188,18 @@ impl Core {
         if let Walk::Rfc { .. } = window.walk {
             return self.rfc_next(window);
         }
+        if window.walk == Walk::File {
+            let there = (window.next..window.end).find(|&p| !self.pages.is(p, FRAME));
+            window.next = there.map_or(window.end, |p| p + 1);
+            return there;
+        }
         while window.next < window.end {
             let at = window.next;
             window.next += 1;
             let page = match window.walk {
                 Walk::Pages => Some(at),
                 Walk::Slots => self.swap.owner(at),
-                Walk::Rfc { .. } => None,
+                Walk::File | Walk::Rfc { .. } => None,
             };
             if let Some(page) = page
                 && self.pages.state(page) == PageState::Swapped
@@ -238,21 +225,13 @@ mod tests {
 
     #[test]
     fn windows_grow_with_hits_and_fall_by_halves() {
-        assert_eq!(
-            window_size(None, 0, 4, 8, 0),
-            8,
-            "the first window of a region"
-        );
+        assert_eq!(window_size(None, 0, 4, 8, 0), 8, "the first window of a region");
         assert_eq!(window_size(Some(7), 100, 0, 8, 8), 4);
         assert_eq!(window_size(Some(7), 100, 0, 8, 4), 2);
         assert_eq!(window_size(Some(7), 100, 0, 8, 2), 1);
         assert_eq!(window_size(Some(99), 100, 0, 8, 1), 2, "adjacent");
         assert_eq!(window_size(Some(1), 9, 2, 8, 4), 4);
         assert_eq!(window_size(Some(1), 9, 3, 8, 4), 8);
-        assert_eq!(
-            window_size(Some(1), 9, 0, 2, 32),
-            16,
-            "page-cluster was lowered"
-        );
+        assert_eq!(window_size(Some(1), 9, 0, 2, 32), 16, "page-cluster was lowered");
     }
 }

@@ -67,44 +67,26 @@ struct Table {
 
 impl Streams {
     pub(crate) const fn new() -> Self {
-        Self {
-            swap: Table::new(),
-            zero: Table::new(),
-        }
+        Self { swap: Table::new(), zero: Table::new() }
     }
 }
 
 impl Table {
     const fn new() -> Self {
-        Self {
-            streams: [None; STREAMS],
-            clock: 0,
-        }
+        Self { streams: [None; STREAMS], clock: 0 }
     }
 
     /// The stream that a fault at `p` continues or begins, with its direction known from now on; or a new one.
     fn on_fault(&mut self, p: u32) -> &mut Stream {
         self.clock += 1;
         let clock = self.clock;
-        let at = match self
-            .streams
-            .iter()
-            .position(|s| s.is_some_and(|s| s.continues(p)))
-        {
+        let at = match self.streams.iter().position(|s| s.is_some_and(|s| s.continues(p))) {
             Some(at) => at,
             None => {
                 let oldest = |s: &Option<Stream>| s.map_or(0, |s| s.used);
-                let at = (0..STREAMS)
-                    .min_by_key(|&at| oldest(&self.streams[at]))
-                    .expect("there are some");
-                let fresh = Stream {
-                    direction: Direction::Unknown,
-                    end: p,
-                    window: 0,
-                    marker: None,
-                    credit: [0; 2],
-                    used: 0,
-                };
+                let at = (0..STREAMS).min_by_key(|&at| oldest(&self.streams[at])).expect("there are some");
+                let fresh =
+                    Stream { direction: Direction::Unknown, end: p, window: 0, marker: None, credit: [0; 2], used: 0 };
                 self.streams[at] = Some(fresh);
                 at
             }
@@ -112,11 +94,7 @@ impl Table {
         let stream = self.streams[at].as_mut().expect("found or made");
         stream.used = clock;
         if stream.direction == Direction::Unknown && stream.end != p {
-            stream.direction = if p > stream.end {
-                Direction::Up
-            } else {
-                Direction::Down
-            };
+            stream.direction = if p > stream.end { Direction::Up } else { Direction::Down };
         }
         stream
     }
@@ -151,10 +129,7 @@ impl Stream {
 
 impl Core {
     fn stream_max(&self) -> u32 {
-        self.cfg
-            .readahead_max
-            .min(self.mem.budget / BUDGET_SHARE)
-            .max(1)
+        self.cfg.readahead_max.min(self.mem.budget / BUDGET_SHARE).max(1)
     }
 
     /// A fault that has to read: alone, or with the window of its stream.
@@ -192,12 +167,7 @@ impl Core {
         let table = &mut self.regions.get_mut(at).ra.streams.swap;
         table.clock += 1;
         let clock = table.clock;
-        let Some(stream) = table
-            .streams
-            .iter_mut()
-            .flatten()
-            .find(|s| s.marker == Some(p))
-        else {
+        let Some(stream) = table.streams.iter_mut().flatten().find(|s| s.marker == Some(p)) else {
             return;
         };
         stream.used = clock;
@@ -259,16 +229,7 @@ impl Core {
         let Some(at) = self.regions.find(p) else {
             return;
         };
-        let sure = self
-            .regions
-            .get(at)
-            .ra
-            .streams
-            .swap
-            .streams
-            .iter()
-            .flatten()
-            .any(|s| s.covers(p));
+        let sure = self.regions.get(at).ra.streams.swap.streams.iter().flatten().any(|s| s.covers(p));
         if sure {
             self.map_ahead(p, out);
             if !self.cfg.is_blind() {
@@ -317,24 +278,13 @@ impl Core {
         for i in 1..to - from {
             let q = if up { from + i } else { to - 1 - i };
             let untouched = self.pages.word(q) == 0;
-            if !untouched
-                || out.room() < STEP_ROOM
-                || self.mem.free() <= self.mem.low
-                || !self.try_charge()
-            {
+            if !untouched || out.room() < STEP_ROOM || self.mem.free() <= self.mem.low || !self.try_charge() {
                 break;
             }
             self.new_page(q);
             self.pages.set(q, READAHEAD);
             let range = PageRange::one(PageIdx(q));
-            self.emit(
-                Effect::Map {
-                    range,
-                    source: Source::Zero,
-                    access: Access::Write,
-                },
-                out,
-            );
+            self.emit(Effect::Map { range, source: Source::Zero, access: Access::Write }, out);
             self.count(Counter::pt_zero_ahead, 1);
             if self.cfg.is_blind() {
                 self.begin_flight(q, Flight::Mapping);
@@ -347,20 +297,8 @@ impl Core {
         }
         let region = self.regions.get_mut(at);
         let clock = region.ra.streams.zero.clock;
-        if let Some(stream) = region
-            .ra
-            .streams
-            .zero
-            .streams
-            .iter_mut()
-            .flatten()
-            .find(|s| s.used == clock)
-        {
-            stream.end = if up {
-                reached + 1
-            } else {
-                reached.saturating_sub(1)
-            };
+        if let Some(stream) = region.ra.streams.zero.streams.iter_mut().flatten().find(|s| s.used == clock) {
+            stream.end = if up { reached + 1 } else { reached.saturating_sub(1) };
         }
     }
 }

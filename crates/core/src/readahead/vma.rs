@@ -22,11 +22,7 @@ pub(crate) struct VmaRa {
 
 impl VmaRa {
     pub(crate) const fn new() -> Self {
-        Self {
-            last: None,
-            window: 0,
-            hits: 4,
-        }
+        Self { last: None, window: 0, hits: 4 }
     }
 
     /// A fault found its page in the swap cache.
@@ -48,11 +44,7 @@ impl Core {
         let ra = &mut region.ra.vma;
         let last = ra.last;
         let n = window_size(last, p, ra.hits, max, ra.window);
-        *ra = VmaRa {
-            last: Some(p),
-            window: n,
-            hits: 0,
-        };
+        *ra = VmaRa { last: Some(p), window: n, hits: 0 };
         self.count_window(n);
         let region = self.regions.get(at);
         if n == 1 {

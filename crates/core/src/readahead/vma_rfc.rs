@@ -46,17 +46,8 @@ impl Core {
         let mut window = Window::one(p);
         window.single = false;
         window.next = p;
-        window.end = if back {
-            low.max(p.saturating_sub(2 * size - 1))
-        } else {
-            high.min(p + 2 * size)
-        };
-        window.walk = Walk::Rfc {
-            back,
-            allocations: 0,
-            found: 0,
-            size,
-        };
+        window.end = if back { low.max(p.saturating_sub(2 * size - 1)) } else { high.min(p + 2 * size) };
+        window.walk = Walk::Rfc { back, allocations: 0, found: 0, size };
         window
     }
 
@@ -84,37 +75,20 @@ impl Core {
         }
         let pmd = p / PMD_PAGES;
         let between = p.min(last) + 1..p.max(last);
-        if between
-            .filter(|q| q / PMD_PAGES == pmd)
-            .any(|q| !self.pages.is(q, MAPPED))
-        {
+        if between.filter(|q| q / PMD_PAGES == pmd).any(|q| !self.pages.is(q, MAPPED)) {
             return Class::Far;
         }
-        if last / PMD_PAGES == pmd {
-            Class::Near
-        } else {
-            Class::Same
-        }
+        if last / PMD_PAGES == pmd { Class::Near } else { Class::Same }
     }
 
     /// Step 5: the target first, then entries in the direction until enough pages are on their way.
     pub(crate) fn rfc_next(&mut self, window: &mut Window) -> Option<u32> {
-        let Walk::Rfc {
-            back,
-            mut allocations,
-            mut found,
-            size,
-        } = window.walk
-        else {
+        let Walk::Rfc { back, mut allocations, mut found, size } = window.walk else {
             return None;
         };
         loop {
             let at = window.next;
-            let more = if back {
-                at >= window.end && at != u32::MAX
-            } else {
-                at < window.end
-            };
+            let more = if back { at >= window.end && at != u32::MAX } else { at < window.end };
             if !more || allocations >= size || (allocations == 0 && found >= size) {
                 window.next = if back { u32::MAX } else { window.end };
                 return None;
@@ -123,12 +97,7 @@ impl Core {
             match self.pages.state(at) {
                 PageState::Swapped => {
                     allocations += 1;
-                    window.walk = Walk::Rfc {
-                        back,
-                        allocations,
-                        found,
-                        size,
-                    };
+                    window.walk = Walk::Rfc { back, allocations, found, size };
                     return Some(at);
                 }
                 PageState::Mapped => {}
@@ -138,12 +107,7 @@ impl Core {
                     return None;
                 }
             }
-            window.walk = Walk::Rfc {
-                back,
-                allocations,
-                found,
-                size,
-            };
+            window.walk = Walk::Rfc { back, allocations, found, size };
         }
     }
 }

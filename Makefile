@@ -1,0 +1,38 @@
+# The doors. `make` alone lists them. Each does its own set-up; none needs another to have run.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint bench kernel-diff docs advisories
+
+help: ## list the doors
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+# Everything that is needed before anything works; says what is missing in one line.
+build: ## build the program and its preloaded library (target/release)
+	@command -v cargo >/dev/null || { echo 'make: cargo is missing: install Rust from https://rustup.rs' >&2; exit 1; }
+	cargo build --release --locked --package pagetide-cli --package pagetide-preload
+
+demo: build ## the same program natively and in a quarter of its memory, side by side
+	@command -v python3 >/dev/null || { echo 'make demo: python3 is missing: install it' >&2; exit 1; }
+	python3 examples/demo.py target/release/pagetide
+
+# PAGETIDE_REQUIRE=uffd,cgroup,... makes a test fail that would otherwise say which feature of the machine it misses.
+test: build ## every test: unit, property, simulation, and real programs on this kernel
+	@if [ -x tests/setup.sh ]; then tests/setup.sh; fi
+	cargo test --release --locked --workspace --no-fail-fast
+
+lint: ## format, tidy, directions, no-std, licences, clippy, documentation
+	cargo run --quiet --locked --package xtask -- lint
+
+bench: build ## figures against the kernel's own swap, as ratios with their recipe (root)
+	cargo run --release --locked --package pagetide-bench
+
+kernel-diff: build ## the simulator against the real kernel, counter by counter (root)
+	tests/kernel-diff
+
+docs: ## write docs/knobs.md, counters.md and errors.md again from the tables in the code
+	cargo run --quiet --locked --package xtask -- docs
+
+advisories: ## known holes in dependencies (needs the network)
+	cargo deny check advisories

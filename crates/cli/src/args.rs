@@ -1,0 +1,221 @@
+//! The command line. Its help is the manual: examples, units and exit codes stand here and nowhere else.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::backend;
+use crate::settings;
+use crate::size::{self, Amount};
+use crate::swap;
+
+const EXAMPLES: &str = "\
+Examples:
+  pagetide run --memory 8G -- python3 job.py
+  pagetide run --memory 25% --swap /data/tmp:64G --stats stats.json -- sort -S 4G big.txt
+  pagetide doctor
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine or program cannot be served.
+`run` passes on the program's own exit code (128+N after signal N; 126 and 127 as shells say them).";
+
+/// Runs programs whose memory does not fit: a fixed budget in RAM, the rest in a swap file, without changing the program
+/// or the kernel.
+#[derive(Debug, Parser)]
+#[command(name = "pagetide", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program inside a memory budget
+    Run(RunArgs),
+    /// Say what this machine offers, what is missing and how to get it
+    Doctor(DoctorArgs),
+    /// List the settings of the policy, their values and the profiles
+    Knobs(KnobsArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+const RUN_HELP: &str = "\
+Sizes: 512M, 8G, 8GiB, 1.5G (K M G T and KiB... are powers of 1024, KB MB GB TB of 1000); a lone
+number is bytes; a share such as 25% is of this machine's memory, or of the container's limit.
+
+Examples:
+  pagetide run --memory 512M -- python3 job.py
+      The program and its children share 512 MiB; the rest goes to a file in /var/tmp.
+  pagetide run --memory 2G --swap /fast:20G:10 --swap /slow:200G:1 -- ./solver
+      /fast is filled first, because its priority is higher.
+  pagetide run --memory 25% --profile linux-6.18 --set page-cluster=5 -- node app.js
+      Decide as Linux 6.18 does, with larger readahead.
+
+Exit codes:
+  the program's own    it ran; 128+N if signal N ended it
+  2                    the command line is wrong
+  3                    nothing was started: the machine, the program or the budget cannot be served
+  126, 127             the command cannot be executed, or was not found";
+
+/// `pagetide run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_HELP, override_usage = "pagetide run --memory SIZE [OPTIONS] -- COMMAND [ARGS]...")]
+pub(crate) struct RunArgs {
+    /// Memory that the program and its children may use together, for example 512M, 8G or 25%
+    #[arg(long, short = 'm', value_name = "SIZE", value_parser = size::parse_amount)]
+    pub(crate) memory: Amount,
+
+    /// Where the rest goes: a directory on a disk; may be given several times [default: /var/tmp, else the current
+    /// directory]. The file has no name and vanishes with the run. SIZE: how far it may grow [default: 16 budgets, within
+    /// the free space]. PRIO 0 to 32767: higher is used first, equal ones take turns
+    #[arg(long, value_name = "PATH[:SIZE][:PRIO]", value_parser = swap::parse)]
+    pub(crate) swap: Vec<backend::SwapSpec>,
+
+    /// How readily anonymous memory goes to swap compared with file pages
+    #[arg(long, value_name = "0..200", value_parser = clap::value_parser!(u8).range(0..=200))]
+    pub(crate) swappiness: Option<u8>,
+
+    /// The paging policy: pagetide, or that of a Linux version, such as linux-6.18 (see `pagetide knobs`)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
+
+    /// One setting of the policy; may be given several times (`pagetide knobs` lists them)
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = settings::parse_pair)]
+    pub(crate) set: Vec<(String, String)>,
+
+    /// Who handles page faults: auto takes threads of our own where the kernel grants it (see `pagetide doctor`)
+    #[arg(long, value_enum, default_value_t = FaultMode::Auto)]
+    pub(crate) fault_mode: FaultMode,
+
+    /// Write counters and fault latencies to FILE as JSON when the program has ended
+    #[arg(long, value_name = "FILE")]
+    pub(crate) stats: Option<PathBuf>,
+
+    /// When paging cannot start: refuse with exit code 3, or run the program without a budget
+    #[arg(long, value_enum, default_value_t = IfUnsupported::Refuse)]
+    pub(crate) if_unsupported: IfUnsupported,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `--fault-mode`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FaultMode {
+    /// Thread mode if this machine grants it, else signal mode
+    Auto,
+    /// Threads of ours read the kernel's fault messages
+    Thread,
+    /// The faulting thread handles its own fault in a signal handler
+    Signal,
+}
+
+impl From<FaultMode> for backend::FaultMode {
+    fn from(mode: FaultMode) -> Self {
+        match mode {
+            FaultMode::Auto => Self::Auto,
+            FaultMode::Thread => Self::Thread,
+            FaultMode::Signal => Self::Signal,
+        }
+    }
+}
+
+/// `--if-unsupported`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IfUnsupported {
+    /// Do not start the program; exit code 3
+    Refuse,
+    /// Start it without a budget, with a warning
+    Run,
+}
+
+impl From<IfUnsupported> for backend::IfUnsupported {
+    fn from(choice: IfUnsupported) -> Self {
+        match choice {
+            IfUnsupported::Refuse => Self::Refuse,
+            IfUnsupported::Run => Self::Run,
+        }
+    }
+}
+
+/// `pagetide doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `pagetide knobs`.
+#[derive(Debug, Args)]
+pub(crate) struct KnobsArgs {
+    /// Show the values of this profile
+    #[arg(long, value_name = "NAME", default_value = "pagetide")]
+    pub(crate) profile: String,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    fn run_args(line: &str) -> RunArgs {
+        match parse(line).expect(line).command {
+            Command::Run(args) => args,
+            other @ (Command::Doctor(_) | Command::Knobs(_) | Command::Completions { .. }) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_command_belongs_to_it() {
+        let args = run_args("pagetide run --memory 1G -- sort --stats -m x");
+        assert_eq!(args.command, ["sort", "--stats", "-m", "x"].map(OsString::from));
+        assert!(args.stats.is_none());
+        let args = run_args("pagetide run -m 1G sort -S 2G --swap");
+        assert_eq!(args.command, ["sort", "-S", "2G", "--swap"].map(OsString::from));
+    }
+
+    #[test]
+    fn errors_name_flag_value_and_remedy() {
+        for (line, parts) in [
+            ("pagetide run --memory 8Q -- true", ["--memory", "8Q", "not a unit"]),
+            ("pagetide run --memory 1G --swap /t:8G:x -- true", ["--swap", "/t:8G:x", "0 to 32767"]),
+            ("pagetide run --memory 1G --swappiness 201 -- true", ["--swappiness", "201", "0..=200"]),
+            ("pagetide run --memory 1G --set nonsense -- true", ["--set", "nonsense", "KEY=VALUE"]),
+            ("pagetide run --memory 1G --fault-mode threads -- true", ["--fault-mode", "threads", "thread"]),
+            ("pagetide run --memroy 1G -- true", ["--memroy", "--memory", "similar"]),
+        ] {
+            let error = parse(line).expect_err(line);
+            let text = error.to_string();
+            assert_eq!(error.exit_code(), 2);
+            for part in parts {
+                assert!(text.contains(part), "{line}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_and_a_command_are_required() {
+        assert!(parse("pagetide run -- true").is_err());
+        assert!(parse("pagetide run --memory 1G").is_err());
+    }
+}

@@ -1,0 +1,31 @@
+//! The border to the live runtime: what `run` hands over and gets back, and how its errors end the program.
+
+pub(crate) use pagetide::supervise::{
+    BUDGET_BYTES_MIN, FaultMode, IfUnsupported, LatencySummary, RunOptions, RunReport, SwapSpec,
+};
+
+use crate::failure::{Exit, Failure};
+
+/// Runs the program inside its budget; returns when the last process of its tree has ended.
+pub(crate) fn run(options: &RunOptions) -> Result<RunReport, Failure> {
+    pagetide::supervise::run(options).map_err(|error| {
+        let code = error.kind().page().exit_code;
+        let exit = Exit::ALL.into_iter().find(|exit| exit.code() == code).unwrap_or(Exit::Failed);
+        // The text of a runtime error says its remedy.
+        Failure::told(exit, error.to_string(), "")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetide::ErrorKind;
+
+    #[test]
+    fn every_kind_of_error_has_an_exit_of_ours() {
+        for kind in ErrorKind::ALL {
+            let code = kind.page().exit_code;
+            assert!(Exit::ALL.iter().any(|exit| exit.code() == code), "{kind:?} ends with {code}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What kind of program a file is, read from its first bytes. Reads a bounded amount; trusts nothing in the file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// What the file is, as far as a preloaded library cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A dynamically linked ELF program for a 64-bit machine.
+    Dynamic {
+        /// Its dynamic linker.
+        loader: String,
+        /// ELF machine number.
+        machine: u16,
+        /// Made by the Go tool chain (with cgo): it makes its memory by raw system calls and brings its own signal stacks.
+        go: bool,
+    },
+    /// An ELF program that no dynamic linker starts: nothing can be preloaded into it.
+    Static {
+        /// ELF machine number.
+        machine: u16,
+        /// Made by the Go tool chain.
+        go: bool,
+    },
+    /// A 32-bit or other-endian ELF program.
+    OtherWord,
+    /// A script: the interpreter's path and its argument, as the `#!` line gives them.
+    Script {
+        /// The interpreter.
+        interpreter: String,
+        /// What stands after it.
+        argument: String,
+    },
+    /// Neither; the kernel would answer ENOEXEC.
+    Other,
+}
+
+/// ELF machine number of the machine this program was built for.
+pub(crate) const MACHINE_HERE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+
+/// The kernel reads this much of a script's first line.
+const SCRIPT_LINE_BYTES: usize = 256;
+const HEADER_BYTES: usize = 64;
+const PROGRAM_HEADER_BYTES: usize = 56;
+/// Program headers looked at; real programs have about a dozen.
+const PROGRAM_HEADERS_MAX: u16 = 128;
+/// Bytes of one note segment looked at.
+const NOTE_BYTES_MAX: usize = 4096;
+const LOADER_BYTES_MAX: usize = 4096;
+
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+
+/// Reads what `file` is.
+pub(crate) fn kind_of(file: &File) -> io::Result<Kind> {
+    let head = read_up_to(file, 0, SCRIPT_LINE_BYTES)?;
+    if let Some(line) = head.strip_prefix(b"#!") {
+        return Ok(script(line));
+    }
+    if !head.starts_with(b"\x7fELF") || head.len() < HEADER_BYTES {
+        return Ok(Kind::Other);
+    }
+    const CLASS_64: u8 = 2;
+    const LITTLE_ENDIAN: u8 = 1;
+    if head[4] != CLASS_64 || head[5] != LITTLE_ENDIAN {
+        return Ok(Kind::OtherWord);
+    }
+    let machine = u16_at(&head, 18);
+    let (mut loader, mut go) = (None, false);
+    let table_offset = u64_at(&head, 32);
+    let entry_bytes = u64::from(u16_at(&head, 54));
+    let entries = u16_at(&head, 56).min(PROGRAM_HEADERS_MAX);
+    for index in 0..u64::from(entries) {
+        let offset = table_offset.saturating_add(index * entry_bytes);
+        let entry = read_up_to(file, offset, PROGRAM_HEADER_BYTES)?;
+        if entry.len() < PROGRAM_HEADER_BYTES {
+            break;
+        }
+        let (kind, at) = (u32_at(&entry, 0), u64_at(&entry, 8));
+        let len = usize::try_from(u64_at(&entry, 32)).unwrap_or(usize::MAX);
+        match kind {
+            PT_INTERP => loader = Some(text(&read_up_to(file, at, len.min(LOADER_BYTES_MAX))?)),
+            PT_NOTE => go |= has_go_note(&read_up_to(file, at, len.min(NOTE_BYTES_MAX))?),
+            _ => {}
+        }
+    }
+    Ok(match loader {
+        Some(loader) => Kind::Dynamic { loader, machine, go },
+        None => Kind::Static { machine, go },
+    })
+}
+
+/// Splits the rest of a `#!` line as the kernel does: the interpreter, and everything after it as one argument.
+fn script(line: &[u8]) -> Kind {
+    let end = line.iter().position(|b| *b == b'\n' || *b == 0).unwrap_or(line.len());
+    let line = String::from_utf8_lossy(&line[..end]);
+    let line = line.trim_matches([' ', '\t']);
+    let (interpreter, argument) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+    if interpreter.is_empty() {
+        return Kind::Other;
+    }
+    Kind::Script { interpreter: interpreter.to_owned(), argument: argument.trim_matches([' ', '\t']).to_owned() }
+}
+
+/// True if one of the notes is named `Go`: every program of the Go linker carries its build identifier so.
+fn has_go_note(mut notes: &[u8]) -> bool {
+    const NOTE_HEADER_BYTES: usize = 12;
+    while notes.len() >= NOTE_HEADER_BYTES {
+        let aligned = |len: u32| usize::try_from(len).unwrap_or(usize::MAX).saturating_add(3) & !3;
+        let name_bytes = aligned(u32_at(notes, 0));
+        let content_bytes = aligned(u32_at(notes, 4));
+        let rest = &notes[NOTE_HEADER_BYTES..];
+        if rest.starts_with(b"Go\0\0") && name_bytes == 4 {
+            return true;
+        }
+        match name_bytes.checked_add(content_bytes).and_then(|skip| rest.get(skip..)) {
+            Some(next) => notes = next,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Up to `len` bytes at `offset`; fewer at the end of the file.
+fn read_up_to(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        let at = u64::try_from(filled).expect("a buffer's length fits 64 bits").saturating_add(offset);
+        match file.read_at(&mut bytes[filled..], at) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // EINVAL: an offset beyond what the kernel accepts, from a damaged header.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// The bytes up to the first zero, as text.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn file_of(bytes: &[u8]) -> File {
+        let path = std::env::temp_dir().join(format!("pagetide-elf-{}-{}", std::process::id(), bytes.len()));
+        let mut file = File::create_new(&path).expect("a fresh name in the temporary directory");
+        file.write_all(bytes).expect("a few bytes fit");
+        let file = File::open(&path).expect("just written");
+        std::fs::remove_file(&path).expect("just written");
+        file
+    }
+
+    /// An ELF file with the given segments: (type, content).
+    fn elf(class: u8, machine: u16, segments: &[(u32, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0_u8; HEADER_BYTES];
+        bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, 1]);
+        bytes[18..20].copy_from_slice(&machine.to_le_bytes());
+        bytes[32..40].copy_from_slice(&64_u64.to_le_bytes());
+        bytes[54..56].copy_from_slice(&56_u16.to_le_bytes());
+        bytes[56..58].copy_from_slice(&u16::try_from(segments.len()).expect("few").to_le_bytes());
+        let mut at = HEADER_BYTES + segments.len() * PROGRAM_HEADER_BYTES;
+        for (kind, content) in segments {
+            let mut entry = [0_u8; PROGRAM_HEADER_BYTES];
+            entry[..4].copy_from_slice(&kind.to_le_bytes());
+            entry[8..16].copy_from_slice(&(at as u64).to_le_bytes());
+            entry[32..40].copy_from_slice(&(content.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(&entry);
+            at += content.len();
+        }
+        for (_, content) in segments {
+            bytes.extend_from_slice(content);
+        }
+        bytes
+    }
+
+    fn kind(bytes: &[u8]) -> Kind {
+        kind_of(&file_of(bytes)).expect("a regular file can be read")
+    }
+
+    #[test]
+    fn a_loader_makes_a_program_dynamic() {
+        let bytes = elf(2, 62, &[(1, b""), (PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0")]);
+        let loader = "/lib64/ld-linux-x86-64.so.2".to_owned();
+        assert_eq!(kind(&bytes), Kind::Dynamic { loader, machine: 62, go: false });
+    }
+
+    #[test]
+    fn no_loader_makes_it_static_and_a_go_note_names_its_maker() {
+        assert_eq!(kind(&elf(2, 183, &[(1, b"")])), Kind::Static { machine: 183, go: false });
+        let gnu = b"\x04\0\0\0\x03\0\0\0\x03\0\0\0GNU\0abc\0";
+        let go = b"\x04\0\0\0\x02\0\0\0\x04\0\0\0Go\0\0id\0\0";
+        let both = [gnu.as_slice(), go.as_slice()].concat();
+        assert_eq!(kind(&elf(2, 62, &[(PT_NOTE, &both)])), Kind::Static { machine: 62, go: true });
+        assert_eq!(kind(&elf(2, 62, &[(PT_NOTE, gnu)])), Kind::Static { machine: 62, go: false });
+    }
+
+    #[test]
+    fn a_32_bit_program_is_told_apart() {
+        assert_eq!(kind(&elf(1, 3, &[])), Kind::OtherWord);
+    }
+
+    #[test]
+    fn a_script_gives_interpreter_and_one_argument() {
+        let script = |interpreter: &str, argument: &str| Kind::Script {
+            interpreter: interpreter.to_owned(),
+            argument: argument.to_owned(),
+        };
+        assert_eq!(kind(b"#!/bin/sh\necho\n"), script("/bin/sh", ""));
+        assert_eq!(kind(b"#! /usr/bin/env -S python3 -u \n"), script("/usr/bin/env", "-S python3 -u"));
+        assert_eq!(kind(b"#!\n"), Kind::Other);
+    }
+
+    #[test]
+    fn damaged_and_foreign_files_are_other_or_short() {
+        assert_eq!(kind(b""), Kind::Other);
+        assert_eq!(kind(b"hello"), Kind::Other);
+        assert_eq!(kind(b"\x7fELF"), Kind::Other);
+        let mut far = elf(2, 62, &[(PT_INTERP, b"/lib/ld.so\0")]);
+        far[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(kind(&far), Kind::Static { machine: 62, go: false });
+        let mut huge_note = elf(2, 62, &[(PT_NOTE, b"\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0")]);
+        huge_note.truncate(huge_note.len());
+        assert_eq!(kind(&huge_note), Kind::Static { machine: 62, go: false });
+    }
+}

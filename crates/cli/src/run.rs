@@ -1,0 +1,73 @@
+//! `pagetide run`: checks everything that can be checked before the program exists, then hands over to the runtime.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use crate::args::{IfUnsupported, RunArgs};
+use crate::backend::{self, BUDGET_BYTES_MIN, RunOptions};
+use crate::failure::{Exit, Failure, Told};
+use crate::size::{Amount, Bytes};
+use crate::{machine, preflight, preload, settings, stats, swap};
+
+/// Runs the program; the answer is its exit status.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let settings = settings::collect(args.profile.as_deref(), args.swappiness, &args.set)?;
+    if let Some(path) = &args.stats {
+        stats::check_writable(path)?;
+    }
+    match supervised(args, settings) {
+        Err(Failure::Told(told)) if told.exit == Exit::Unsupported && args.if_unsupported == IfUnsupported::Run => {
+            unprotected(args, &told)
+        }
+        answer => answer,
+    }
+}
+
+/// Runs it inside the budget.
+fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCode, Failure> {
+    let program = args.command.first().expect("clap requires a command");
+    preflight::examine(program)?;
+    let budget_bytes = budget_bytes(args.memory)?;
+    let options = RunOptions {
+        budget_bytes,
+        swap: swap::places(&args.swap, budget_bytes)?,
+        settings,
+        fault_mode: args.fault_mode.into(),
+        command: args.command.clone(),
+        preload: preload::find()?,
+        if_unsupported: args.if_unsupported.into(),
+    };
+    let report = backend::run(&options)?;
+    if let Some(path) = &args.stats {
+        stats::write(path, &report)?;
+    }
+    let status = u8::try_from(report.exit_status).expect("a status in the shell's convention is one byte");
+    Ok(ExitCode::from(status))
+}
+
+/// The budget in bytes: not so small that nothing could run.
+fn budget_bytes(amount: Amount) -> Result<u64, Failure> {
+    let memory_bytes = machine::memory_bytes().ok_or_else(|| {
+        Failure::unsupported("cannot read the size of this machine's memory from /proc/meminfo", "mount /proc")
+    })?;
+    let bytes = amount.bytes(memory_bytes);
+    if bytes >= BUDGET_BYTES_MIN {
+        return Ok(bytes);
+    }
+    let hint = match amount {
+        Amount::Bytes(bytes) if bytes < 4096 => " (a lone number is bytes: write 512M for mebibytes)",
+        Amount::Bytes(_) | Amount::ShareBp(_) => "",
+    };
+    Err(Failure::unsupported(
+        format!("--memory: a budget of {} is under the minimum of {}{hint}", Bytes(bytes), Bytes(BUDGET_BYTES_MIN)),
+        format!("give at least --memory {}M", BUDGET_BYTES_MIN >> 20),
+    ))
+}
+
+/// Runs it as if `pagetide` were not there, because the user asked for that in this case.
+fn unprotected(args: &RunArgs, told: &Told) -> Result<ExitCode, Failure> {
+    let (program, arguments) = args.command.split_first().expect("clap requires a command");
+    eprintln!("pagetide: {}; running without a budget (--if-unsupported=run)", told.what);
+    let error = Command::new(program).args(arguments).exec();
+    Err(Failure::told(Exit::NotExecutable, format!("cannot start {}: {error}", program.to_string_lossy()), ""))
+}

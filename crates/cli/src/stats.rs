@@ -1,0 +1,155 @@
+//! `--stats FILE`: one JSON object, written when the program has ended. The file appears complete or not at all.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::backend::{LatencySummary, RunReport};
+use crate::failure::{Exit, Failure};
+
+/// The object as it is written. Counters keep the order of the counter table.
+#[derive(serde::Serialize)]
+struct Document<'a> {
+    exit_status: i32,
+    processes: u32,
+    managed_processes: u32,
+    memory_budget_bytes: u64,
+    peak_resident_bytes: u64,
+    peak_overhead_bytes: u64,
+    peak_metadata_bytes: u64,
+    peak_managed_bytes: u64,
+    vmstat: Counters<'a>,
+    fault_latency_ns: Latency,
+}
+
+struct Counters<'a>(&'a [(&'static str, u64)]);
+
+impl Serialize for Counters<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Latency {
+    count: u64,
+    p50: u64,
+    p90: u64,
+    p99: u64,
+    max: u64,
+}
+
+/// The text of the file.
+pub(crate) fn to_json(report: &RunReport) -> String {
+    let LatencySummary { count, p50, p90, p99, max } = report.fault_latency_ns;
+    let document = Document {
+        exit_status: report.exit_status,
+        processes: report.processes,
+        managed_processes: report.managed_processes,
+        memory_budget_bytes: report.memory_budget_bytes,
+        peak_resident_bytes: report.peak_resident_bytes,
+        peak_overhead_bytes: report.peak_overhead_bytes,
+        peak_metadata_bytes: report.peak_metadata_bytes,
+        peak_managed_bytes: report.peak_managed_bytes,
+        vmstat: Counters(&report.vmstat),
+        fault_latency_ns: Latency { count, p50, p90, p99, max },
+    };
+    let mut text = serde_json::to_string_pretty(&document).expect("numbers and names are always JSON");
+    text.push('\n');
+    text
+}
+
+/// Says before the program starts whether the file can be written, so that hours of work do not end in an error.
+pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
+    let temporary = temporary_beside(path);
+    fs::write(&temporary, b"").and_then(|()| fs::remove_file(&temporary)).map_err(|error| failed(path, &error))
+}
+
+/// Writes the file in one step: beside it, then into its place.
+pub(crate) fn write(path: &Path, report: &RunReport) -> Result<(), Failure> {
+    let temporary = temporary_beside(path);
+    let written = fs::write(&temporary, to_json(report)).and_then(|()| fs::rename(&temporary, path));
+    written.map_err(|error| {
+        // The message below says what matters; a temporary file that cannot be removed either is part of it.
+        let _ = fs::remove_file(&temporary);
+        failed(path, &error)
+    })
+}
+
+fn temporary_beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.partial", std::process::id()));
+    PathBuf::from(name)
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::told(
+        Exit::Failed,
+        format!("--stats {}: cannot write: {error}", path.display()),
+        "name a file in a directory that exists and that you can write to",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> RunReport {
+        RunReport {
+            exit_status: 143,
+            memory_budget_bytes: 1 << 30,
+            peak_resident_bytes: 1_000,
+            peak_overhead_bytes: 10,
+            peak_metadata_bytes: 5,
+            peak_managed_bytes: 900,
+            processes: 2,
+            managed_processes: 1,
+            vmstat: vec![("pgmajfault", 7), ("pgfault", 9)],
+            fault_latency_ns: LatencySummary { count: 9, p50: 1, p90: 2, p99: 3, max: 4 },
+        }
+    }
+
+    #[test]
+    fn the_document_has_the_promised_keys() {
+        let value: serde_json::Value = serde_json::from_str(&to_json(&report())).expect("own output");
+        assert_eq!(value["memory_budget_bytes"], 1 << 30);
+        assert_eq!(value["exit_status"], 143);
+        assert_eq!(value["vmstat"]["pgmajfault"], 7);
+        assert_eq!(value["fault_latency_ns"]["p99"], 3);
+    }
+
+    #[test]
+    fn counters_keep_the_order_of_the_table() {
+        let text = to_json(&report());
+        assert!(text.find("pgmajfault") < text.find("\"pgfault"), "{text}");
+    }
+
+    #[test]
+    fn the_file_replaces_an_older_one_and_leaves_nothing_beside_it() {
+        let directory = std::env::temp_dir().join(format!("pagetide-stats-{}", std::process::id()));
+        fs::create_dir(&directory).expect("a fresh name");
+        let path = directory.join("stats.json");
+        fs::write(&path, "old").expect("a few bytes fit");
+        assert!(check_writable(&path).is_ok());
+        assert!(write(&path, &report()).is_ok());
+        let names: Vec<_> = fs::read_dir(&directory).expect("own directory").collect();
+        let text = fs::read_to_string(&path).expect("just written");
+        fs::remove_dir_all(&directory).expect("own directory");
+        assert_eq!(names.len(), 1);
+        assert!(text.contains("\"processes\": 2"), "{text}");
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_is_named() {
+        let Err(Failure::Told(told)) = check_writable(Path::new("/nonexistent/stats.json")) else {
+            panic!("nothing can be written there")
+        };
+        assert!(told.what.contains("--stats /nonexistent/stats.json"), "{}", told.what);
+    }
+}

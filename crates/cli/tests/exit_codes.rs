@@ -1,0 +1,113 @@
+//! The program as a user meets it: exit codes, and messages that name the flag, the value and the remedy. Nothing here
+//! pages: the tests of real programs are in `tests/`.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// What a command line answers: exit code, standard output, standard error.
+fn pagetide(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_pagetide"))
+        .args(arguments)
+        .env_remove("PAGETIDE_PRELOAD")
+        .output()
+        .expect("the program is built before its tests");
+    let text = |bytes| String::from_utf8(bytes).expect("messages are text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Ends with `code`, says nothing on standard output, and all of `parts` on standard error.
+#[track_caller]
+fn refuses(arguments: &[&str], code: i32, parts: &[&str]) {
+    let (status, out, err) = pagetide(arguments);
+    assert_eq!(status, Some(code), "{arguments:?}: {err}");
+    assert_eq!(out, "", "{arguments:?}");
+    for part in parts {
+        assert!(err.contains(part), "{arguments:?}: no \"{part}\" in: {err}");
+    }
+}
+
+#[test]
+fn help_teaches_by_examples_units_and_exit_codes() {
+    let (status, out, _) = pagetide(&["run", "--help"]);
+    assert_eq!(status, Some(0));
+    for part in ["Examples:", "512M", "powers of 1024", "Exit codes:", "127"] {
+        assert!(out.contains(part), "no \"{part}\" in: {out}");
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    refuses(&[], 2, &["Usage"]);
+    refuses(&["run", "--memory", "8Q", "--", "true"], 2, &["--memory", "8Q", "512M"]);
+    refuses(&["run", "--", "true"], 2, &["--memory"]);
+    refuses(&["run", "--memory", "1G", "--swapiness", "5", "--", "true"], 2, &["--swapiness", "--swappiness"]);
+    let twice = ["run", "--memory", "1G", "--swappiness", "5", "--set", "swappiness=6", "--", "true"];
+    refuses(&twice, 2, &["swappiness", "twice"]);
+}
+
+#[test]
+fn a_missing_command_ends_as_in_a_shell() {
+    refuses(&["run", "--memory", "1G", "--", "no-such-command"], 127, &["no-such-command", "remedy"]);
+    refuses(&["run", "--memory", "1G", "--", "/etc/passwd"], 126, &["/etc/passwd", "not executable"]);
+}
+
+#[test]
+fn a_budget_too_small_for_anything_ends_with_3() {
+    refuses(&["run", "--memory", "512", "--", "true"], 3, &["--memory", "512 bytes", "512M"]);
+}
+
+#[test]
+fn a_stats_file_that_cannot_be_written_is_told_before_the_program_starts() {
+    refuses(
+        &["run", "--memory", "1G", "--stats", "/nonexistent/x.json", "--", "echo", "ran"],
+        1,
+        &["--stats", "/nonexistent"],
+    );
+}
+
+#[test]
+fn a_program_that_cannot_be_wrapped_runs_only_when_asked_for() {
+    // A copy with the setuid bit: the dynamic linker would ignore the preloaded library.
+    let directory = std::env::temp_dir().join(format!("pagetide-exit-codes-{}", std::process::id()));
+    std::fs::create_dir(&directory).expect("a fresh name");
+    let program = directory.join("setuid-sh");
+    let shell =
+        ["/bin/sh", "/usr/bin/sh"].into_iter().find(|path| Path::new(path).exists()).expect("every machine has sh");
+    std::fs::copy(shell, &program).expect("room for a shell");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&program, mode).expect("own file");
+    let program = program.to_str().expect("a plain path");
+    refuses(&["run", "--memory", "1G", "--", program, "-c", "exit 7"], 3, &["setuid", "remedy"]);
+    let (status, _, err) = pagetide(&["run", "--memory", "1G", "--if-unsupported=run", "--", program, "-c", "exit 7"]);
+    std::fs::remove_dir_all(&directory).expect("own directory");
+    assert_eq!(status, Some(7), "{err}");
+    assert!(err.contains("without a budget"), "{err}");
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let (reader, writer) = std::io::pipe().expect("two descriptors");
+    drop(reader);
+    let output = Command::new(env!("CARGO_BIN_EXE_pagetide"))
+        .args(["completions", "bash"])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(Child::wait_with_output)
+        .expect("the program is built before its tests");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.stderr, b"");
+}
+
+#[test]
+fn doctor_says_the_same_to_people_and_to_programs() {
+    let (status, table, _) = pagetide(&["doctor"]);
+    let (json_status, json, _) = pagetide(&["doctor", "--json"]);
+    assert_eq!(status, json_status);
+    let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(value["can_run"].as_bool(), Some(status == Some(0)));
+    for check in value["checks"].as_array().expect("a list") {
+        let name = check["name"].as_str().expect("a name");
+        assert!(table.contains(name), "{name} is missing in: {table}");
+    }
+}

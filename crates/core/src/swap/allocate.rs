@@ -1,0 +1,107 @@
+//! Which slot comes next: the order of devices, clusters and slots.
+
+use super::{CLUSTER, ClusterList, Found, OWNED, Swap, TURN_SLOTS};
+use crate::config::SlotOrder;
+use crate::page::NIL;
+
+impl Swap {
+    /// Take the next slot for a page. `may_rob(owner)` tells whether the owner of a used slot can do without it.
+    pub(crate) fn allocate(&mut self, page: u32, may_rob: impl Fn(u32) -> bool) -> Option<Found> {
+        let rob = self.is_filling();
+        let stays = self.slot_order == SlotOrder::NonfullFirst || self.turn_left > 0;
+        if self.current != NIL
+            && stays
+            && let Some(found) = self.scan_current(page, rob, &may_rob)
+        {
+            return Some(found);
+        }
+        self.leave_current();
+        for at in 0..self.order_len {
+            let d = self.order[at];
+            if self.dev(d).used + 1 >= self.dev(d).slots && !rob {
+                continue;
+            }
+            self.rotate_device(at);
+            if let Some(found) = self.allocate_in(d, page, rob, &may_rob) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// Move a device behind those of its priority.
+    fn rotate_device(&mut self, at: usize) {
+        let d = self.order[at];
+        let priority = self.dev(d).priority;
+        let mut to = at;
+        while to + 1 < self.order_len && self.dev(self.order[to + 1]).priority == priority {
+            self.order[to] = self.order[to + 1];
+            to += 1;
+        }
+        self.order[to] = d;
+    }
+
+    fn allocate_in(&mut self, d: u8, page: u32, rob: bool, may_rob: &impl Fn(u32) -> bool) -> Option<Found> {
+        let lists = match self.slot_order {
+            SlotOrder::NonfullFirst => [ClusterList::Nonfull, ClusterList::Free, ClusterList::Frag],
+            SlotOrder::FreeFirst => [ClusterList::Free, ClusterList::Nonfull, ClusterList::Frag],
+        };
+        for list in lists {
+            // A listed cluster has a free slot, so one look is enough.
+            let pool = self.dev(d).lists[list as usize].head;
+            if pool != NIL {
+                self.enter(pool);
+                if let Some(found) = self.scan_current(page, rob, may_rob) {
+                    return Some(found);
+                }
+                self.leave_current();
+            }
+        }
+        if rob {
+            // One full cluster, whose kept slots can be taken back.
+            let pool = self.dev(d).lists[ClusterList::Full as usize].head;
+            if pool != NIL {
+                self.enter(pool);
+                if let Some(found) = self.scan_current(page, rob, may_rob) {
+                    return Some(found);
+                }
+                self.leave_current();
+            }
+        }
+        None
+    }
+
+    fn enter(&mut self, pool: u32) {
+        self.unlist(pool);
+        self.current = pool;
+        self.next = 0;
+        self.turn_left = TURN_SLOTS;
+    }
+
+    fn scan_current(&mut self, page: u32, rob: bool, may_rob: &impl Fn(u32) -> bool) -> Option<Found> {
+        let pool = self.current;
+        while self.next < CLUSTER {
+            let slot = pool * CLUSTER + self.next;
+            self.next += 1;
+            let count = self.count[slot as usize];
+            let robbed = if count == 0 {
+                None
+            } else if rob && count == OWNED && may_rob(self.owner[slot as usize]) {
+                Some(self.owner[slot as usize])
+            } else {
+                continue;
+            };
+            self.count[slot as usize] = OWNED;
+            self.owner[slot as usize] = page;
+            if robbed.is_none() {
+                self.count_use(pool);
+            }
+            self.turn_left = self.turn_left.saturating_sub(1);
+            if self.next >= CLUSTER || self.cluster_used(pool) >= CLUSTER && !rob {
+                self.leave_current();
+            }
+            return Some(Found { slot, robbed });
+        }
+        None
+    }
+}

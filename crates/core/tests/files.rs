@@ -1,0 +1,175 @@
+//! The file side: page-cache readahead as the kernel traces it, refaults, write-back, and the balance with anonymous memory.
+
+mod common;
+
+use common::{World, device_spec};
+use pagetide_core::types::{Access, DeviceId, PageIdx, PageRange, RegionId};
+use pagetide_core::{Config, Event, HostKind, MemoryMode};
+use proptest::prelude::*;
+
+/// Anonymous pages from 0, and a file behind them, under a memcg limit.
+fn world(profile: &str, settings: &[&str], anon: u32, file: u32, budget: u32) -> World {
+    let mut config = Config::profile(profile, HostKind::Exact).expect("a profile");
+    for setting in settings {
+        config.set(setting).expect("a setting");
+    }
+    let config = config.memory(MemoryMode::Memcg { v1: true }, anon + file, budget).slots_max(anon * 4 + 512);
+    let mut world = World::new(config, false);
+    world.audits = anon + file < 300;
+    world.event(Event::RegionAdded { region: RegionId(0), range: PageRange::new(PageIdx(0), anon) });
+    world.event(Event::DeviceAdded { device: DeviceId(0), spec: device_spec(anon * 4 + 16) });
+    world.add_file(anon, file, 32);
+    world
+}
+
+/// The file pages whose reads one call brings, relative to the file.
+fn reads(world: &mut World, first: u32, pages: u32) -> Vec<(u32, u32)> {
+    let base = world.file.expect("there is a file");
+    world.log = Some(Vec::new());
+    world.file_call(first, pages, Access::Read);
+    let log = world.log.take().expect("set above");
+    let range = |line: &String| {
+        let pages = line.split(' ').nth(1).expect("pages");
+        let (from, to) = pages.split_once('-').unwrap_or((pages, pages));
+        (from.parse::<u32>().expect("a page") - base, to.parse::<u32>().expect("a page") - base + 1)
+    };
+    log.iter().filter(|line| line.starts_with("read")).map(range).collect()
+}
+
+#[test]
+fn four_kib_reads_double_their_windows() {
+    let mut world = world("linux-6.18", &[], 8, 256, 4_096);
+    assert_eq!(reads(&mut world, 0, 1), [(0, 4)]);
+    assert_eq!(reads(&mut world, 1, 1), [(4, 12)], "the marker on page 1");
+    assert_eq!(reads(&mut world, 2, 2), []);
+    assert_eq!(reads(&mut world, 4, 1), [(12, 28)]);
+    (5..12).for_each(|i| assert_eq!(reads(&mut world, i, 1), []));
+    assert_eq!(reads(&mut world, 12, 1), [(28, 60)]);
+    (13..28).for_each(|i| assert_eq!(reads(&mut world, i, 1), []));
+    assert_eq!(reads(&mut world, 28, 1), [(60, 92)]);
+}
+
+#[test]
+fn mapped_accesses_read_around() {
+    let mut world = world("linux-6.18", &[], 8, 600, 4_096);
+    let base = world.file.expect("there is a file");
+    for i in [100, 115, 116, 123, 124, 125, 140, 500, 0, 1, 16, 24, 32] {
+        world.read(base + i);
+    }
+    let majors = world.count("pgmajfault");
+    assert_eq!(majors, 4, "100, 116, 500 and 0");
+    assert_eq!(
+        world.count("pgpgin"),
+        4 * (32 + 16 + 32 + 32 + 32 + 32 + 20),
+        "from 84, 116, 132, 484, 0, 32 and 64: what is cached is not read again"
+    );
+}
+
+#[test]
+fn one_pass_leaves_shadows_and_a_second_read_activates() {
+    let mut world = world("linux-6.18", &[], 8, 2_048, 1_024);
+    (0..512).for_each(|i| world.file_call(i, 1, Access::Read));
+    assert_eq!(world.core.list_sizes()[3], 0, "one read leaves a page inactive");
+    (0..512).for_each(|i| world.file_call(i, 1, Access::Read));
+    assert_eq!(world.core.list_sizes()[3], 512, "a second one activates it");
+    assert_eq!(world.count("pgactivate"), 512);
+    (0..2_048).for_each(|i| world.file_call(i, 1, Access::Read));
+    (512..2_048).for_each(|i| world.file_call(i, 1, Access::Read));
+    assert!(world.count("workingset_refault_file") > 1_000, "{}", world.count("workingset_refault_file"));
+    assert!(world.core.list_sizes()[3] > 256, "what was used twice survives the scan");
+    assert!(world.count("pgsteal_file") <= world.count("pgscan_file"));
+    world.core.audit();
+}
+
+#[test]
+fn dirty_pages_are_written_before_they_go() {
+    let mut world = world("linux-6.18", &[], 8, 512, 192);
+    (0..512).for_each(|i| world.file_call(i, 1, Access::Write));
+    world.settle();
+    assert!(world.count("pgpgout") >= 4 * 300, "{}", world.count("pgpgout"));
+    // Every page is read back as it was written: checked by the host.
+    (0..512).for_each(|i| world.file_call(i, 1, Access::Read));
+    world.core.audit();
+}
+
+/// Anonymous memory and file in turn, each alone larger than the memory.
+fn mixed(swappiness: &str, profile: &str) -> (u64, u64) {
+    let mut world = world(profile, &[swappiness], 1_024, 2_048, 1_200);
+    for round in 0..4 {
+        for i in 0..1_024 {
+            world.write(i);
+            world.file_call((round * 512 + i) % 2_048, 1, Access::Read);
+        }
+    }
+    world.core.audit();
+    (world.count("pgsteal_anon"), world.count("pgsteal_file"))
+}
+
+#[test]
+fn swappiness_shifts_the_pressure() {
+    let (none, file) = mixed("swappiness=0", "linux-6.18");
+    assert_eq!(none, 0, "swappiness 0 in a memcg never swaps");
+    assert!(file > 1_000, "{file}");
+    let (some, _) = mixed("swappiness=60", "linux-6.18");
+    let (more, less) = mixed("swappiness=200", "linux-6.18");
+    assert!(more > some, "{some} at 60, {more} at 200");
+    assert!(less < file);
+}
+
+/// Idle anonymous memory, and a file read round and round that would fit without it. Pages stolen: anonymous, file; and
+/// file pages read in the last of ten rounds.
+fn thrash(profile: &str, setting: &str) -> (u64, u64, u64) {
+    let mut world = world(profile, &[setting], 1_024, 1_200, 1_600);
+    (0..1_024).for_each(|p| world.write(p));
+    for _ in 0..9 {
+        (0..1_200).for_each(|i| world.file_call(i, 1, Access::Read));
+    }
+    let before = world.count("pgpgin");
+    (0..1_200).for_each(|i| world.file_call(i, 1, Access::Read));
+    (world.count("pgsteal_anon"), world.count("pgsteal_file"), (world.count("pgpgin") - before) / 4)
+}
+
+#[test]
+fn the_balances_tell_vanilla_from_cost() {
+    // Up to 5.7 only what lies within the active file list counts as a refault, and with plenty of inactive cache
+    // anonymous memory is spared, idle as it is: the cache thrashes.
+    for profile in ["linux-3.10", "linux-4.10", "linux-5.6"] {
+        let (anon, file, reads) = thrash(profile, "swappiness=100");
+        assert_eq!(anon, 0, "{profile}: {file} file pages");
+        assert!(reads > 1_000, "{profile}: {reads}");
+    }
+    // What S1 set out to change, as posted and as merged: the idle pages go, the file stays.
+    for (profile, setting) in
+        [("linux-4.10", "balance=lru-cost-2016"), ("linux-6.1", "swappiness=100"), ("linux-6.18", "swappiness=100")]
+    {
+        let (anon, file, reads) = thrash(profile, setting);
+        assert!(anon > 400, "{profile} {setting}: {anon} anonymous, {file} file pages, {reads} reads");
+        assert!(reads < 600, "{profile} {setting}: {reads} reads in the last round");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn mixed_lives_keep_every_byte(
+        steps in proptest::collection::vec((0..5u32, 0..96u32, 1..9u32), 1..250),
+        profile in 0..5usize,
+    ) {
+        let profile = pagetide_core::config::PROFILES[profile];
+        let mut world = world(profile, &["charge-batch=4", "lru-batch=3"], 48, 96, 40);
+        for (kind, page, len) in steps {
+            let len = len.min(96 - page);
+            match kind {
+                0 => world.write(page % 48),
+                1 => world.file_call(page, len, Access::Read),
+                2 => world.file_call(page, 1, Access::Write),
+                3 => world.read(48 + page),
+                _ => world.write(48 + page),
+            }
+        }
+        world.settle();
+        (0..96).for_each(|i| world.file_call(i, 1, Access::Read));
+        (0..48).for_each(|p| world.read(p));
+    }
+}

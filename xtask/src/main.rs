@@ -1,0 +1,96 @@
+//! The doors of the project: `cargo xtask` lists them. Each checks one thing, prints what it found with file and line, and
+//! fails; `lint` opens all of them. Nothing here runs the product.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "the findings are the output")]
+
+mod deny;
+mod directions;
+mod docs;
+mod shell;
+mod tidy;
+
+use std::process::ExitCode;
+
+/// A check: fails with the findings.
+type Door = fn() -> Result<(), String>;
+
+/// Name, what it checks, and the check; in the order in which `lint` runs them, quick ones first.
+const DOORS: [(&str, &str, Door); 8] = [
+    ("fmt", "the code is formatted", fmt),
+    ("tidy", "file lengths, headers, leftovers, unsafe, promises and links", tidy::check),
+    ("directions", "crates depend on each other only as ARCHITECTURE.md says", directions::check),
+    ("docs-fresh", "docs/knobs.md, counters.md and errors.md are what their tables say", docs::check),
+    ("no-std", "the core builds and links without the standard library", no_std),
+    ("deny", "licences, duplicates and sources of dependencies (cargo-deny)", deny::check),
+    ("clippy", "no warning in any target", clippy),
+    ("doc", "documentation of all items builds without warning", doc),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let answer = match words.as_slice() {
+        ["lint"] => lint(),
+        ["docs"] => docs::write(),
+        [name] => match DOORS.iter().find(|(door, _, _)| door == name) {
+            Some((_, _, check)) => check(),
+            None => Err(doors()),
+        },
+        _ => Err(doors()),
+    };
+    match answer {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The list of doors.
+fn doors() -> String {
+    let lines: Vec<String> = DOORS.iter().map(|(name, what, _)| format!("  {name:<12}{what}")).collect();
+    format!(
+        "cargo xtask DOOR, where DOOR is\n  lint        all of these\n{}\n  docs        write the generated pages again",
+        lines.join("\n")
+    )
+}
+
+/// Every door, all findings at once.
+fn lint() -> Result<(), String> {
+    let mut failed = Vec::new();
+    for (name, what, check) in DOORS {
+        println!("lint: {name}: {what}");
+        if let Err(message) = check() {
+            eprintln!("{message}");
+            failed.push(name);
+        }
+    }
+    if failed.is_empty() {
+        println!("lint: ok, {} doors", DOORS.len());
+        return Ok(());
+    }
+    Err(format!("lint: failed: {}", failed.join(", ")))
+}
+
+fn fmt() -> Result<(), String> {
+    shell::cargo(&["fmt", "--all", "--check"], &[])
+}
+
+fn clippy() -> Result<(), String> {
+    shell::cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
+}
+
+fn doc() -> Result<(), String> {
+    let arguments = ["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"];
+    shell::cargo(&arguments, &[("RUSTDOCFLAGS", "-D warnings")])
+}
+
+/// Builds `xtask/nostd`, which defines the panic handler itself and so cannot be linked with std.
+fn no_std() -> Result<(), String> {
+    let target = shell::root().join("target/nostd");
+    shell::cargo(
+        &["build", "--quiet", "--locked", "--manifest-path", "xtask/nostd/Cargo.toml"],
+        &[("CARGO_TARGET_DIR", &target.to_string_lossy())],
+    )
+}
