@@ -142,12 +142,13 @@ impl Requests {
         if len > 0 && (front.slot != expected || front.device != device) {
             return None;
         }
-        let (page, slot, io) = (front.range.first, front.slot, front.io);
+        let (page, slot, io, device) = (front.range.first, front.slot, front.io, front.device);
         front.range = front.range.part(1, front.range.len - 1);
         front.slot = SlotIdx(slot.0 + 1);
         if front.range.len == 0 {
             queue.pop_front();
         }
+        self.table[token as usize].device = device;
         Some((page, slot, io))
     }
 

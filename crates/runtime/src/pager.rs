@@ -16,9 +16,10 @@ use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange, TaskId};
 use pagetide_driver::{Driver, Recorder};
 use pagetide_sys::Errno;
+use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
-use pagetide_sys::uffd::{Modes, Msg, Stop, Uffd};
+use pagetide_sys::uffd::{Modes, Msg, Stop, Uffd, Wake};
 
 use crate::machine::{LiveMachine, managed};
 use crate::own;
@@ -44,6 +45,9 @@ pub(crate) struct Pager {
     /// Address ranges, in page numbers, that are never managed: what existed before us, and our own memory.
     excluded: Vec<(u64, u64)>,
     pagemap: Option<Pagemap>,
+    /// Where the kernel answers questions about single addresses; else the text of all mappings is read.
+    query: Option<MapsQuery>,
+    maps_buffer: Vec<u8>,
     runs: Vec<Run>,
     floor_bytes: u64,
 }
@@ -65,6 +69,8 @@ impl Pager {
             driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, false)),
             excluded: Vec::with_capacity(256),
             pagemap: Pagemap::open().ok(),
+            query: MapsQuery::open().ok(),
+            maps_buffer: vec![0; 64 << 10],
             runs: vec![Run::default(); 512],
             floor_bytes,
         }
@@ -307,6 +313,9 @@ impl Pager {
             // The program unmapped it since the maps were read, or it is of a kind that the kernel does not let us manage.
             return;
         }
+        if !self.is_registered(from, to) {
+            return;
+        }
         let slack = if is_heap { HEAP_SLACK_PAGES } else { 0 };
         let added = if let Some(span) = self.machine_mut().spans.grow(from, pages) {
             self.driver.step(now, Event::RegionResized { region: span.region, range: span.range });
@@ -320,6 +329,44 @@ impl Pager {
             return;
         };
         self.adopt_present(now, from, added);
+    }
+
+    /// True if all of `[from, to)` is mapped and registered, after it was asked to be.
+    ///
+    /// The program may have unmapped a part between our reading of the maps and the registration, and mapped something new
+    /// there since: registration passes over holes, and of what is mapped later we would hear nothing - its pages would be
+    /// taken out and never brought back. Filling a page answers ENOENT in a mapping that is not registered; one that is cannot
+    /// go without an event any more.
+    fn is_registered(&mut self, from: u64, to: u64) -> bool {
+        let mut vpn = from;
+        while vpn < to {
+            let Some((start, end)) = self.mapping_at(vpn) else { return false };
+            if start > vpn {
+                return false;
+            }
+            let probed = self.machine().uffd().zeropage(managed(vpn, 1), Wake::Now);
+            if !probed.is_complete() && probed.stop != Some(Stop::Present) {
+                return false;
+            }
+            vpn = end;
+        }
+        true
+    }
+
+    /// The mapping that covers this page or is the next one: first page, and the page behind the last.
+    fn mapping_at(&mut self, vpn: u64) -> Option<(u64, u64)> {
+        let address = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
+        let pages = |vma: &Vma<'_>| ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
+        if let Some(query) = &self.query {
+            return query.at_or_after_unnamed(address).ok().flatten().as_ref().map(pages);
+        }
+        let mut maps = MapsText::open(&mut self.maps_buffer).ok()?;
+        while let Ok(Some(vma)) = maps.next_vma() {
+            if vma.end > address {
+                return Some(pages(&vma));
+            }
+        }
+        None
     }
 
     /// Charge the pages of `pages`, from address `vpn` on, that are there already.
