@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/swap.h>
 #include <unistd.h>
 
@@ -131,6 +133,9 @@ int main(int argc, char **argv)
 {
 	if (argc < 7)
 		return 2;
+	/* If the harness is killed, its swap devices must come off: nobody may keep pages on them. */
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+		die("prctl");
 	FILE *procs = fopen(argv[1], "w");
 	if (!procs || fprintf(procs, "%d", getpid()) < 0 || fclose(procs) != 0)
 		die(argv[1]);

@@ -546,7 +546,9 @@ impl Core {
         if self.mem.charged <= self.mem.budget || self.control.hold {
             return Some(Step::Done);
         }
-        if self.mem.charged.saturating_sub(self.sure) <= self.mem.budget && self.sure > 0 {
+        // Enough is on its way out: writing still more would push out what may stay.
+        let leaving = self.sure.max(self.pending);
+        if self.mem.charged.saturating_sub(leaving) <= self.mem.budget && leaving > 0 {
             return Some(Step::Park(JobState::WaitMemory));
         }
         if self.mem.stock > 0 {

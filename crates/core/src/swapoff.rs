@@ -7,7 +7,7 @@
 use crate::config::SwapoffMode;
 use crate::effect::Effects;
 use crate::job::STEP_ROOM;
-use crate::page::{DIRTY, FRAME, MAPPED, PageState, READAHEAD};
+use crate::page::{DIRTY, FRAME, Flight, MAPPED, PageState, READAHEAD};
 use crate::policy::Core;
 use crate::readahead::Window;
 use crate::types::DeviceId;
@@ -94,6 +94,17 @@ impl Core {
             return true;
         }
         if self.pages.in_flight(p) {
+            if self.cfg.swapoff == SwapoffMode::NoLookup
+                && self.pages.flight(p) == Flight::Reading
+                && !self.pages.is(p, crate::page::JOB_WAIT)
+            {
+                // Asked for while its read is under way: the next read begins before this one is waited for.
+                let mut window = self.readahead_window(p);
+                self.pages.set(p, crate::page::JOB_WAIT);
+                window.without_target(p);
+                off.window = Some(window);
+                return true;
+            }
             off.waits = true;
             return false;
         }
@@ -105,6 +116,7 @@ impl Core {
             // The readahead code is asked for every page, cached or not, but only once.
             if self.pages.state(p) == PageState::Swapped {
                 off.window = Some(self.readahead_window(p));
+                self.pages.set(p, crate::page::JOB_WAIT);
                 return true;
             }
             if !self.pages.is(p, crate::page::JOB_WAIT) {

@@ -272,6 +272,21 @@ impl Reproduction {
         (changing.len(), changing.iter().filter(|same| **same).count())
     }
 
+    /// What was left out, by table and reason; the JSON form names every row.
+    fn left_out_text(&self, out: &mut String) {
+        let mut groups: BTreeMap<(String, &str), usize> = BTreeMap::new();
+        for l in &self.left_out {
+            let table = l.path.split('/').skip(1).take(2).collect::<Vec<_>>().join("/");
+            *groups.entry((table, l.reason)).or_default() += 1;
+        }
+        if !groups.is_empty() {
+            let _ = writeln!(out, "\nleft out:");
+        }
+        for ((table, reason), rows) in groups {
+            let _ = writeln!(out, "  {table}: {rows} rows: {reason}");
+        }
+    }
+
     /// For people.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -306,12 +321,7 @@ impl Reproduction {
             out,
             "\n{same} of the {changing} rows that change by more than 5 % in the source change the same way here"
         );
-        if !self.left_out.is_empty() {
-            let _ = writeln!(out, "\nleft out:");
-            for l in &self.left_out {
-                let _ = writeln!(out, "  {}: {}", l.path.trim_start_matches('/'), l.reason);
-            }
-        }
+        self.left_out_text(&mut out);
         out
     }
 }

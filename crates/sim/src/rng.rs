@@ -35,8 +35,7 @@ impl XorShift64 {
     /// A number below `bound`; 0 for a bound of 0. The bias is below `bound` / 2^32.
     pub const fn below(&mut self, bound: u32) -> u32 {
         let high = self.draw() >> 32;
-        let scaled = ((high * bound as u64) >> 32) as u32;
-        scaled
+        ((high * bound as u64) >> 32) as u32
     }
 
     /// True in `bp` of 10,000 cases.

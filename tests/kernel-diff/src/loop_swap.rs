@@ -49,7 +49,8 @@ impl LoopSwap {
             let rotational = format!("/sys/block/{name}/queue/rotational");
             fs::write(&rotational, "0").map_err(|e| format!("{rotational}: {e}"))?;
             tool("mkswap", &["--quiet", &node])?;
-            janitor.at_end(&format!("swapoff '{node}' 2>/dev/null"));
+            // The player dies with us; until its pages are gone, swapoff may find no room for them within the limit.
+            janitor.at_end(&format!("for n in 1 2 3 4 5; do swapoff '{node}' 2>/dev/null && break; grep -q '^{node} ' /proc/swaps || break; sleep 1; done"));
             match device.priority {
                 Some(priority) => tool("swapon", &["-p", &priority.to_string(), &node])?,
                 None => tool("swapon", &[&node])?,

@@ -72,7 +72,6 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let as_json = arguments.iter().any(|a| a == "--json");
     let wanted: Vec<&String> = arguments.iter().filter(|a| *a != "--json").collect();
-    let _turn = pagetide_tests::serial::turn();
     let mut all = Vec::new();
     let mut failed = false;
     for row in
@@ -135,6 +134,8 @@ fn simulate(row: &Row) -> Result<Phases, String> {
         format!("readahead={}", if row.vma { "vma" } else { "cluster" }),
         format!("swappiness={}", row.swappiness),
     ];
+    // The player reads memory.stat every 200 accesses, so the kernel decides by fresh statistics.
+    spec.stat_interval_ns = 0;
     spec.devices = row.devices.iter().map(|d| (d.pages + 1, d.priority)).collect();
     let result = run_script(&spec).map_err(|e| format!("simulator: {e}"))?;
     let phases = result.iter().map(|phase| {
@@ -145,6 +146,7 @@ fn simulate(row: &Row) -> Result<Phases, String> {
 }
 
 fn on_kernel(row: &Row) -> Result<Phases, String> {
+    let _turn = pagetide_tests::serial::turn();
     let scratch = Scratch::new();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("player.c");
     let player = pagetide_tests::victim::compile(&source, &scratch.file("player"), &[]);
