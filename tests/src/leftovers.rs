@@ -2,7 +2,7 @@
 //! descriptors on deleted files there.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -72,16 +72,21 @@ pub fn files(directory: &Path) -> Vec<String> {
         .map(|entry| entry.path().display().to_string())
         .collect();
     for pid in all_pids() {
-        let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
-        for descriptor in descriptors.flatten() {
-            if let Ok(target) = fs::read_link(descriptor.path())
-                && target.starts_with(directory)
-            {
-                found.push(format!("process {pid} holds {}", target.display()));
+        for (descriptor, target) in descriptors(pid) {
+            if target.starts_with(directory) {
+                found.push(format!("{} is {}", descriptor.display(), target.display()));
             }
         }
     }
     found
+}
+
+/// Every descriptor of a process, with what it is open on: of all its threads, since a thread may have a table of its own.
+pub fn descriptors(pid: i32) -> Vec<(PathBuf, PathBuf)> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tables = tasks.filter_map(|task| fs::read_dir(task.path().join("fd")).ok());
+    let links = tables.flat_map(Iterator::flatten).map(|descriptor| descriptor.path());
+    links.filter_map(|link| fs::read_link(&link).ok().map(|target| (link, target))).collect()
 }
 
 fn all_pids() -> impl Iterator<Item = i32> {

@@ -169,10 +169,9 @@ fn expect_no_wrong_byte_after(damage: impl Fn(&File)) {
 fn open_swap_files(run: &Running) -> Vec<File> {
     let mut files = Vec::new();
     for pid in leftovers::processes(run.tag()) {
-        let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else { continue };
-        for path in descriptors.flatten().map(|descriptor| descriptor.path()) {
-            if fs::read_link(&path).is_ok_and(|target| target.to_string_lossy().contains("/swap/")) {
-                files.extend(OpenOptions::new().write(true).open(&path));
+        for (descriptor, target) in leftovers::descriptors(pid.as_raw_nonzero().get()) {
+            if target.to_string_lossy().contains("/swap/") {
+                files.extend(OpenOptions::new().write(true).open(&descriptor));
             }
         }
     }

@@ -80,13 +80,9 @@ fn the_swap_file_has_no_name() {
 }
 
 fn held_swap_files(run: &Running) -> Vec<String> {
-    let mut targets = Vec::new();
-    for pid in leftovers::processes(run.tag()) {
-        let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else { continue };
-        let links = descriptors.flatten().filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
-        targets.extend(links.map(|link| link.display().to_string()).filter(|link| link.contains("/swap/")));
-    }
-    targets
+    let pids = leftovers::processes(run.tag()).into_iter().map(|pid| pid.as_raw_nonzero().get());
+    let targets = pids.flat_map(leftovers::descriptors).map(|(_, target)| target.display().to_string());
+    targets.filter(|target| target.contains("/swap/")).collect()
 }
 
 fn is_hostile(pid: i32) -> bool {

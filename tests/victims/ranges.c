@@ -1,12 +1,14 @@
 // ranges: maps, unmaps, moves, grows, shrinks, drops, protects, locks and rewrites random ranges, while a model keeps what
 // every byte must be.
 //
-//   ranges MIB OPERATIONS SEED [--corrupt]
+//   ranges MIB OPERATIONS SEED [--corrupt | --without=LETTERS]
 //
 // The model of a page is two stamps and a byte range: bytes [from, to) follow from `inner`, the others from `outer`;
 // stamp 0 means zero. Up to about MIB MiB are mapped at a time, in many mappings. Same seed, same operations: the
 // program prints a digest of all contents along the way and at the end, equal in every run. A wrong byte ends it
-// with 1. --corrupt changes one byte behind the model's back (the canary of its test).
+// with 1. --corrupt changes one byte behind the model's back (the canary of its test). --without leaves kinds of operations
+// out, to narrow a failure down: m map, u unmap, p unmap a part, z resize, v move, d move without unmapping, w write, c check,
+// n drop (MADV_DONTNEED), a advise, r protect, l lock, o map over, b break, f fork.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -355,7 +357,8 @@ static void check_heap_page(uint64_t page) {
 }
 
 // Grows and shrinks the program break; pages above an old break come back as zero.
-static void op_brk(void) {
+static void op_brk(struct mapping *unused) {
+    (void)unused;
     enum { HEAP_PAGES_MAX = 4096 };
     if (!heap_base) {
         heap_stamps = mmap(NULL, HEAP_PAGES_MAX * sizeof *heap_stamps, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -389,7 +392,8 @@ static void op_brk(void) {
 }
 
 // A child checks some of everything, changes some of its own copy, and ends; the parent must not see the changes.
-static void op_fork(void) {
+static void op_fork(struct mapping *unused) {
+    (void)unused;
     pid_t child = fork();
     if (child < 0) {
         fail("fork");
@@ -415,39 +419,32 @@ static void op_fork(void) {
     }
 }
 
+static const struct {
+    char letter;
+    unsigned weight; // of 400
+    void (*run)(struct mapping *);
+} operations[] = {
+    {'m', 56, NULL},    {'u', 12, op_unmap_all},       {'p', 16, op_unmap_part}, {'z', 20, op_resize},
+    {'v', 12, op_move}, {'d', 8, op_move_dontunmap},   {'w', 108, op_write},     {'c', 88, op_check},
+    {'n', 24, op_drop}, {'a', 16, op_advise},          {'r', 12, op_protect},    {'l', 8, op_lock},
+    {'o', 8, op_map_over}, {'b', 11, op_brk},          {'f', 1, op_fork},
+};
+
+static const char *left_out = "";
+
 static void step(void) {
-    uint64_t choice = below(100);
+    uint64_t choice = below(400);
     struct mapping *m = any();
-    if (!m || choice < 14) {
-        op_map();
-    } else if (choice < 17) {
-        op_unmap_all(m);
-    } else if (choice < 21) {
-        op_unmap_part(m);
-    } else if (choice < 26) {
-        op_resize(m);
-    } else if (choice < 29) {
-        op_move(m);
-    } else if (choice < 31) {
-        op_move_dontunmap(m);
-    } else if (choice < 58) {
-        op_write(m);
-    } else if (choice < 80) {
-        op_check(m);
-    } else if (choice < 86) {
-        op_drop(m);
-    } else if (choice < 90) {
-        op_advise(m);
-    } else if (choice < 93) {
-        op_protect(m);
-    } else if (choice < 95) {
-        op_lock(m);
-    } else if (choice < 97) {
-        op_map_over(m);
-    } else if (choice < 98) {
-        op_brk();
-    } else if (below(8) == 0) {
-        op_fork();
+    for (unsigned i = 0; i < sizeof operations / sizeof *operations; i++) {
+        if (choice < operations[i].weight) {
+            if (!m || !operations[i].run) {
+                op_map();
+            } else if (!strchr(left_out, operations[i].letter)) {
+                operations[i].run(m);
+            }
+            return;
+        }
+        choice -= operations[i].weight;
     }
 }
 
@@ -457,9 +454,12 @@ int main(int argc, char **argv) {
         return 2;
     }
     pages_max = strtoull(argv[1], NULL, 10) * 256;
-    uint64_t operations = strtoull(argv[2], NULL, 10);
+    uint64_t operation_count = strtoull(argv[2], NULL, 10);
     rng = strtoull(argv[3], NULL, 10) * 0x9E3779B97F4A7C15u | 1;
     int corrupt = argc > 4 && strcmp(argv[4], "--corrupt") == 0;
+    if (argc > 4 && strncmp(argv[4], "--without=", 10) == 0) {
+        left_out = argv[4] + 10;
+    }
     // The first mappings fill three quarters of the room, so that the rest of the run is about paged-out pages.
     while (mapped_pages < pages_max * 3 / 4 && mapping_count < MAPPINGS_MAX / 2) {
         uint64_t pages = pages_max / 64;
@@ -472,9 +472,9 @@ int main(int argc, char **argv) {
             write_page(m, page);
         }
     }
-    for (operation = 1; operation <= operations; operation++) {
+    for (operation = 1; operation <= operation_count; operation++) {
         step();
-        if (operation % (operations / 8 + 1) == 0) {
+        if (operation % (operation_count / 8 + 1) == 0) {
             printf("%" PRIu64 " %016" PRIx64 "\n", operation, digest);
         }
     }

@@ -331,12 +331,14 @@ static void case_other_process(void) {
     if (errno != EPERM && errno != ENOSYS) {
         EXPECT(is_pattern(in, 11, 0, BUFFER));
     }
-    // /proc/self/mem is how debuggers look.
+    // /proc/self/mem is how debuggers look. The kernel does not wait for a userfaultfd there: the read may fail, but what
+    // it does read must be right.
     fill(in, 13);
     int fd = open("/proc/self/mem", O_RDONLY);
     page_out();
-    EXPECT(pread(fd, in, BUFFER, (off_t)(uintptr_t)out) == BUFFER);
-    EXPECT(is_pattern(in, 11, 0, BUFFER));
+    ssize_t seen = pread(fd, in, BUFFER, (off_t)(uintptr_t)out);
+    EXPECT(seen > 0 || errno == EIO);
+    EXPECT(seen <= 0 || is_pattern(in, 11, 0, (unsigned)seen));
     close(fd);
     int pipes[2];
     EXPECT(pipe(pipes) == 0);

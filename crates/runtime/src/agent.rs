@@ -15,9 +15,9 @@ use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::maps::{Kind, MapsWalk};
 use pagetide_sys::mem::{Mapping, Protection};
+use pagetide_sys::proc::StatmFile;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{Msg, RawMsg, ReadAnswer};
-use pagetide_sys::proc::StatmFile;
 use pagetide_sys::{Errno, clock, signal, thread};
 
 use crate::control::{CONTROL_BYTES, Control, Entry, Phase};

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use pagetide_sys::Errno;
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::file;
 use pagetide_sys::futex::{self, Mutex, Scope};
 use pagetide_sys::thread::{self, Table};
 use pagetide_sys::uring::{Refused, Ring, SetupFlags};
-use pagetide_sys::Errno;
 
-use crate::own;
 use crate::io::{Direction, Engine, REQUESTS, Request};
+use crate::own;
 
 /// io_uring.
 #[derive(Debug)]

@@ -136,7 +136,8 @@ impl Machine for LiveMachine {
 
 impl LiveMachine {
     pub(crate) fn new(parts: MachineParts) -> Self {
-        let frames = u32::try_from(parts.staging.range().len() >> PAGE_SHIFT).expect("the staging area has less than 2^32 frames");
+        let frames = u32::try_from(parts.staging.range().len() >> PAGE_SHIFT)
+            .expect("the staging area has less than 2^32 frames");
         Self {
             uffd: parts.uffd,
             engine: parts.engine,
@@ -244,9 +245,10 @@ impl LiveMachine {
         if free_slots >= SLOTS_AHEAD {
             return None;
         }
-        self.stores.iter_mut().filter(|(_, store)| !store.is_inherited()).find_map(|(device, store)| {
-            store.grow(floor_bytes).ok().map(|slots| (*device, slots))
-        })
+        self.stores
+            .iter_mut()
+            .filter(|(_, store)| !store.is_inherited())
+            .find_map(|(device, store)| store.grow(floor_bytes).ok().map(|slots| (*device, slots)))
     }
 
     fn set_frame(&mut self, page: PageIdx, frame: Frame) {
@@ -370,6 +372,9 @@ impl LiveMachine {
         }
         let done = pages_of(answer.done);
         self.stats.zero_filled_pages += u64::from(done);
+        if let Some(half) = half_to_retry(piece, answer) {
+            return self.zero_run(vpn, half, access, answers);
+        }
         self.answer_map(piece, done, answer.stop, Effect::Map { range: piece, source: Source::Zero, access }, answers)
     }
 
@@ -414,6 +419,9 @@ impl LiveMachine {
         }
         let moved = pages_of(answer.done);
         self.stats.moved_in_pages += u64::from(moved);
+        if let Some(half) = half_to_retry(piece, answer) {
+            return self.map_run(vpn, half, access, answers);
+        }
         // EINVAL: the place is not writable at present, or locked; EBUSY: the frame is pinned for a moment. A copy works.
         let must_copy = answer.done == 0 && matches!(answer.stop, Some(Stop::Invalid | Stop::Busy));
         if must_copy {
@@ -436,7 +444,14 @@ impl LiveMachine {
     }
 
     /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
-    fn answer_map(&mut self, piece: PageRange, done: u32, stop: Option<Stop>, rest: Effect, answers: &mut Answers) -> u32 {
+    fn answer_map(
+        &mut self,
+        piece: PageRange,
+        done: u32,
+        stop: Option<Stop>,
+        rest: Effect,
+        answers: &mut Answers,
+    ) -> u32 {
         if done > 0 {
             let range = PageRange::new(piece.first, done);
             self.count_answered(range);
@@ -512,6 +527,9 @@ impl LiveMachine {
             } else {
                 self.frames.now_hole(frame);
             }
+        }
+        if let Some(half) = half_to_retry(piece, answer) {
+            return self.unmap_run(vpn, half, busy, answers);
         }
         if done > 0 {
             answers.push(Event::Unmapped { range: PageRange::new(piece.first, done), answer: MoveAnswer::Done });
@@ -761,7 +779,9 @@ impl LiveMachine {
                 _ => outcome,
             };
             match &mut run {
-                Some((io, range, last)) if *io == part.io && *last == outcome && range.end() == part.page => range.len += 1,
+                Some((io, range, last)) if *io == part.io && *last == outcome && range.end() == part.page => {
+                    range.len += 1
+                }
                 _ => {
                     if let Some((io, range, outcome)) = run.replace((part.io, PageRange::one(part.page), outcome)) {
                         answers.push(Event::IoDone { io, range, outcome });
@@ -826,6 +846,14 @@ fn page_bytes(frame: &ManagedRange) -> &[u8] {
 fn zero_memory(frames: ManagedRange) {
     // SAFETY: spare frames have memory, belong to the machine and hold nothing.
     unsafe { frames.as_ptr().write_bytes(0, frames.len()) };
+}
+
+/// The first half of a run that was refused as a whole. The kernel refuses any run that crosses the border of two of its
+/// mappings (MOVE: EINVAL, COPY: ENOENT), and mprotect, mlock and madvise make such borders inside a region at any time: only
+/// what it says of a single page is about that page.
+fn half_to_retry(piece: PageRange, answer: RangeAnswer) -> Option<PageRange> {
+    let refused = answer.done == 0 && matches!(answer.stop, Some(Stop::Invalid | Stop::Hole));
+    (refused && piece.len > 1).then(|| PageRange::new(piece.first, piece.len / 2))
 }
 
 fn pages_of(bytes: usize) -> u32 {

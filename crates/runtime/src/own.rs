@@ -3,9 +3,9 @@
 //! Every private mapping that the runtime makes in a program is noted here before anything can adopt it: the thread that
 //! serves faults must never wait for a page of its own.
 
+use pagetide_sys::Errno;
 use pagetide_sys::futex::Mutex;
 use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, Protection};
-use pagetide_sys::Errno;
 
 /// Mappings of ours at most. The allocator makes one for each large table, and few others exist.
 const RANGES: usize = 1024;

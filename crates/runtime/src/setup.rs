@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use pagetide_core::Core;
 use pagetide_core::config::{Config, ConfigError, HostKind, MemoryMode};
 use pagetide_core::event::{DeviceSpec, Event};
 use pagetide_core::types::DeviceId;
-use pagetide_core::Core;
 use pagetide_core::vmstat::Counter;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file::flags;
-use pagetide_sys::uffd::{Features, Modes, ReadMode, Reach, Uffd};
+use pagetide_sys::uffd::{Features, Modes, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, sysinfo};
 
 use crate::agent::Agent;
@@ -92,7 +92,8 @@ pub(crate) fn pager(
     let share = agent.entry().share_pages.load(Ordering::Relaxed);
     let whole = agent.control().header().budget_pages.load(Ordering::Relaxed);
     let machine = machine(uffd, seed, whole)?;
-    let slots = inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
+    let slots =
+        inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
     let config = core_config(&agent.hello().settings, PAGES_MAX, share, slots).map_err(SetupError::Knob)?;
     let mut pager = Pager::new(Core::new(config), machine, agent.hello().floor_bytes);

@@ -233,9 +233,11 @@ impl Spans {
     }
 
     fn take_free(&mut self, range: PageRange) -> bool {
-        let Some(index) = self.free.iter().position(|free| {
-            free.first <= range.first && range.first.0 + range.len <= free.first.0 + free.len
-        }) else {
+        let Some(index) = self
+            .free
+            .iter()
+            .position(|free| free.first <= range.first && range.first.0 + range.len <= free.first.0 + free.len)
+        else {
             return false;
         };
         let free = self.free[index];

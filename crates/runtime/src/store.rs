@@ -40,7 +40,12 @@ impl Store {
     }
 
     /// The store of a parent, as handed over at a fork.
-    pub(crate) fn inherit(file: Fd, sums_file: Fd, slots_max: u32, slots_backed: u32) -> Result<Self, pagetide_sys::Errno> {
+    pub(crate) fn inherit(
+        file: Fd,
+        sums_file: Fd,
+        slots_max: u32,
+        slots_backed: u32,
+    ) -> Result<Self, pagetide_sys::Errno> {
         let sums = Mapping::shared(&sums_file, 0, slots_max as usize * 16, Protection::ReadWrite)?;
         Ok(Self { file, sums_file, sums, slots_max, slots_backed, inherited: true })
     }

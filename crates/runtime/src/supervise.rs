@@ -13,12 +13,14 @@ use std::sync::atomic::Ordering;
 use pagetide_core::vmstat::COUNTERS;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::mem::{Mapping, Protection};
+use pagetide_sys::proc::StatmFile;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{ReadMode, Uffd};
-use pagetide_sys::proc::StatmFile;
 use pagetide_sys::{Errno, file, thread};
 
-use crate::control::{CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, latency_of_bucket};
+use crate::control::{
+    CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, latency_of_bucket,
+};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::{ADOPT, DeviceOffer, Hello, PACKET_BYTES, SAY};
 use crate::setup;
@@ -194,13 +196,17 @@ impl Supervisor {
             let least = BUDGET_BYTES_MIN >> 20;
             return Err(Error::new(
                 ErrorKind::Config,
-                format!("a budget of {} bytes is under the minimum of {least} MiB: give --memory more", options.budget_bytes),
+                format!(
+                    "a budget of {} bytes is under the minimum of {least} MiB: give --memory more",
+                    options.budget_bytes
+                ),
             ));
         }
         let budget_pages = options.budget_bytes / PAGE_BYTES;
         let uffd_device = open_uffd_device(options.fault_mode)?;
         let (directories, devices) = open_devices(options)?;
-        setup::core_config(&options.settings, 1, 1, 1).map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+        setup::core_config(&options.settings, 1, 1, 1)
+            .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
         let hello = Hello {
             entry: 0,
             signal_mode: options.fault_mode == FaultMode::Signal,
@@ -258,9 +264,9 @@ impl Supervisor {
                 if thread::getppid() == parent { Ok(()) } else { Err(std::io::Error::from_raw_os_error(libc::ESRCH)) }
             })
         };
-        let child = command.spawn().map_err(|error| {
-            Error::new(ErrorKind::Command, format!("{}", program.to_string_lossy())).because(error)
-        })?;
+        let child = command
+            .spawn()
+            .map_err(|error| Error::new(ErrorKind::Command, format!("{}", program.to_string_lossy())).because(error))?;
         self.main_pid = i32::try_from(child.id()).expect("process numbers fit");
         Ok(())
     }
@@ -520,7 +526,8 @@ fn open_devices(options: &RunOptions) -> Result<(Vec<Fd>, Vec<DeviceOffer>), Err
     let mut offers = Vec::new();
     for spec in &options.swap {
         let directory = open_directory(&spec.path)?;
-        let refuse = |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
+        let refuse =
+            |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
         let info = system("the file system's size", file::fs_info(&directory))?;
         if info.kind.is_memory() {
             return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
@@ -601,7 +608,9 @@ impl SignalQueue {
             libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
         };
         if raw < 0 {
-            return Err(Error::new(ErrorKind::Io, "signals cannot be received").because(std::io::Error::last_os_error()));
+            return Err(
+                Error::new(ErrorKind::Io, "signals cannot be received").because(std::io::Error::last_os_error())
+            );
         }
         // SAFETY: signalfd made it, and nobody else owns it.
         Ok(Self { fd: unsafe { Fd::from_raw(raw) } })
