@@ -1,7 +1,7 @@
 //! Workloads of one's own: a TOML text says the machine, the devices and the tasks.
 //!
 //! Every error names its line and its key, and an unknown key the nearest known one. `docs/sim.md` shows the whole
-//! language; the tables of keys below are what it is generated against in the tests.
+//! language; a test holds its example and the tables of keys below against each other.
 
 use pagetide_core::types::Nanos;
 use toml::Spanned;
@@ -443,6 +443,17 @@ laps = 3
         assert_eq!(w.settings[0], Setting { key: "swappiness".into(), value: "100".into(), line: 7 });
         assert_eq!((w.devices[0].params.read_ns, w.devices[0].params.write_ns), (90_000, 60_000));
         assert_eq!((w.tasks[0].accesses, w.tasks[0].think_ns), (Some(3 * 8192), 24_000));
+    }
+
+    #[test]
+    fn the_workload_of_the_documentation_is_one() {
+        let page = include_str!("../../../docs/sim.md");
+        let block = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
+        let workload = parse(block.expect("docs/sim.md shows a workload")).expect("it is right");
+        assert_eq!((workload.devices.len(), workload.tasks.len()), (1, 1));
+        for key in TASK_KEYS.iter().chain(&DEVICE_KEYS).chain(&TOP_KEYS) {
+            assert!(page.contains(key), "docs/sim.md does not say what `{key}` is");
+        }
     }
 
     #[test]
