@@ -139,6 +139,9 @@ const TASKS_MAX: u32 = 4096;
 /// Pages over all regions: 4 TiB.
 const PAGES_MAX: u64 = 1 << 30;
 
+/// Accesses of a run: some hours of real time.
+const ACCESSES_MAX: u64 = 100_000_000_000;
+
 /// Reads a workload.
 ///
 /// # Errors
@@ -175,7 +178,20 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     if workload.tasks.iter().map(pages).sum::<u64>() > PAGES_MAX {
         return Err(top.error(Some("task"), "the tasks' sizes sum to more than 4 TiB"));
     }
+    let accesses = workload.tasks.iter().map(|t| accesses_max(t, workload.duration_ns)).fold(0u64, u64::saturating_add);
+    if accesses > ACCESSES_MAX {
+        let what = format!(
+            "up to {accesses} accesses would take hours to simulate: shorten `duration`, or give `think` or `laps`"
+        );
+        return Err(top.error(Some("duration"), what));
+    }
     Ok(workload)
+}
+
+/// Accesses that the tasks can make before the time is over.
+fn accesses_max(setup: &TaskSetup, duration_ns: Nanos) -> u64 {
+    let fitting = duration_ns / (setup.think_ns + setup.access_ns).max(1);
+    setup.accesses.map_or(fitting, |accesses| accesses.min(fitting)).saturating_mul(u64::from(setup.count))
 }
 
 fn settings(top: &Section<'_>) -> Result<Vec<Setting>, WorkloadError> {
