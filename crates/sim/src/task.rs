@@ -151,6 +151,8 @@ pub struct Task {
     pub pending: Option<(PageIdx, Access, Nanos)>,
     /// Since when it has its CPU.
     pub slice_from: Nanos,
+    /// The filling is over: what comes is counted.
+    pub is_counting: bool,
     /// Hits that took exactly `access_ns`, not yet in the histogram.
     pub plain_hits: u64,
     /// What it has done.
@@ -168,6 +170,7 @@ impl Task {
             access_ns: access_ns.max(1),
             pending: None,
             slice_from: 0,
+            is_counting: false,
             plain_hits: 0,
             stats: TaskStats::default(),
         }
@@ -175,6 +178,7 @@ impl Task {
 
     /// The accesses of the filling are no part of the statistics: begin again at `now`.
     pub fn begin_counting(&mut self, now: Nanos) {
+        self.is_counting = true;
         self.plain_hits = 0;
         self.stats = TaskStats { counted_from: now, poisoned: self.stats.poisoned, ..TaskStats::default() };
     }

@@ -1,7 +1,7 @@
 //! Workloads of one's own: a TOML text says the machine, the devices and the tasks.
 //!
 //! Every error names its line and its key, and an unknown key the nearest known one. `docs/sim.md` shows the whole
-//! language; the tables of keys below are what it is generated against in the tests.
+//! language; a test holds its example and the tables of keys below against each other.
 
 use pagetide_core::types::Nanos;
 use toml::Spanned;
@@ -139,6 +139,9 @@ const TASKS_MAX: u32 = 4096;
 /// Pages over all regions: 4 TiB.
 const PAGES_MAX: u64 = 1 << 30;
 
+/// Accesses of a run: some hours of real time.
+const ACCESSES_MAX: u64 = 100_000_000_000;
+
 /// Reads a workload.
 ///
 /// # Errors
@@ -175,7 +178,20 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     if workload.tasks.iter().map(pages).sum::<u64>() > PAGES_MAX {
         return Err(top.error(Some("task"), "the tasks' sizes sum to more than 4 TiB"));
     }
+    let accesses = workload.tasks.iter().map(|t| accesses_max(t, workload.duration_ns)).fold(0u64, u64::saturating_add);
+    if accesses > ACCESSES_MAX {
+        let what = format!(
+            "up to {accesses} accesses would take hours to simulate: shorten `duration`, or give `think` or `laps`"
+        );
+        return Err(top.error(Some("duration"), what));
+    }
     Ok(workload)
+}
+
+/// Accesses that the tasks can make before the time is over.
+fn accesses_max(setup: &TaskSetup, duration_ns: Nanos) -> u64 {
+    let fitting = duration_ns / (setup.think_ns + setup.access_ns).max(1);
+    setup.accesses.map_or(fitting, |accesses| accesses.min(fitting)).saturating_mul(u64::from(setup.count))
 }
 
 fn settings(top: &Section<'_>) -> Result<Vec<Setting>, WorkloadError> {
@@ -443,6 +459,17 @@ laps = 3
         assert_eq!(w.settings[0], Setting { key: "swappiness".into(), value: "100".into(), line: 7 });
         assert_eq!((w.devices[0].params.read_ns, w.devices[0].params.write_ns), (90_000, 60_000));
         assert_eq!((w.tasks[0].accesses, w.tasks[0].think_ns), (Some(3 * 8192), 24_000));
+    }
+
+    #[test]
+    fn the_workload_of_the_documentation_is_one() {
+        let page = include_str!("../../../docs/sim.md");
+        let block = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
+        let workload = parse(block.expect("docs/sim.md shows a workload")).expect("it is right");
+        assert_eq!((workload.devices.len(), workload.tasks.len()), (1, 1));
+        for key in TASK_KEYS.iter().chain(&DEVICE_KEYS).chain(&TOP_KEYS) {
+            assert!(page.contains(key), "docs/sim.md does not say what `{key}` is");
+        }
     }
 
     #[test]

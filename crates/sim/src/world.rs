@@ -742,7 +742,7 @@ fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizon: Nanos) -
                 let filling = task.program.is_filling();
                 match task.program.step() {
                     Some(Step::Touch(page, access)) => {
-                        if filling && !task.program.is_filling() {
+                        if !filling && !task.is_counting {
                             task.begin_counting(task.clock);
                         }
                         (page, access, task.clock + task.think_ns)
