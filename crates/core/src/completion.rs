@@ -14,6 +14,9 @@ use crate::shrink::Pageout;
 use crate::types::{IoId, PageIdx, PageRange};
 use crate::vmstat::Counter;
 
+/// Answers of a blind host after which jobs that wait for memory look again while others are still to come.
+const ANSWERS_PER_LOOK: u32 = 64;
+
 impl Core {
     pub(crate) fn on_io_done(&mut self, io: IoId, range: PageRange, outcome: Outcome, out: &mut Effects) {
         let Some(entry) = self.io.get_mut(io) else {
@@ -41,7 +44,7 @@ impl Core {
         if answered > 0 {
             self.io.answer(io, answered);
         }
-        self.jobs.memory_freed();
+        self.answered();
         self.kswapd.io_done();
     }
 
@@ -173,6 +176,15 @@ impl Core {
         self.pages.reset(p);
     }
 
+    /// An answer came: may jobs that wait for memory look again? A freed page lets them at once (see `uncharge`). A look goes
+    /// over all lists, so of a blind host's many answers it is worth it once in a while, and after the last.
+    fn answered(&mut self) {
+        self.answers = self.answers.wrapping_add(1);
+        if !self.cfg.is_blind() || self.flights == 0 || self.answers.is_multiple_of(ANSWERS_PER_LOOK) {
+            self.jobs.memory_freed();
+        }
+    }
+
     pub(crate) fn on_mapped(&mut self, range: PageRange, answer: MoveAnswer, out: &mut Effects) {
         for page in range.pages() {
             let p = page.0;
@@ -196,7 +208,7 @@ impl Core {
             }
             self.release_waiters(p);
         }
-        self.jobs.memory_freed();
+        self.answered();
     }
 
     fn mapped(&mut self, p: u32, present: bool) {
@@ -243,7 +255,7 @@ impl Core {
             }
             self.release_waiters(p);
         }
-        self.jobs.memory_freed();
+        self.answered();
         self.kswapd.io_done();
     }
 

@@ -58,6 +58,8 @@ pub struct Core {
     pub(crate) sure: u32,
     /// Pages with an effect in flight.
     pub(crate) flights: u32,
+    /// Answers of the host so far; wraps.
+    pub(crate) answers: u32,
     /// Pages with a frame that are not mapped.
     pub(crate) cached: u32,
     /// Pages that have a frame and a slot.
@@ -103,6 +105,7 @@ impl Core {
             pending: 0,
             sure: 0,
             flights: 0,
+            answers: 0,
             cached: 0,
             kept_slots: 0,
             cfg: config,
