@@ -10,9 +10,7 @@
 //! at once are fed before the next outside event.
 #![forbid(unsafe_code)]
 
-
 mod recorder;
-
 
 pub use recorder::{Recorder, effects_hash};
 
