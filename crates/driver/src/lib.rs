@@ -8,10 +8,9 @@
 //!
 //! Invariants: events reach the core one at a time, in the order in which they happened; the answers that a machine knows
 //! at once are fed before the next outside event.
-
+#![forbid(unsafe_code)]
 
 mod recorder;
-
 
 pub use recorder::{Recorder, effects_hash};
 

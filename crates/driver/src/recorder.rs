@@ -65,7 +65,8 @@ impl Recorder {
     pub fn last(&self) -> impl Iterator<Item = &(Nanos, Event)> {
         let len = self.ring.len() as u64;
         let kept = self.seen.min(len);
-        (self.seen - kept..self.seen).map(move |n| &self.ring[usize::try_from(n % len).expect("less than a Vec's length")])
+        (self.seen - kept..self.seen)
+            .map(move |n| &self.ring[usize::try_from(n % len).expect("less than a Vec's length")])
     }
 
     /// The last events as text, one a line, into `out`.

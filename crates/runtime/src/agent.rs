@@ -215,9 +215,11 @@ impl Agent {
     fn on_messages(&mut self, managed: &mut Managed, now: Nanos, raw: &mut [RawMsg]) {
         let mut faults = [const { None }; MESSAGES];
         for (message, place) in raw.iter_mut().zip(&mut faults) {
-            match message.take() {
-                fault @ Msg::PageFault { .. } => *place = Some(fault),
-                change => self.on_message(managed, now, change),
+            let message = message.take();
+            if matches!(message, Msg::PageFault { .. }) {
+                *place = Some(message);
+            } else {
+                self.on_message(managed, now, message);
             }
         }
         for fault in faults.into_iter().flatten() {
@@ -305,7 +307,13 @@ impl Agent {
                 None => write!(f, "process {pid}: a fork waits for {seconds} s; ")?,
             }
             write!(f, "charged {} of {} pages, lists {:?}, ", core.charged(), core.budget(), core.list_sizes())?;
-            write!(f, "swap slots free {}, settled {}, {}, ", core.swap_free(), core.is_settled(), managed.pager.machine().describe())?;
+            write!(
+                f,
+                "swap slots free {}, settled {}, {}, ",
+                core.swap_free(),
+                core.is_settled(),
+                managed.pager.machine().describe()
+            )?;
             write!(f, "fork under way {}", managed.forks.is_under_way())
         });
         if waited >= STALL_MAX_NS {
@@ -379,7 +387,16 @@ impl Agent {
 impl Managed {
     pub(crate) fn new(pager: Pager, forks: Forks, now: Nanos) -> Self {
         let statm = StatmFile::open_self().expect("/proc is mounted: the maps were read from it");
-        Self { pager, forks, last_size_pages: 0, unseen_pages: 0, last_remove: 0, next_tick: now, statm, stall_told: false }
+        Self {
+            pager,
+            forks,
+            last_size_pages: 0,
+            unseen_pages: 0,
+            last_remove: 0,
+            next_tick: now,
+            statm,
+            stall_told: false,
+        }
     }
 }
 

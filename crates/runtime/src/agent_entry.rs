@@ -40,8 +40,9 @@ static TAKEN_OVER: AtomicU32 = AtomicU32::new(0);
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
 
 fn birth() -> &'static Birth {
+    let birth = &raw const BIRTH;
     // SAFETY: written by `start` alone, before the first thread that reads it.
-    unsafe { &*(&raw const BIRTH) }
+    unsafe { &*birth }
 }
 
 /// At load: note what exists, and start the agent that calls the supervisor `name`.
@@ -49,8 +50,9 @@ pub fn start(name: &[u8]) {
     if name.is_empty() || name.len() > NAME_BYTES {
         return;
     }
+    let birth = &raw mut BIRTH;
     // SAFETY: no thread of ours exists yet.
-    let birth = unsafe { &mut *(&raw mut BIRTH) };
+    let birth = unsafe { &mut *birth };
     birth.name[..name.len()].copy_from_slice(name);
     birth.name_len = name.len();
     let mut buffer = [0; 8192];

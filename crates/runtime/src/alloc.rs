@@ -190,9 +190,7 @@ mod tests {
         // SAFETY: the layout has a size.
         let again = unsafe { memory.alloc_zeroed(layout) };
         // SAFETY: the piece is that long.
-        assert!(
-            unsafe { std::slice::from_raw_parts(again, 100) }.iter().all(|&byte| byte == 0),
-            "a used piece is cleared"
-        );
+        let bytes = unsafe { std::slice::from_raw_parts(again, 100) };
+        assert!(bytes.iter().all(|&byte| byte == 0), "a used piece is cleared");
     }
 }

@@ -30,13 +30,13 @@ impl Engine for UringEngine {
     fn submit(&mut self, token: u32, request: &Request) {
         // SAFETY: the swap file stays open while its store lives, which outlasts its requests.
         let file = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(request.fd) });
-        // SAFETY: the pieces lie in the table of requests, which does not move, and stay as they are until the request is
-        // over; their memory is frames that the machine leaves alone meanwhile.
-        unsafe {
-            match request.direction {
-                Direction::Read => self.ring.put_readv(&file, request.pieces(), request.offset(), u64::from(token)),
-                Direction::Write => self.ring.put_writev(&file, request.pieces(), request.offset(), u64::from(token)),
-            }
+        let (pieces, offset, token) = (request.pieces(), request.offset(), u64::from(token));
+        match request.direction {
+            // SAFETY: the pieces lie in the table of requests, which does not move, and stay as they are until the request
+            // is over; their memory is frames that the machine leaves alone meanwhile.
+            Direction::Read => unsafe { self.ring.put_readv(&file, pieces, offset, token) },
+            // SAFETY: as for reads.
+            Direction::Write => unsafe { self.ring.put_writev(&file, pieces, offset, token) },
         }
     }
 
@@ -56,10 +56,6 @@ impl Engine for UringEngine {
 
     fn wait_fd(&self) -> &Fd {
         self.ring.fd()
-    }
-
-    fn name(&self) -> &'static str {
-        "io_uring"
     }
 }
 
@@ -191,9 +187,5 @@ impl Engine for ThreadEngine {
 
     fn wait_fd(&self) -> &Fd {
         &self.shared.event
-    }
-
-    fn name(&self) -> &'static str {
-        "preadv2"
     }
 }

@@ -39,9 +39,9 @@ use crate::agent::{Agent, Managed, die, say};
 use crate::machine::managed;
 use crate::pager::Pager;
 use crate::protocol::{Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
-use crate::{own, setup};
 use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
 use crate::store::{Store, checksum};
+use crate::{own, setup};
 
 /// A parent waits this long for its child's agent; then it serves the child by filling everything in.
 const TAKEOVER_NS: Nanos = 10_000_000_000;
@@ -204,7 +204,8 @@ impl Forks {
         self.rung[which] = true;
         self.rung_at = now;
         if which == 0 && !self.held {
-            let half = (pager.core().budget() / 2).max(u32::try_from(setup::BUDGET_PAGES_MIN).expect("a small constant"));
+            let half =
+                (pager.core().budget() / 2).max(u32::try_from(setup::BUDGET_PAGES_MIN).expect("a small constant"));
             pager.set_budget(now, half);
             self.shrinking = Some((half, now + SHRINK_NS));
         }
@@ -323,13 +324,7 @@ impl Forks {
                     {
                         run.len += 1;
                     }
-                    _ => newborn.runs.push(SlotRun {
-                        vpn,
-                        len: 1,
-                        device: u32::from(device.0),
-                        slot: slot.0,
-                        _pad: 0,
-                    }),
+                    _ => newborn.runs.push(SlotRun { vpn, len: 1, device: u32::from(device.0), slot: slot.0, _pad: 0 }),
                 }
             }
         }
@@ -397,10 +392,12 @@ impl Forks {
                     let vpn = (addr as u64) >> PAGE_SHIFT;
                     self.fill(agent, pager, newborn, vpn);
                 }
-                Msg::Remove { .. } | Msg::Unmap { .. } | Msg::Remap { .. } | Msg::Fork { .. } | Msg::Unknown { .. } => die(
-                    agent.supervisor(),
-                    format_args!("a forked child changed its address space before its runtime had started"),
-                ),
+                Msg::Remove { .. } | Msg::Unmap { .. } | Msg::Remap { .. } | Msg::Fork { .. } | Msg::Unknown { .. } => {
+                    die(
+                        agent.supervisor(),
+                        format_args!("a forked child changed its address space before its runtime had started"),
+                    )
+                }
             }
         }
         true
@@ -435,9 +432,7 @@ impl Forks {
 
     /// Read a slot, here and now; None if the device fails or the checksum does not match.
     fn read_slot(&mut self, pager: &mut Pager, device: DeviceId, slot: SlotIdx) -> Option<mem::ManagedRange> {
-        let bounce = self.bounce.get_or_insert_with(|| {
-            own::map(mem::PAGE_BYTES, true).expect("a page can be mapped")
-        });
+        let bounce = self.bounce.get_or_insert_with(|| own::map(mem::PAGE_BYTES, true).expect("a page can be mapped"));
         let page = bounce.range();
         let seed = pager.machine().seed();
         let (_, store) = pager.machine().stores().iter().find(|(id, _)| *id == device)?;
@@ -543,7 +538,8 @@ pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
 /// In a forked child's agent: take over from the parent's agent.
 pub(crate) fn take_over(agent: &mut Agent, parent: i32) -> Result<Managed, setup::SetupError> {
     let step = |name, errno| setup::SetupError::Step(name, errno);
-    let call = socket::connect(agent_name(parent).as_bytes()).map_err(|errno| step("calling the parent's agent", errno))?;
+    let call =
+        socket::connect(agent_name(parent).as_bytes()).map_err(|errno| step("calling the parent's agent", errno))?;
     let mut packet = vec![0; PACKET_BYTES];
     let mut fds = [const { None }; PACKET_FDS];
     let received = socket::receive(&call, &mut packet, &mut fds, true);
@@ -560,13 +556,15 @@ pub(crate) fn take_over(agent: &mut Agent, parent: i32) -> Result<Managed, setup
     let (uffd, snapshot, lease) = (Uffd::from_fd(next()?), next()?, next()?);
     let mut stores = Vec::new();
     for &(device, slots_max, backed) in &handover.devices {
-        let store = Store::inherit(next()?, next()?, slots_max, backed).map_err(|errno| step("the parent's swap file", errno))?;
+        let store = Store::inherit(next()?, next()?, slots_max, backed)
+            .map_err(|errno| step("the parent's swap file", errno))?;
         stores.push((DeviceId(device), store));
     }
     let now = clock::now();
     let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
     agent.exclude_initial(&mut pager);
-    let spans = read_records::<SpanRecord>(&snapshot, 0, handover.spans).map_err(|errno| step("the snapshot", errno))?;
+    let spans =
+        read_records::<SpanRecord>(&snapshot, 0, handover.spans).map_err(|errno| step("the snapshot", errno))?;
     let runs = read_records::<SlotRun>(&snapshot, size_of_val(spans.as_slice()), handover.runs)
         .map_err(|errno| step("the snapshot", errno))?;
     for span in &spans {
@@ -587,12 +585,14 @@ pub(crate) fn take_over(agent: &mut Agent, parent: i32) -> Result<Managed, setup
 fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
     let mut offset = 0;
     while offset < run.len {
-        let page = pager.machine().spans.page(run.vpn + u64::from(offset)).expect("runs lie in the spans of the snapshot");
+        let page =
+            pager.machine().spans.page(run.vpn + u64::from(offset)).expect("runs lie in the spans of the snapshot");
         let untouched = |pager: &Pager, ahead: u32| {
-        let view = pager.core().page(PageIdx(page.0 + ahead));
-        view.state == PageState::Untouched && view.flight == Flight::None
-    };
-        let len = u32::try_from((0..run.len - offset).take_while(|&ahead| untouched(pager, ahead)).count()).expect("a run");
+            let view = pager.core().page(PageIdx(page.0 + ahead));
+            view.state == PageState::Untouched && view.flight == Flight::None
+        };
+        let len =
+            u32::try_from((0..run.len - offset).take_while(|&ahead| untouched(pager, ahead)).count()).expect("a run");
         if len > 0 {
             let device = DeviceId(u8::try_from(run.device).expect("few devices"));
             let slot = SlotIdx(run.slot + offset);
@@ -600,7 +600,10 @@ fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
             pager.step(now, Event::Inherited { range, device, slot });
             for page in range.pages() {
                 let state = pager.core().page(page).state;
-                assert!(state == PageState::Swapped, "I5: inherited page {page:?} is {state:?}: its content would be lost");
+                assert!(
+                    state == PageState::Swapped,
+                    "I5: inherited page {page:?} is {state:?}: its content would be lost"
+                );
             }
         }
         offset += len.max(1);

@@ -68,8 +68,6 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool);
     /// Becomes readable when results are there.
     fn wait_fd(&self) -> &Fd;
-    /// For people.
-    fn name(&self) -> &'static str;
 }
 
 /// The requests.

@@ -43,8 +43,6 @@ pub(crate) struct Outbox {
     pub(crate) poisoned: u64,
     /// A fault that cannot be answered.
     pub(crate) out_of_memory: Option<(TaskId, PageIdx)>,
-    /// A device has no space left for the slots it promised.
-    pub(crate) no_space: bool,
 }
 
 /// What to do with a page that cannot be moved.
@@ -170,24 +168,12 @@ impl LiveMachine {
         self.engine.wait_fd()
     }
 
-    pub(crate) fn engine_name(&self) -> &'static str {
-        self.engine.name()
-    }
-
     pub(crate) const fn seed(&self) -> u64 {
         self.seed
     }
 
     pub(crate) fn add_store(&mut self, device: DeviceId, store: Store) {
         self.stores.push((device, store));
-    }
-
-    pub(crate) fn remove_store(&mut self, device: DeviceId) {
-        self.stores.retain(|(id, _)| *id != device);
-    }
-
-    pub(crate) fn stores_mut(&mut self) -> &mut [(DeviceId, Store)] {
-        &mut self.stores
     }
 
     pub(crate) fn stores(&self) -> &[(DeviceId, Store)] {
@@ -197,11 +183,6 @@ impl LiveMachine {
     fn store(&mut self, device: DeviceId) -> &mut Store {
         let found = self.stores.iter_mut().find(|(id, _)| *id == device);
         &mut found.expect("the core names devices that were added").1
-    }
-
-    /// Frames with memory.
-    pub(crate) const fn populated_frames(&self) -> u32 {
-        self.frames.populated_count()
     }
 
     /// Frames with memory that hold nothing.
@@ -224,11 +205,6 @@ impl LiveMachine {
 
     fn zeroes(&self, pages: u32) -> ManagedRange {
         self.zeroes.range().part(0, (pages as usize) << PAGE_SHIFT)
-    }
-
-    /// The staging area.
-    pub(crate) const fn staging(&self) -> ManagedRange {
-        self.staging.range()
     }
 
     fn frame(&self, page: PageIdx) -> Option<Frame> {
@@ -467,10 +443,8 @@ impl LiveMachine {
                 self.wake(next.first);
                 // A page that is present where zeroes were to be filled in is on its way out: its MADV_DONTNEED has been
                 // announced and not yet carried out. It is not ours to charge.
-                let answer = match rest {
-                    Effect::Map { source: Source::Zero, .. } => MoveAnswer::Gone,
-                    _ => MoveAnswer::Present,
-                };
+                let is_zero_fill = matches!(rest, Effect::Map { source: Source::Zero, .. });
+                let answer = if is_zero_fill { MoveAnswer::Gone } else { MoveAnswer::Present };
                 answers.push(Event::Mapped { range: next, answer });
                 done + 1
             }
@@ -603,7 +577,10 @@ impl LiveMachine {
         let (holes, spare) = (self.frames.hole_count(), self.frames.spare_count());
         let requests = self.requests.in_flight();
         std::fmt::from_fn(move |f| {
-            write!(f, "{requests} requests in flight, {deferred} orders deferred, {private} ranges being made private, ")?;
+            write!(
+                f,
+                "{requests} requests in flight, {deferred} orders deferred, {private} ranges being made private, "
+            )?;
             write!(f, "{holes} holes, {spare} spare frames")
         })
     }
@@ -668,7 +645,12 @@ impl LiveMachine {
             let (pages, is_map) = match effect {
                 Effect::Map { range, .. } => (range, true),
                 Effect::Unmap { range } => (range, false),
-                other => {
+                other @ (Effect::Read { .. }
+                | Effect::Write { .. }
+                | Effect::Drop { .. }
+                | Effect::Wake { .. }
+                | Effect::Poison { .. }
+                | Effect::OutOfMemory { .. }) => {
                     // A read goes on, and the core drops what it brings; a lost page is marked or its address is gone.
                     self.deferred.push_back(other);
                     continue;
@@ -884,7 +866,12 @@ fn with_range(effect: Effect, range: PageRange) -> Effect {
     match effect {
         Effect::Map { source, access, .. } => Effect::Map { range, source, access },
         Effect::Unmap { .. } => Effect::Unmap { range },
-        other => unreachable!("only moves are cut, not {other:?}"),
+        other @ (Effect::Read { .. }
+        | Effect::Write { .. }
+        | Effect::Drop { .. }
+        | Effect::Wake { .. }
+        | Effect::Poison { .. }
+        | Effect::OutOfMemory { .. }) => unreachable!("only moves are cut, not {other:?}"),
     }
 }
 

@@ -88,10 +88,6 @@ impl Pager {
         self.driver.machine_mut()
     }
 
-    pub(crate) const fn recorder(&self) -> &Recorder {
-        self.driver.recorder()
-    }
-
     /// Never manage these addresses.
     pub(crate) fn exclude(&mut self, start: u64, end: u64) {
         self.excluded.push((start >> PAGE_SHIFT, end.div_ceil(1 << PAGE_SHIFT)));

@@ -283,11 +283,11 @@ mod tests {
     #[test]
     fn an_index_is_congruent_to_its_address() {
         let mut spans = table();
-        let span = spans.add(0x7f12_3456_7, 10, 0).expect("the table is empty");
-        assert_eq!(u64::from(span.range.first.0) % 512, 0x7f12_3456_7 % 512);
-        assert_eq!(spans.page(0x7f12_3456_7 + 9), Some(PageIdx(span.range.first.0 + 9)));
-        assert_eq!(spans.page(0x7f12_3456_7 + 10), None);
-        assert_eq!(spans.place(PageIdx(span.range.first.0 + 4)), Some((0x7f12_3456_7 + 4, 6)));
+        let span = spans.add(0x7_f123_4567, 10, 0).expect("the table is empty");
+        assert_eq!(u64::from(span.range.first.0) % 512, 0x7_f123_4567 % 512);
+        assert_eq!(spans.page(0x7_f123_4567 + 9), Some(PageIdx(span.range.first.0 + 9)));
+        assert_eq!(spans.page(0x7_f123_4567 + 10), None);
+        assert_eq!(spans.place(PageIdx(span.range.first.0 + 4)), Some((0x7_f123_4567 + 4, 6)));
     }
 
     /// A program unmapped the first part of a mapping while a move waited: the pager walked the pieces of the part, came to
@@ -347,7 +347,8 @@ mod tests {
 
     #[test]
     fn freed_indices_coalesce_and_are_used_again() {
-        let mut spans = Spans::new(512 * 4);
+        // Index 0 is never used, so the first PMD range is lost to addresses at the start of one.
+        let mut spans = Spans::new(512 * 5);
         for place in 0..4 {
             spans.add(512 * place, 500, 0).expect("four fit");
         }

@@ -134,7 +134,6 @@ pub struct RunReport {
 #[derive(Debug)]
 struct Process {
     socket: Fd,
-    pid: i32,
     entry: usize,
     statm: Option<StatmFile>,
     resident: u64,
@@ -324,8 +323,7 @@ impl Supervisor {
             }
             let statm = StatmFile::open(peer.pid).ok();
             self.totals.processes += 1;
-            let pid = peer.pid;
-            self.processes.push(Process { socket, pid, entry, statm, resident: 0, major_faults: 0, asked: false });
+            self.processes.push(Process { socket, entry, statm, resident: 0, major_faults: 0, asked: false });
         }
     }
 
@@ -418,7 +416,7 @@ impl Supervisor {
 
     /// Ask the largest native processes to begin while what is left of the budget could be filled before we look again.
     fn adopt_if_near(&mut self) {
-        let room = (self.budget_pages / 4).min((256 << 20) / PAGE_BYTES).max((8 << 20) / PAGE_BYTES);
+        let room = (self.budget_pages / 4).clamp((8 << 20) / PAGE_BYTES, (256 << 20) / PAGE_BYTES);
         if self.budget_pages.saturating_sub(self.resident()) >= room {
             return;
         }
