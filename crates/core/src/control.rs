@@ -416,7 +416,7 @@ impl Core {
             let (start, end) = (self.regions.get(at).start, self.regions.get(at).end);
             p = p.max(start);
             while p < end && looks < LOOKS_MAX && out.room() >= STEP_ROOM {
-                self.map_ahead(p, out);
+                self.map_ahead(p, Access::Read, out);
                 p += 1;
                 looks += 1;
             }
@@ -429,15 +429,15 @@ impl Core {
     }
 
     /// Map a cached page that nobody asked for. Its slot is kept.
-    pub(crate) fn map_ahead(&mut self, p: u32, out: &mut Effects) {
+    pub(crate) fn map_ahead(&mut self, p: u32, access: Access, out: &mut Effects) {
         let word = self.pages.word(p);
         if word & (FRAME | MAPPED | DISCARD) != FRAME || self.pages.in_flight(p) {
             return;
         }
-        self.emit(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access: Access::Read }, out);
+        self.emit(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access }, out);
         if self.cfg.is_blind() {
             self.begin_flight(p, Flight::Mapping);
-            self.note_map_access(p, Access::Read);
+            self.note_map_access(p, access);
         } else {
             self.set_mapped(p);
         }

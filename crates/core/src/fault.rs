@@ -69,6 +69,9 @@ impl Core {
                     self.count(Counter::pt_soft_fault, 1);
                 }
                 self.map_cached(p, access, task, out);
+                if first {
+                    self.soft_ahead(p, access, out);
+                }
             }
             PageState::Swapped => self.fault_swapped(p, access, task, first, out),
             PageState::Untouched => self.fault_zero(p, access, task, out),

@@ -439,20 +439,29 @@ impl Core {
             if self.pages.is(p, FRAME) || self.file_of(p).is_none() {
                 return None;
             }
+            let ahead = p != job.page || job.kind == JobKind::FileAhead;
+            let arrived = self.pages.is(job.page, FRAME) && !self.pages.in_flight(job.page);
+            if ahead && arrived && self.mem.free() == 0 && self.mem.stock == 0 && job.kind != JobKind::FileAhead {
+                // What is ahead must not push out what is wanted.
+                job.window = Window::none(job.page);
+                return None;
+            }
             match self.charge(job, false) {
                 Charge::Got => {}
                 Charge::Reclaim => {
                     job.next = Some(p);
                     return None;
                 }
+                // Nobody waits for a page ahead: the kernel does not retry for it either.
+                Charge::Park(_) | Charge::Fail if ahead => {
+                    job.window = Window::none(job.page);
+                    return None;
+                }
                 Charge::Park(state) => {
                     job.next = Some(p);
                     return Some(Step::Park(state));
                 }
-                Charge::Fail if p == job.page && job.kind != JobKind::FileAhead => {
-                    return Some(self.out_of_memory(job, out));
-                }
-                Charge::Fail => return None,
+                Charge::Fail => return Some(self.out_of_memory(job, out)),
             }
             if self.pages.is(p, FRAME | crate::page::DISCARD | crate::page::POISON) || self.io.is_full() {
                 self.uncharge_unused();

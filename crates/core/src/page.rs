@@ -1,6 +1,6 @@
 //! The page table: what the core knows of each page, in 16 bytes.
 //!
-//! Not a list (see [`crate::lru`]) and not a policy. A page without a word set costs nothing: the table is one zeroed
+//! Not a list (see `lru`) and not a policy. A page without a word set costs nothing: the table is one zeroed
 //! allocation, and all-zero means *untouched*.
 //!
 //! ```text

@@ -63,3 +63,21 @@ fn a_stream_costs_a_few_faults_per_window() {
         assert!(world.count("pswpin") - before.2 <= 8192, "nothing is read twice");
     }
 }
+
+#[test]
+fn a_pass_over_watched_pages_costs_a_few_soft_faults() {
+    let mut world = World::simple("pagetide", HostKind::Blind, 4096, 2048, 20_000);
+    world.audits = false;
+    (0..1900).for_each(|p| world.write(p));
+    // New pages press on the memory: everything is taken out of the page table once, and watched.
+    (2000..2150).for_each(|p| world.write(p));
+    world.settle();
+    let watched = world.count("pt_sampled");
+    let before = (world.count("pgfault"), world.count("pswpin"));
+    (0..1900).for_each(|p| world.write(p));
+    world.settle();
+    world.core.audit();
+    let faults = world.count("pgfault") - before.0;
+    assert!(watched > 1000, "{watched} pages are watched");
+    assert!(faults < 200 + (world.count("pswpin") - before.1) / 8, "{faults} faults");
+}

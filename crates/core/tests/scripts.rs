@@ -172,6 +172,23 @@ fn command(world: &mut World, words: &[&str]) -> String {
     answer
 }
 
+/// Drops of neighbours, which come one by one as the host answers page by page, in one line.
+fn joined(effects: Vec<String>) -> Vec<String> {
+    let dropped = |line: &str| line.strip_prefix("drop ").map(range);
+    let mut lines: Vec<String> = Vec::new();
+    for effect in effects {
+        let (last, next) = (lines.last().and_then(|line| dropped(line)), dropped(&effect));
+        match (last, next) {
+            (Some(last), Some(next)) if last.end() == next.first => {
+                lines.pop();
+                lines.push(format!("drop {}-{}", last.first.0, next.end().0 - 1));
+            }
+            _ => lines.push(effect),
+        }
+    }
+    lines
+}
+
 /// The text of a script with the answers of today.
 fn play(text: &str) -> String {
     let mut world: Option<World> = None;
@@ -193,7 +210,7 @@ fn play(text: &str) -> String {
             let world = world.as_mut().expect("a script begins with `new`");
             world.log = Some(Vec::new());
             let answer = command(world, &words);
-            for effect in world.log.take().expect("set above") {
+            for effect in joined(world.log.take().expect("set above")) {
                 result.push_str(&effect);
                 result.push('\n');
             }

@@ -29,6 +29,10 @@ use crate::{own, setup};
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
 const TICK_NS: Nanos = 2_000_000;
+/// A fault that waits this long is told of.
+const STALL_TOLD_NS: Nanos = 3_000_000_000;
+/// A fault that waits this long ends the program.
+const STALL_MAX_NS: Nanos = 120_000_000_000;
 /// Messages read at once.
 const MESSAGES: usize = 32;
 /// Pages that may be resident unseen before the maps are read again: 1 MiB.
@@ -61,6 +65,7 @@ pub(crate) struct Managed {
     last_remove: Nanos,
     next_tick: Nanos,
     statm: StatmFile,
+    stall_told: bool,
 }
 
 /// Why the runtime cannot go on.
@@ -187,9 +192,7 @@ impl Agent {
             match managed.pager.machine().uffd().read(&mut messages) {
                 Ok(ReadAnswer::Read(count)) => {
                     busy = true;
-                    for message in &mut messages[..count] {
-                        self.on_message(&mut managed, now, message.take());
-                    }
+                    self.on_messages(&mut managed, now, &mut messages[..count]);
                 }
                 Ok(ReadAnswer::Empty | ReadAnswer::Interrupted) => {}
                 Err(errno) => die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name())),
@@ -204,6 +207,21 @@ impl Agent {
                 self.publish(&mut managed);
                 self.sleep(&managed, now);
             }
+        }
+    }
+
+    /// Changes of the address space go first: they have been read, so the kernel lets moves through again, and none may be made
+    /// by a table that does not know them yet.
+    fn on_messages(&mut self, managed: &mut Managed, now: Nanos, raw: &mut [RawMsg]) {
+        let mut faults = [const { None }; MESSAGES];
+        for (message, place) in raw.iter_mut().zip(&mut faults) {
+            match message.take() {
+                fault @ Msg::PageFault { .. } => *place = Some(fault),
+                change => self.on_message(managed, now, change),
+            }
+        }
+        for fault in faults.into_iter().flatten() {
+            self.on_message(managed, now, fault);
         }
     }
 
@@ -248,6 +266,7 @@ impl Agent {
     /// Keep the budget: compare what is resident with what we know, and read what share we have.
     fn tick(&mut self, managed: &mut Managed, now: Nanos) {
         managed.next_tick = now + TICK_NS;
+        self.watch(managed, now);
         let Ok(statm) = managed.statm.read() else { return };
         let anon = statm.anon_pages();
         let unseen = anon.saturating_sub(managed.pager.known_pages());
@@ -264,6 +283,36 @@ impl Agent {
         if !managed.forks.is_under_way() {
             self.set_budget(managed, now, unseen);
         }
+    }
+
+    /// A fault that is not answered for this long is told of, once; one that is not answered at all ends the program: a hang
+    /// helps nobody.
+    fn watch(&self, managed: &mut Managed, now: Nanos) {
+        let fault = managed.pager.machine().oldest_fault();
+        let Some(since) = fault.map(|(_, since)| since).into_iter().chain(managed.forks.waits_since()).min() else {
+            managed.stall_told = false;
+            return;
+        };
+        let waited = now.saturating_sub(since);
+        if waited < STALL_TOLD_NS || (managed.stall_told && waited < STALL_MAX_NS) {
+            return;
+        }
+        let core = managed.pager.core();
+        let text = std::fmt::from_fn(|f| {
+            let (pid, seconds) = (thread::getpid(), waited / 1_000_000_000);
+            match fault {
+                Some((page, _)) => write!(f, "process {pid}: a fault waits for {seconds} s: {:?}; ", core.page(page))?,
+                None => write!(f, "process {pid}: a fork waits for {seconds} s; ")?,
+            }
+            write!(f, "charged {} of {} pages, lists {:?}, ", core.charged(), core.budget(), core.list_sizes())?;
+            write!(f, "swap slots free {}, settled {}, {}, ", core.swap_free(), core.is_settled(), managed.pager.machine().describe())?;
+            write!(f, "fork under way {}", managed.forks.is_under_way())
+        });
+        if waited >= STALL_MAX_NS {
+            die(&self.supervisor, format_args!("{text}"));
+        }
+        say(&self.supervisor, format_args!("{text}"));
+        managed.stall_told = true;
     }
 
     /// What the core may charge: the share, less what lies outside of it and the page tables.
@@ -330,7 +379,7 @@ impl Agent {
 impl Managed {
     pub(crate) fn new(pager: Pager, forks: Forks, now: Nanos) -> Self {
         let statm = StatmFile::open_self().expect("/proc is mounted: the maps were read from it");
-        Self { pager, forks, last_size_pages: 0, unseen_pages: 0, last_remove: 0, next_tick: now, statm }
+        Self { pager, forks, last_size_pages: 0, unseen_pages: 0, last_remove: 0, next_tick: now, statm, stall_told: false }
     }
 }
 

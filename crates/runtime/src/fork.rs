@@ -47,6 +47,8 @@ use crate::store::{Store, checksum};
 const TAKEOVER_NS: Nanos = 10_000_000_000;
 /// A fork waits this long for memory to be paged out.
 const SHRINK_NS: Nanos = 2_000_000_000;
+/// A fork waits this long for what is in flight to end.
+const SETTLE_NS: Nanos = 100_000_000;
 /// Attempts to fill a page while the kernel says "again".
 const FILL_TRIES: u32 = 100_000;
 /// Descriptors of a handover that do not belong to a device: the userfaultfd, the snapshot, the lease.
@@ -152,9 +154,11 @@ pub(crate) struct Forks {
     inherited: Vec<Inherited>,
     /// Doorbell 0 was rung: the core is held until doorbell 1.
     held: bool,
+    held_at: Nanos,
     /// The fork waits until so many pages are charged, or until this time.
     shrinking: Option<(u32, Nanos)>,
     rung: [bool; 2],
+    rung_at: Nanos,
     bounce: Option<Mapping>,
 }
 
@@ -167,8 +171,10 @@ impl Forks {
             leases: Vec::new(),
             inherited: Vec::new(),
             held: false,
+            held_at: 0,
             shrinking: None,
             rung: [false; 2],
+            rung_at: 0,
             bounce: None,
         }
     }
@@ -196,11 +202,17 @@ impl Forks {
         let doorbells = self.doorbells.as_ref().expect("a doorbell was touched").range();
         let which = usize::from(address >= doorbells.start() + mem::PAGE_BYTES);
         self.rung[which] = true;
+        self.rung_at = now;
         if which == 0 && !self.held {
             let half = (pager.core().budget() / 2).max(u32::try_from(setup::BUDGET_PAGES_MIN).expect("a small constant"));
             pager.set_budget(now, half);
             self.shrinking = Some((half, now + SHRINK_NS));
         }
+    }
+
+    /// Since when a forking thread waits at a doorbell.
+    pub(crate) fn waits_since(&self) -> Option<Nanos> {
+        (self.rung[0] || self.rung[1]).then_some(self.rung_at)
     }
 
     /// True from the announcement of a fork until the child is on its own: the budget is the fork's.
@@ -216,6 +228,7 @@ impl Forks {
         }
         self.shrinking = None;
         self.held = true;
+        self.held_at = now;
         pager.set_budget(now, half);
         pager.step(now, Event::Hold { on: true });
         true
@@ -238,7 +251,9 @@ impl Forks {
         if self.hold_when_small(pager, now) {
             return true;
         }
-        if self.rung[0] && self.held && pager.core().is_settled() && !pager.machine().has_deferred() {
+        // What is not settled by then is copied into the child at once: slower, and as right.
+        let settled = pager.core().is_settled() && !pager.machine().has_deferred();
+        if self.rung[0] && self.held && (settled || now > self.held_at + SETTLE_NS) {
             self.answer(pager, 0);
             return true;
         }

@@ -117,6 +117,11 @@ impl Frames {
         self.spare.count
     }
 
+    /// Frames without memory.
+    pub(crate) const fn hole_count(&self) -> u32 {
+        self.holes.count
+    }
+
     /// Frames with memory: spare and held.
     pub(crate) const fn populated_count(&self) -> u32 {
         self.total - self.holes.count

@@ -172,6 +172,11 @@ impl Requests {
         }
     }
 
+    /// Requests that an engine has.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.table.len() - self.free.len()
+    }
+
     pub(crate) fn get(&self, token: u32) -> &Request {
         &self.table[token as usize]
     }

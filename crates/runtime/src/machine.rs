@@ -477,7 +477,11 @@ impl LiveMachine {
             Stop::Hole | Stop::Gone => {
                 // An unmapped place is told of before the kernel answers anything but EAGAIN: content without a place is a
                 // broken invariant.
-                assert!(self.frame(next.first).is_none(), "I5: the place of page {next:?} is gone while we hold its content");
+                assert!(
+                    self.frame(next.first).is_none(),
+                    "I5: the place of page {next:?} ({:x?}) is gone while we hold its content: {stop:?}",
+                    self.spans.place(next.first)
+                );
                 self.gone(next, answers);
                 done + 1
             }
@@ -586,6 +590,22 @@ impl LiveMachine {
         if self.waiting.len() < self.waiting.capacity() {
             self.waiting.push((page, now));
         }
+    }
+
+    /// The fault that has waited longest.
+    pub(crate) fn oldest_fault(&self) -> Option<(PageIdx, Nanos)> {
+        self.waiting.iter().copied().min_by_key(|&(_, since)| since)
+    }
+
+    /// What is under way, for a message about a pager that does not get on.
+    pub(crate) fn describe(&self) -> impl std::fmt::Display {
+        let (deferred, private) = (self.deferred.len(), self.unsharing.len());
+        let (holes, spare) = (self.frames.hole_count(), self.frames.spare_count());
+        let requests = self.requests.in_flight();
+        std::fmt::from_fn(move |f| {
+            write!(f, "{requests} requests in flight, {deferred} orders deferred, {private} ranges being made private, ")?;
+            write!(f, "{holes} holes, {spare} spare frames")
+        })
     }
 
     /// The latencies of faults that were answered since the last call.

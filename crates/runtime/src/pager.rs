@@ -175,12 +175,19 @@ impl Pager {
     }
 
     /// The addresses are not managed any more, and their contents are gone.
+    ///
+    /// The event has been read, so the kernel refuses no move any longer: nothing may be carried out for these addresses. The
+    /// table forgets them first, then the core, then the orders that waited (their page indices will be used again).
     fn forget(&mut self, now: Nanos, vpn: u64, end: u64) {
-        self.cancel_deferred(now, vpn, end);
         let mut changes = Vec::with_capacity(8);
         self.machine_mut().spans.remove(vpn, end, |change| changes.push(change));
-        for change in changes {
+        for &change in &changes {
             self.tell(now, change);
+        }
+        for change in changes {
+            if let Change::Removed { range, .. } = change {
+                self.driver.drain(now, |machine, _core, answers| machine.forget_deferred(range, answers));
+            }
         }
     }
 
@@ -192,24 +199,14 @@ impl Pager {
         self.driver.step(now, event);
     }
 
-    /// The contents of these addresses are gone; the mapping stays.
+    /// The contents of these addresses are gone; the mapping stays. The core first: what it is told in answer to an order that
+    /// waited must not bring the old content back.
     fn discard(&mut self, now: Nanos, start: u64, end: u64) {
         let (mut vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
-        self.cancel_deferred(now, vpn, end);
         while let Some((range, behind)) = self.machine().spans.first_piece(vpn, end) {
             self.driver.step(now, Event::Discarded { range });
-            vpn = behind;
-        }
-    }
-
-    fn cancel_deferred(&mut self, now: Nanos, vpn: u64, end: u64) {
-        if !self.machine().has_deferred() {
-            return;
-        }
-        let mut from = vpn;
-        while let Some((range, behind)) = self.machine().spans.first_piece(from, end) {
             self.driver.drain(now, |machine, _core, answers| machine.forget_deferred(range, answers));
-            from = behind;
+            vpn = behind;
         }
     }
 

@@ -14,6 +14,7 @@ use pagetide_core::vmstat::COUNTERS;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::proc::StatmFile;
+use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{ReadMode, Uffd};
 use pagetide_sys::{Errno, file, thread};
@@ -176,7 +177,7 @@ struct Supervisor {
 pub fn run(options: &RunOptions) -> Result<RunReport, Error> {
     let mut supervisor = Supervisor::new(options)?;
     let signals = SignalQueue::new()?;
-    supervisor.start(options)?;
+    supervisor.start(options, signals.outer)?;
     loop {
         supervisor.wait(&signals);
         supervisor.accept();
@@ -247,7 +248,8 @@ impl Supervisor {
         })
     }
 
-    fn start(&mut self, options: &RunOptions) -> Result<(), Error> {
+    /// `mask`: the signals that were blocked when we were started. `Command` hands ours down, which blocks what we read.
+    fn start(&mut self, options: &RunOptions, mask: SignalSet) -> Result<(), Error> {
         // Orphans of the tree come to us: they are of the run, and their end is ours to wait for.
         system("collecting orphans", thread::set_child_subreaper(true))?;
         let (program, arguments) =
@@ -255,9 +257,10 @@ impl Supervisor {
         let mut command = Command::new(program);
         command.args(arguments).env("LD_PRELOAD", preload_list(&options.preload)).env(RUN_VARIABLE, run_name());
         let parent = thread::getpid();
-        // SAFETY: the hook makes two system calls and touches no memory that is not its own.
+        // SAFETY: the hook makes three system calls and touches no memory that is not its own.
         unsafe {
             command.pre_exec(move || {
+                mask.restore();
                 thread::set_parent_death_signal(pagetide_sys::signal::number::KILL)
                     .map_err(|errno| std::io::Error::from_raw_os_error(errno.code()))?;
                 // We may have ended before the call.
@@ -578,10 +581,12 @@ fn summary(buckets: &[u64; LATENCY_BUCKETS]) -> LatencySummary {
     LatencySummary { count, p50: at(50), p90: at(90), p99: at(99), max: if count > 0 { at(100) } else { 0 } }
 }
 
-/// Signals as readable events; they stay blocked for us, not for the program (`Command` starts it with none blocked).
+/// Signals as readable events: they stay blocked for us, not for the program.
 #[derive(Debug)]
 struct SignalQueue {
     fd: Fd,
+    /// What was blocked before.
+    outer: SignalSet,
 }
 
 const FORWARDED: [i32; 8] = [
@@ -597,23 +602,24 @@ const FORWARDED: [i32; 8] = [
 
 impl SignalQueue {
     fn new() -> Result<Self, Error> {
-        // SAFETY: an all-zero signal set is a value; the calls fill it in and read it.
-        let raw = unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            for signal in FORWARDED {
-                libc::sigaddset(&raw mut set, signal);
-            }
-            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-            libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
-        };
+        let number = |signal: i32| u32::try_from(signal).expect("signals are positive");
+        let set = FORWARDED.into_iter().fold(0, |set, signal| set | SignalSet::one(number(signal)).0);
+        let outer = SignalSet(set).block();
+        // SAFETY: an all-zero signal set is a value.
+        let mut wide: libc::sigset_t = unsafe { std::mem::zeroed() };
+        for signal in FORWARDED {
+            // SAFETY: the set is live, and the signals are valid.
+            unsafe { libc::sigaddset(&raw mut wide, signal) };
+        }
+        // SAFETY: the set is live.
+        let raw = unsafe { libc::signalfd(-1, &raw const wide, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
         if raw < 0 {
             return Err(
                 Error::new(ErrorKind::Io, "signals cannot be received").because(std::io::Error::last_os_error())
             );
         }
         // SAFETY: signalfd made it, and nobody else owns it.
-        Ok(Self { fd: unsafe { Fd::from_raw(raw) } })
+        Ok(Self { fd: unsafe { Fd::from_raw(raw) }, outer })
     }
 
     /// The next signal, and whether the kernel (the terminal) sent it.

@@ -11,13 +11,15 @@
 //! touched marker proves that the pages before it were used; only then do they count as hits. Pages ahead take free frames
 //! only: they never reclaim.
 //!
-//! First touches are treated alike: when they form a stream, zero pages are mapped ahead of it.
+//! First touches are treated alike: when they form a stream, zero pages are mapped ahead of it. So are soft faults, on pages
+//! that were taken out of the page table to see whether they are used: the cached pages ahead are mapped with them.
 
 use super::Window;
+use crate::config::Readahead;
 use crate::effect::{Effect, Effects, Source};
 use crate::event::Advice;
 use crate::job::STEP_ROOM;
-use crate::page::{Flight, MARKER, PageState, READAHEAD};
+use crate::page::{Flight, MARKER, PageState, READAHEAD, YOUNG};
 use crate::policy::Core;
 use crate::types::{Access, PageIdx, PageRange};
 use crate::vmstat::Counter;
@@ -57,6 +59,7 @@ struct Stream {
 pub(crate) struct Streams {
     swap: Table,
     zero: Table,
+    soft: Table,
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +70,7 @@ struct Table {
 
 impl Streams {
     pub(crate) const fn new() -> Self {
-        Self { swap: Table::new(), zero: Table::new() }
+        Self { swap: Table::new(), zero: Table::new(), soft: Table::new() }
     }
 }
 
@@ -223,7 +226,7 @@ impl Core {
     pub(crate) fn stream_arrived(&mut self, p: u32, out: &mut Effects) {
         let word = self.pages.word(p);
         let ahead = word & READAHEAD != 0 && word & (MARKER | crate::page::WAITED) == 0;
-        if !ahead || out.room() < 2 || self.cfg.readahead != crate::config::Readahead::Stream {
+        if !ahead || out.room() < 2 || self.cfg.readahead != Readahead::Stream {
             return;
         }
         let Some(at) = self.regions.find(p) else {
@@ -231,7 +234,7 @@ impl Core {
         };
         let sure = self.regions.get(at).ra.streams.swap.streams.iter().flatten().any(|s| s.covers(p));
         if sure {
-            self.map_ahead(p, out);
+            self.map_ahead(p, Access::Read, out);
             if !self.cfg.is_blind() {
                 self.credit(p);
             }
@@ -254,6 +257,32 @@ impl Core {
                 (Direction::Up | Direction::Unknown | Direction::Down, None) => false,
             };
             stream.credit[usize::from(later)] += 1;
+        }
+    }
+
+    /// A soft fault at `p`: if it continues a stream, map what is cached ahead of it, too. Nothing is known of the use of
+    /// those pages, so they count as used, and are sampled again in their turn.
+    pub(crate) fn soft_ahead(&mut self, p: u32, access: Access, out: &mut Effects) {
+        let max = self.stream_max();
+        if self.cfg.readahead != Readahead::Stream || !self.cfg.is_blind() || max < 2 {
+            return;
+        }
+        let Some(at) = self.regions.find(p) else { return };
+        let region = self.regions.get_mut(at);
+        let (low, high) = (region.start, region.end);
+        let stream = region.ra.streams.soft.on_fault(p);
+        if stream.direction == Direction::Unknown {
+            return;
+        }
+        let (from, to) = stream.advance(p, max, low, high);
+        let up = stream.direction != Direction::Down;
+        for i in 1..to - from {
+            let q = if up { from + i } else { to - 1 - i };
+            let word = self.pages.word(q);
+            if out.room() < STEP_ROOM || word & (READAHEAD | MARKER) != 0 {
+                break;
+            }
+            self.map_ahead(q, access, out);
         }
     }
 
@@ -282,7 +311,6 @@ impl Core {
                 break;
             }
             self.new_page(q);
-            self.pages.set(q, READAHEAD);
             let range = PageRange::one(PageIdx(q));
             self.emit(Effect::Map { range, source: Source::Zero, access: Access::Write }, out);
             self.count(Counter::pt_zero_ahead, 1);
@@ -291,7 +319,7 @@ impl Core {
                 self.note_map_access(q, Access::Write);
             } else {
                 self.set_mapped(q);
-                self.pages.clear(q, READAHEAD);
+                self.pages.set(q, YOUNG);
             }
             reached = q;
         }
