@@ -22,6 +22,8 @@ pub(crate) struct Swapoff {
     region: usize,
     page: u32,
     window: Option<Window>,
+    /// The page that the readahead code was asked for last (modes without lookup).
+    asked: Option<u32>,
     /// The page to be finished when its read ends.
     waits: bool,
 }
@@ -43,7 +45,7 @@ impl Core {
             return;
         }
         self.swap.close(device);
-        self.control.swapoff = Some(Swapoff { device, region: 0, page: 0, window: None, waits: false });
+        self.control.swapoff = Some(Swapoff { device, region: 0, page: 0, window: None, asked: None, waits: false });
     }
 
     /// An effect has ended: swapoff may go on.
@@ -96,11 +98,11 @@ impl Core {
         if self.pages.in_flight(p) {
             if self.cfg.swapoff == SwapoffMode::NoLookup
                 && self.pages.flight(p) == Flight::Reading
-                && !self.pages.is(p, crate::page::JOB_WAIT)
+                && off.asked != Some(p)
             {
                 // Asked for while its read is under way: the next read begins before this one is waited for.
                 let mut window = self.readahead_window(p);
-                self.pages.set(p, crate::page::JOB_WAIT);
+                off.asked = Some(p);
                 window.without_target(p);
                 off.window = Some(window);
                 return true;
@@ -116,17 +118,16 @@ impl Core {
             // The readahead code is asked for every page, cached or not, but only once.
             if self.pages.state(p) == PageState::Swapped {
                 off.window = Some(self.readahead_window(p));
-                self.pages.set(p, crate::page::JOB_WAIT);
+                off.asked = Some(p);
                 return true;
             }
-            if !self.pages.is(p, crate::page::JOB_WAIT) {
+            if off.asked != Some(p) {
                 let mut window = self.readahead_window(p);
-                self.pages.set(p, crate::page::JOB_WAIT);
+                off.asked = Some(p);
                 window.without_target(p);
                 off.window = Some(window);
                 return true;
             }
-            self.pages.clear(p, crate::page::JOB_WAIT);
         } else if self.pages.state(p) == PageState::Swapped {
             off.window = Some(self.readahead_window(p));
             return true;
@@ -180,7 +181,7 @@ impl Core {
             self.swap.remove_device(off.device);
             return true;
         }
-        *off = Swapoff { device: off.device, region: 0, page: 0, window: None, waits: true };
+        *off = Swapoff { device: off.device, region: 0, page: 0, window: None, asked: None, waits: true };
         false
     }
 }

@@ -138,7 +138,7 @@ pub fn replay_trace(args: &ReplayArgs, out: &mut dyn Write) -> Result<u8, CliErr
         seed: args.seed,
     };
     let mut budgets: Vec<Budget> = Vec::new();
-    for text in &args.memory {
+    for text in args.memory.iter().flat_map(|list| list.split(',')) {
         budgets.push(Budget::parse(text).map_err(|e| usage(format!("--memory: {e}")))?);
     }
     if budgets.is_empty() {

@@ -150,3 +150,16 @@ pub(super) fn times() -> Modelled {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The source's own arithmetic: the old kernel asked once for every page that was swapped out.
+    #[test]
+    fn without_lookup_every_page_is_asked_for_once() {
+        let calls: u64 = measure("cluster", "no-lookup").windows.iter().sum();
+        let pages = u64::from(SWAPPED);
+        assert!(calls.abs_diff(pages) * 100 < pages, "{calls} calls for {pages} pages");
+    }
+}
