@@ -15,7 +15,8 @@ use crate::own;
 
 /// Larger pieces are mappings of their own.
 const LARGE_BYTES: usize = 16 << 10;
-const CHUNK_BYTES: usize = 256 << 10;
+/// Addresses, not memory: a program that meets its address-space limit later does not stop the runtime.
+const CHUNK_BYTES: usize = 8 << 20;
 /// Powers of two from 16 bytes to `LARGE_BYTES`.
 const CLASSES: usize = 11;
 const _: () = assert!(16 << (CLASSES - 1) == LARGE_BYTES);

@@ -813,12 +813,14 @@ impl LiveMachine {
         while released < most {
             let Some(run) = self.frames.take_spare(most - released) else { break };
             let memory = self.frames_memory(run);
-            self.uffd.unregister(memory).expect("the staging area is registered");
-            mem::advise(memory, mem::Advice::DontNeed).expect("the staging area is ours");
-            self.uffd.register(memory, Modes::MISSING).expect("the staging area was registered before");
-            for frame in run.frames() {
-                self.frames.now_hole(frame);
+            if self.uffd.unregister(memory).is_err() {
+                // ENOMEM: the program has used up all mappings, and this would take one more. The memory stays spare.
+                run.frames().for_each(|frame| self.frames.now_spare(frame));
+                break;
             }
+            mem::advise(memory, mem::Advice::DontNeed).expect("the staging area is ours");
+            self.uffd.register(memory, Modes::MISSING).expect("joining the neighbours again takes no new mapping");
+            run.frames().for_each(|frame| self.frames.now_hole(frame));
             released += run.len;
         }
         released
