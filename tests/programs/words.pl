@@ -16,7 +16,7 @@ for my $i (0 .. $count - 1) {
     $seen{$word} = { rank => $i, weight => number() % 10007 };
     push @list, $word;
 }
-@list = sort { $seen{$a}{weight} <=> $seen{$b}{weight} or $a cmp $b } @list;
+@list = map { substr $_, 6 } sort map { sprintf "%05d %s", $seen{$_}{weight}, $_ } @list;
 delete @seen{@list[0 .. $count / 4]};
 my $sum = 0;
 $sum = ($sum * 31 + $seen{$_}{weight} + $seen{$_}{rank}) % 1000000007 for grep { exists $seen{$_} } @list;
