@@ -212,7 +212,7 @@ fn latency(bench: &Bench) -> Result<Vec<Figure>, String> {
     let count = accesses(bench, 100_000);
     let program = bench.memload(4 * bench.budget_mib, &format!("W{count} W{count}"), 1, true);
     let mut figures = Vec::new();
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
+    for mode in [FaultMode::Thread] {
         let ours = Side::Pagetide(mode);
         let [mut kernel_p50, mut kernel_p99] = ["kernel", "kernel"].map(Sample::new);
         let [mut p50, mut p99, mut fault_p50, mut fault_p99] = [ours.name(); 4].map(Sample::new);

@@ -46,11 +46,6 @@ fn a_program_that_replaces_fault_handlers_sees_only_its_own_faults_in_thread_mod
 }
 
 #[test]
-fn a_program_that_replaces_fault_handlers_sees_only_its_own_faults_in_signal_mode() {
-    expect_right("replace-signals", FaultMode::Signal);
-}
-
-#[test]
 fn a_program_that_closes_all_descriptors_goes_on() {
     expect_right("close-all", FaultMode::Default);
 }
@@ -88,21 +83,6 @@ fn parent_and_child_share_the_budget_while_both_rewrite() {
 #[test]
 fn a_handler_on_a_paged_out_alternate_stack_runs() {
     expect_right("alternate-stack", FaultMode::Default);
-}
-
-/// In signal mode a blocked SIGBUS cannot be handled: right bytes or a message and an end, no hang and no wrong byte.
-#[test]
-fn a_program_that_blocks_all_signals_ends_right_or_with_a_message_in_signal_mode() {
-    if !need::has(&[Feature::Uffd]) {
-        return;
-    }
-    let _turn = serial::turn();
-    let scratch = Scratch::new();
-    let run = PagetideRun::new(&scratch, BUDGET).mode(FaultMode::Signal);
-    let ended = run_hostile(&scratch, "block-signals", &run);
-    assert!(!ended.stderr().contains("WRONG") && ended.exit != Exit::Deadline, "{}", ended.report());
-    assert!(ended.exit == Exit::Code(0) || ended.stderr().contains("pagetide"), "no message\n{}", ended.report());
-    ended.expect_no_process_left();
 }
 
 /// 16 MiB of memory and 16 MiB of swap for 64 MiB: it cannot work. It ends soon, with a message that names the swap.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::{PagetideRun, binary};
+use pagetide_tests::pagetide::{FaultMode, PagetideRun, binary};
 use pagetide_tests::program::{Exit, Finished, Program};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::{MIB, serial, victim};
@@ -66,6 +66,15 @@ fn a_setuid_binary_is_refused_before_it_runs() {
     let run = PagetideRun::new(&scratch, BUDGET);
     let ended = run.wrap(&Program::new([program.as_os_str(), "exit".as_ref(), "1".as_ref()])).run(&scratch, "setuid");
     expect_refusal(&ended, 3, &["setuid"]);
+}
+
+#[test]
+fn signal_mode_is_refused_as_long_as_it_is_not_there() {
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = PagetideRun::new(&scratch, BUDGET).mode(FaultMode::Signal);
+    let ended = run.wrap(&Program::new(["/bin/echo", "it ran"])).run(&scratch, "signal");
+    expect_refusal(&ended, 3, &["--fault-mode signal", "remedy"]);
 }
 
 #[test]

@@ -38,11 +38,6 @@ fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
     eight_threads_share_an_array(FaultMode::Thread);
 }
 
-#[test]
-fn eight_threads_under_an_eighth_lose_no_byte_in_signal_mode() {
-    eight_threads_share_an_array(FaultMode::Signal);
-}
-
 fn ranges_keep_their_bytes(seed: &str) {
     if !need::has(&[Feature::Uffd]) {
         return;

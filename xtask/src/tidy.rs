@@ -15,6 +15,9 @@ use crate::shell;
 /// "About 600" lines a file: beyond this it is to be split.
 const LINES_MAX: usize = 650;
 
+/// Files that are longer and await their split, with the length that they may not exceed. No file is added here.
+const LONG_FILES: [(&str, usize); 2] = [("crates/runtime/src/machine.rs", 920), ("crates/sim/src/world.rs", 800)];
+
 /// Crates whose root forbids unsafe code.
 const SAFE_ROOTS: [&str; 6] = [
     "crates/core/src/lib.rs",
@@ -70,8 +73,9 @@ fn in_rust_file(path: &str, text: &str) -> Vec<String> {
     ];
     let mut findings = Vec::new();
     let lines = text.lines().count();
-    if lines > LINES_MAX {
-        findings.push(format!(": {lines} lines, at most {LINES_MAX}: split it"));
+    let lines_max = LONG_FILES.iter().find(|(long, _)| *long == path).map_or(LINES_MAX, |(_, lines)| *lines);
+    if lines > lines_max {
+        findings.push(format!(": {lines} lines, at most {lines_max}: split it"));
     }
     if !text.starts_with("//!") && !path.ends_with("build.rs") {
         findings.push(":1: no header: say in `//!` what the file is, what it is not, and its invariants".to_owned());

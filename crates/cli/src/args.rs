@@ -91,7 +91,7 @@ pub(crate) struct RunArgs {
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = settings::parse_pair)]
     pub(crate) set: Vec<(String, String)>,
 
-    /// Who handles page faults: auto takes threads of our own where the kernel grants it (see `pagetide doctor`)
+    /// Who handles page faults; signal mode is not in this version and is refused
     #[arg(long, value_enum, default_value_t = FaultMode::Auto)]
     pub(crate) fault_mode: FaultMode,
 
@@ -109,13 +109,13 @@ pub(crate) struct RunArgs {
 }
 
 /// `--fault-mode`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FaultMode {
-    /// Thread mode if this machine grants it, else signal mode
+    /// The best mode that this machine grants (see `pagetide doctor`)
     Auto,
     /// Threads of ours read the kernel's fault messages
     Thread,
-    /// The faulting thread handles its own fault in a signal handler
+    /// The faulting thread would handle its own fault: not in this version
     Signal,
 }
 

@@ -142,11 +142,11 @@ fn is_absent(refused: Refused) -> bool {
 }
 
 fn signal_mode(probe: &Probe) -> Check {
-    let note = "library regions of programs without privileges need it";
+    let note = "a later version will need it for users without privileges; `run` does not";
     match probe.uffd.user_mode_only {
-        Ok(()) if probe.has_signal_mode() => Check::new("signal mode", State::Ok, "userfaultfd for user code", ""),
-        Ok(()) => Check::new("signal mode", State::Limited, "no UFFD_FEATURE_SIGBUS", note),
-        Err(errno) => Check::new("signal mode", State::Limited, format!("refused: {}", errno.name()), note),
+        Ok(()) if probe.has_signal_mode() => Check::new("signal mode", State::Info, "userfaultfd for user code", ""),
+        Ok(()) => Check::new("signal mode", State::Info, "no UFFD_FEATURE_SIGBUS", note),
+        Err(errno) => Check::new("signal mode", State::Info, format!("refused: {}", errno.name()), note),
     }
 }
 

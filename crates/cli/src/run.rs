@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use crate::args::{IfUnsupported, RunArgs};
+use crate::args::{FaultMode, IfUnsupported, RunArgs};
 use crate::backend::{self, BUDGET_BYTES_MIN, RunOptions};
 use crate::failure::{Exit, Failure, Told};
 use crate::size::{Amount, Bytes};
@@ -25,6 +25,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 
 /// Runs it inside the budget.
 fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCode, Failure> {
+    if args.fault_mode == FaultMode::Signal {
+        return Err(Failure::unsupported(
+            "--fault-mode signal: this version serves programs in thread mode only",
+            "leave the flag out; `pagetide doctor` tells whether this machine grants thread mode",
+        ));
+    }
     let program = args.command.first().expect("clap requires a command");
     preflight::examine(program)?;
     let budget_bytes = budget_bytes(args.memory)?;
