@@ -72,6 +72,9 @@ fn a_program_with_two_hundred_threads_pages() {
 
 #[test]
 fn a_program_at_its_address_space_limit_pages() {
+    if !pagetide_tests::need::runs_gap("a program at its address-space limit ends with its runtime") {
+        return;
+    }
     expect_right("no-new-memory", FaultMode::Default);
 }
 

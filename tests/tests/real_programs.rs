@@ -34,6 +34,11 @@ fn python_sorts_large_dicts_and_dumps_the_same_json() {
 
 #[test]
 fn python_workers_forked_with_memory_paged_out_see_every_byte() {
+    if !pagetide_tests::need::runs_gap(
+        "memory that parent and child both rewrite after a fork is over the budget until both have shrunk",
+    ) {
+        return;
+    }
     check(&[Feature::Tool("python3")], |_| {
         Budgeted::new(Program::new(["python3", &source("forks.py"), "60"]).env("PYTHONHASHSEED", "0"))
     });
@@ -89,6 +94,11 @@ fn node_objects_and_typed_arrays_come_out_the_same() {
 
 #[test]
 fn java_with_its_own_heap_and_collector_prints_the_same() {
+    if !pagetide_tests::need::runs_gap(
+        "a program that touches its memory at random is minutes, not seconds, at a quarter of it",
+    ) {
+        return;
+    }
     check(&[Feature::Tool("java"), Feature::Tool("javac")], |scratch| {
         let classes = java_classes(scratch, "Heap.java");
         let argv = ["java", "-Xmx200m", "-XX:+UseSerialGC", "-cp", &classes.display().to_string(), "Heap", "400000"];
@@ -101,6 +111,11 @@ fn java_with_its_own_heap_and_collector_prints_the_same() {
 /// over its memory. Left out by name: `cache-lines` and `prime-incdec`, of which one pass takes minutes natively.
 #[test]
 fn stress_ng_vm_verifies_all_its_methods() {
+    if !pagetide_tests::need::runs_gap(
+        "a program that forks its workers and rewrites at random exceeds the hard limit or takes minutes",
+    ) {
+        return;
+    }
     const METHODS: &str = "all cache-stripe checkerboard flip fwdrev galpat-0 galpat-1 gray grayflip rowhammer incdec \
         inc-nybble lfsr32 rand-set rand-sum read64 ror swap move-inv modulo-x mscan wrrd128nt prime-0 prime-1 prime-gray-0 \
         prime-gray-1 walk-0d walk-1d walk-0a walk-1a write64 write64nt write1024v zero-one";
