@@ -37,6 +37,8 @@ static AGENT_ALIVE: AtomicU32 = AtomicU32::new(0);
 static PARENT: AtomicI32 = AtomicI32::new(0);
 /// 1 once a forked child's agent serves its memory.
 static TAKEN_OVER: AtomicU32 = AtomicU32::new(0);
+/// The agent's socket, for the panic hook.
+static SUPERVISOR: AtomicI32 = AtomicI32::new(-1);
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
 
 fn birth() -> &'static Birth {
@@ -108,10 +110,12 @@ fn spawn_agent() {
 /// A broken invariant ends the program: a pager that goes on corrupts memory. The reason goes to the person first; our own
 /// table of descriptors has no standard error.
 fn tell_of_panics(supervisor: &Fd) {
-    let raw = supervisor.raw();
-    std::panic::set_hook(Box::new(move |info| {
+    SUPERVISOR.store(supervisor.raw(), Ordering::Relaxed);
+    // The closure captures nothing, so the box is no memory: in a forked child the parent's hook is replaced, and its memory is
+    // not there.
+    std::panic::set_hook(Box::new(|info| {
         // SAFETY: the agent keeps the socket open as long as the process lives.
-        let supervisor = ManuallyDrop::new(unsafe { Fd::from_raw(raw) });
+        let supervisor = ManuallyDrop::new(unsafe { Fd::from_raw(SUPERVISOR.load(Ordering::Relaxed)) });
         agent::say(&supervisor, format_args!("process {}: a broken invariant: {info}", thread::getpid()));
     }));
 }
