@@ -57,16 +57,14 @@ struct Diagnosis {
 }
 
 /// How to get a full userfaultfd.
-const UFFD_REMEDY: &str = "run as root; or let this user open /dev/userfaultfd (chmod, chgrp or a udev rule); or \
-                           sysctl vm.unprivileged_userfaultfd=1; or give the container CAP_SYS_PTRACE";
+const UFFD_REMEDY: &str = "run as root or with CAP_SYS_PTRACE (containers: --cap-add SYS_PTRACE), with access to \
+                           /dev/userfaultfd or a call filter that lets userfaultfd pass";
 
 /// The page size that everything here is built for.
 const PAGE_BYTES: u64 = 4096;
 
-/// `MOVE` came with this kernel; older ones copy instead.
-const KERNEL_WANTED: (u64, u64) = (6, 8);
-/// The oldest kernel with what both fault modes need.
-const KERNEL_MIN: (u64, u64) = (5, 11);
+/// Pages are moved (`UFFDIO_MOVE`) since this kernel.
+const KERNEL_MIN: (u64, u64) = (6, 8);
 
 /// Mappings that a program split by paging may need, and then some; Linux's own default.
 const MAPS_WANTED: u64 = 65_530;
@@ -100,10 +98,7 @@ fn diagnose(probe: &Probe) -> Diagnosis {
 fn kernel(probe: &Probe) -> Check {
     let value = format!("Linux {} {}", probe.kernel.as_str(), probe.machine.as_str());
     if probe.version < KERNEL_MIN {
-        return Check::new("kernel", State::Missing, value, "needs Linux 5.11 or newer: update the kernel");
-    }
-    if probe.version < KERNEL_WANTED {
-        return Check::new("kernel", State::Limited, value, "pages are copied, not moved, before Linux 6.8: slower");
+        return Check::new("kernel", State::Missing, value, "needs Linux 6.8 or newer: update the kernel");
     }
     Check::new("kernel", State::Ok, value, "")
 }
@@ -152,18 +147,15 @@ fn signal_mode(probe: &Probe) -> Check {
 
 fn uffd_features(probe: &Probe) -> Vec<Check> {
     let features = probe.uffd.features;
-    let is_limited = |present: bool| if present { State::Ok } else { State::Limited };
-    let has = |present: bool| if present { "yes" } else { "no" };
-    let row = |name, present: bool, instead: &str| {
-        Check::new(name, is_limited(present), has(present), if present { "" } else { instead })
+    let needed = |name, present: bool, remedy: &str| {
+        if present { Check::new(name, State::Ok, "yes", "") } else { Check::new(name, State::Missing, "no", remedy) }
     };
     let follow = Features::EVENT_REMAP.with(Features::EVENT_REMOVE).with(Features::EVENT_UNMAP);
     vec![
-        row("move pages", probe.uffd.move_works, "pages are copied instead: slower (Linux 6.8 moves)"),
-        row("follow unmap", features.has(follow), "mappings are read again more often"),
-        row("follow fork", probe.uffd.event_fork.is_ok(), "everything is brought in before a fork: slow forks"),
-        row("poison pages", features.has(Features::POISON), "a lost page ends the program at once (Linux 6.6 poisons)"),
-        row("async protect", features.has(Features::WP_ASYNC), "written pages are told by checksum only (Linux 6.7)"),
+        needed("move pages", probe.uffd.move_works, "use Linux 6.8 or newer"),
+        needed("poison pages", features.has(Features::POISON), "use Linux 6.6 or newer"),
+        needed("follow unmap", features.has(follow), "use a kernel that tells of changed mappings"),
+        needed("follow fork", probe.uffd.event_fork.is_ok(), "run as root or with CAP_SYS_PTRACE"),
     ]
 }
 
@@ -335,17 +327,17 @@ mod tests {
         let line = check(&diagnosis, "thread mode");
         assert!(!diagnosis.can_run);
         assert_eq!(line.state, State::Missing);
-        assert!(line.value.contains("EPERM") && line.note.contains("/dev/userfaultfd"), "{line:?}");
+        assert!(line.value.contains("EPERM") && line.note.contains("CAP_SYS_PTRACE"), "{line:?}");
         assert!(table(&diagnosis).contains("MISSING  thread mode"), "{}", table(&diagnosis));
     }
 
     #[test]
     fn an_old_kernel_is_named() {
         let mut probe = Probe::run();
-        probe.version = (5, 4);
+        probe.version = (6, 7);
         assert_eq!(check(&diagnose(&probe), "kernel").state, State::Missing);
-        probe.version = (6, 1);
-        assert_eq!(check(&diagnose(&probe), "kernel").state, State::Limited);
+        probe.version = (6, 8);
+        assert_eq!(check(&diagnose(&probe), "kernel").state, State::Ok);
     }
 
     #[test]

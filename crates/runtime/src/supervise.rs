@@ -501,24 +501,41 @@ fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
         return Ok(None);
     }
     if let Ok(device) = Fd::open(c"/dev/userfaultfd", file::flags::READ_WRITE, 0)
-        && Uffd::from_device(&device, ReadMode::NonBlocking).is_ok()
+        && let Ok(uffd) = Uffd::from_device(&device, ReadMode::NonBlocking)
     {
+        check_features(&uffd)?;
         return Ok(Some(device));
     }
     match Uffd::open(pagetide_sys::uffd::Reach::Full, ReadMode::NonBlocking) {
-        Ok(_) => Ok(None),
+        Ok((uffd, _)) => check_features(&uffd).map(|()| None),
         Err(refused) => {
             let why = refused.syscall.map_or("", Errno::name);
             Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "no full userfaultfd ({why}): paging a whole program needs one. Remedies: run as root; or give this user \
-                     access to /dev/userfaultfd (chmod or a udev rule); or set the sysctl vm.unprivileged_userfaultfd=1; \
-                     `pagetide doctor` shows what this machine offers"
+                    "no full userfaultfd ({why}): paging a whole program needs one. Remedy: run as root or with \
+                     CAP_SYS_PTRACE; `pagetide doctor` shows what this machine offers"
                 ),
             ))
         }
     }
+}
+
+/// What the agents will ask of the kernel must be granted now: later the program is running already. Following forks needs
+/// CAP_SYS_PTRACE even where the userfaultfd itself does not.
+fn check_features(uffd: &Uffd) -> Result<(), Error> {
+    let missing = match uffd.handshake(setup::thread_features()) {
+        Ok(offer) if offer.features.has(setup::thread_features()) => return Ok(()),
+        Ok(_) => "the kernel does not know them all",
+        Err(errno) => errno.name(),
+    };
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "the userfaultfd lacks what paging a whole program needs ({missing}): following forks needs root or \
+             CAP_SYS_PTRACE, moving and poisoning pages Linux 6.8; `pagetide doctor` shows what this machine offers"
+        ),
+    ))
 }
 
 /// Open the directories of the swap devices, and size them.
