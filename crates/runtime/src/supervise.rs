@@ -513,8 +513,7 @@ fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
             Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "no full userfaultfd ({why}): paging a whole program needs one. Remedy: run as root or with \
-                     CAP_SYS_PTRACE; `pagetide doctor` shows what this machine offers"
+                    "no full userfaultfd ({why}): run as root or with CAP_SYS_PTRACE; `pagetide doctor` tells more"
                 ),
             ))
         }
