@@ -31,7 +31,7 @@ fn python_sorts_large_dicts_and_dumps_the_same_json() {
         return;
     }
     check(&[Feature::Tool("python3")], |_| {
-        Budgeted::new(Program::new(["python3", &source("dicts.py"), "110000"]).env("PYTHONHASHSEED", "0"))
+        Budgeted::new(Program::new(["python3", &source("dicts.py"), "150000"]).env("PYTHONHASHSEED", "0"))
     });
 }
 
@@ -93,7 +93,7 @@ fn perl_hashes_of_hashes_come_out_the_same() {
         return;
     }
     check(&[Feature::Tool("perl")], |_| {
-        Budgeted::new(Program::new(["perl", &source("words.pl"), "130000"]).env("PERL_HASH_SEED", "0"))
+        Budgeted::new(Program::new(["perl", &source("words.pl"), "150000"]).env("PERL_HASH_SEED", "0"))
     });
 }
 
