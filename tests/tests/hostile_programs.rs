@@ -83,9 +83,7 @@ fn a_program_at_its_address_space_limit_pages() {
 
 #[test]
 fn parent_and_child_share_the_budget_while_both_rewrite() {
-    if !pagetide_tests::need::runs_gap(
-        "memory that parent and child both rewrite after a fork is over the budget until both have shrunk",
-    ) {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_FORK) {
         return;
     }
     expect_right("two", FaultMode::Default);

@@ -27,7 +27,7 @@ fn check(tools: &[Feature], budgeted: impl FnOnce(&Scratch) -> Budgeted) {
 
 #[test]
 fn python_sorts_large_dicts_and_dumps_the_same_json() {
-    if !pagetide_tests::need::runs_gap("random access at a quarter of the memory takes minutes on a loaded machine") {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
         return;
     }
     check(&[Feature::Tool("python3")], |_| {
@@ -37,9 +37,7 @@ fn python_sorts_large_dicts_and_dumps_the_same_json() {
 
 #[test]
 fn python_workers_forked_with_memory_paged_out_see_every_byte() {
-    if !pagetide_tests::need::runs_gap(
-        "memory that parent and child both rewrite after a fork is over the budget until both have shrunk",
-    ) {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_FORK) {
         return;
     }
     check(&[Feature::Tool("python3")], |_| {
@@ -49,7 +47,7 @@ fn python_workers_forked_with_memory_paged_out_see_every_byte() {
 
 #[test]
 fn gnu_sort_with_a_large_buffer_and_two_threads_sorts_the_same() {
-    if !pagetide_tests::need::runs_gap("random access at a quarter of the memory takes minutes on a loaded machine") {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
         return;
     }
     check(&[Feature::Tool("sort")], |scratch| {
@@ -63,7 +61,7 @@ fn gnu_sort_with_a_large_buffer_and_two_threads_sorts_the_same() {
 
 #[test]
 fn sqlite_joins_and_indexes_in_memory_with_the_same_rows() {
-    if !pagetide_tests::need::runs_gap("random access at a quarter of the memory takes minutes on a loaded machine") {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
         return;
     }
     check(&[Feature::Tool("sqlite3")], |_| {
@@ -89,7 +87,7 @@ fn gcc_compiles_a_very_large_file_to_the_same_object() {
 
 #[test]
 fn perl_hashes_of_hashes_come_out_the_same() {
-    if !pagetide_tests::need::runs_gap("random access at a quarter of the memory takes minutes on a loaded machine") {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
         return;
     }
     check(&[Feature::Tool("perl")], |_| {
@@ -99,7 +97,7 @@ fn perl_hashes_of_hashes_come_out_the_same() {
 
 #[test]
 fn node_objects_and_typed_arrays_come_out_the_same() {
-    if !pagetide_tests::need::runs_gap("random access at a quarter of the memory takes minutes on a loaded machine") {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
         return;
     }
     check(&[Feature::Tool("node")], |_| {

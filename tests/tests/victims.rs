@@ -39,9 +39,7 @@ fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
 }
 
 fn ranges_keep_their_bytes(seed: &str) {
-    if !pagetide_tests::need::runs_gap(
-        "memory that parent and child both rewrite after a fork is over the budget until both have shrunk",
-    ) {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_FORK) {
         return;
     }
     if !need::has(&[Feature::Uffd]) {
@@ -119,9 +117,7 @@ fn system_calls_and_forks_work_on_paged_out_memory() {
 /// All cases in one process: what one leaves behind must not hurt the next.
 #[test]
 fn system_calls_and_forks_work_one_after_the_other_in_a_hard_limit() {
-    if !pagetide_tests::need::runs_gap(
-        "memory that parent and child both rewrite after a fork is over the budget until both have shrunk",
-    ) {
+    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_FORK) {
         return;
     }
     if !need::has(&[Feature::Uffd]) {
