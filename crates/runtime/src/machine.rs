@@ -3,7 +3,7 @@
 //! Pages leave the program by UFFDIO_MOVE, a run at a time and atomically: what is written to the device is what was there
 //! when the page left, and no store is lost. They come back by UFFDIO_MOVE from the frame they were read into.
 //!
-//! What a move answers is a value: see [`LiveMachine::unmap_run`] and [`LiveMachine::map_run`]. EAGAIN (the program is inside
+//! What a move answers is a value: see `moves`. EAGAIN (the program is inside
 //! munmap or madvise and waits for us to read its event) puts the rest of the order into `deferred`, to be tried again when
 //! the events have been read.
 //!
@@ -12,21 +12,24 @@
 
 use std::collections::VecDeque;
 
+mod deferred;
+mod moves;
+mod transfers;
+
 use pagetide_core::Core;
-use pagetide_core::effect::{Effect, Source};
-use pagetide_core::event::{Event, MoveAnswer, Outcome};
-use pagetide_core::types::{Access, DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx, TaskId};
+use pagetide_core::effect::Effect;
+use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx, TaskId};
 use pagetide_driver::{Answers, Machine};
-use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::mem::{self, ManagedRange, Mapping};
-use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Uffd, Wake};
+use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
 use crate::frames::{Frame, FrameRun, Frames};
-use crate::io::{Direction, Engine, PagePart, REQUEST_PAGES, Requests, Transfer};
+use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::spans::{PAGE_SHIFT, Spans};
 use crate::store::{Store, checksum};
 use crate::unshare::{Unsharer, WAITING_MAX};
+use moves::{Busy, pages_of};
 
 /// A page in bytes, as a length.
 const PAGE: usize = 1 << PAGE_SHIFT;
@@ -43,15 +46,6 @@ pub(crate) struct Outbox {
     pub(crate) poisoned: u64,
     /// A fault that cannot be answered.
     pub(crate) out_of_memory: Option<(TaskId, PageIdx)>,
-}
-
-/// What to do with a page that cannot be moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Busy {
-    /// A fork may share it: make it private, then try again.
-    MakePrivate,
-    /// That has been tried.
-    Answer,
 }
 
 /// Counters that the core cannot know.
@@ -295,246 +289,6 @@ impl LiveMachine {
         (done > 0).then_some(FrameRun { first: run.first, len: done })
     }
 
-    fn map(&mut self, range: PageRange, source: Source, access: Access, answers: &mut Answers) {
-        let mut offset = 0;
-        while offset < range.len {
-            let page = PageIdx(range.first.0 + offset);
-            let Some((vpn, in_span)) = self.spans.place(page) else {
-                // The program unmapped it while the order was on its way.
-                self.gone(PageRange::one(page), answers);
-                offset += 1;
-                continue;
-            };
-            let most = (range.len - offset).min(in_span);
-            let piece = PageRange::new(page, most);
-            let done = match source {
-                Source::Zero => self.zero_run(vpn, piece, access, answers),
-                Source::Frame => self.map_run(vpn, piece, access, answers),
-            };
-            offset += done;
-        }
-    }
-
-    /// Let those who wait for the page try again.
-    fn wake(&mut self, page: PageIdx) {
-        if let Some((vpn, _)) = self.spans.place(page) {
-            // An error says that the place is not registered any more: then nobody waits there.
-            let _ = self.uffd.wake(managed(vpn, 1));
-        }
-    }
-
-    fn gone(&mut self, range: PageRange, answers: &mut Answers) {
-        for page in range.pages() {
-            if let Some(frame) = self.take_frame(page) {
-                self.frames.now_spare(frame);
-            }
-        }
-        answers.push(Event::Mapped { range, answer: MoveAnswer::Gone });
-    }
-
-    /// Map zero pages at the start of `piece`; the number of pages answered for or deferred.
-    fn zero_run(&mut self, vpn: u64, piece: PageRange, access: Access, answers: &mut Answers) -> u32 {
-        // Memory that is there already goes first: beside it a fresh page would exceed the budget.
-        let answer = if let Some(run) = self.spare_for_zero(piece.len) {
-            self.zero_from_spare(managed(vpn, run.len), run)
-        } else if access == Access::Read && piece.len == 1 {
-            self.uffd.zeropage_run(managed(vpn, 1), Wake::Now)
-        } else {
-            let pages = piece.len.min(ZEROES_PAGES);
-            self.uffd.copy_run(managed(vpn, pages), self.zeroes(pages), false, Wake::Now)
-        };
-        if self.crosses_a_mapping(&answer, piece.len) {
-            return self.zero_run(vpn, piece.part(0, piece.len / 2), access, answers);
-        }
-        let done = pages_of(answer.done);
-        self.stats.zero_filled_pages += u64::from(done);
-        if let Some(half) = half_to_retry(piece, answer) {
-            return self.zero_run(vpn, half, access, answers);
-        }
-        self.answer_map(piece, done, answer.stop, Effect::Map { range: piece, source: Source::Zero, access }, answers)
-    }
-
-    fn zero_from_spare(&mut self, to: ManagedRange, run: FrameRun) -> RangeAnswer {
-        let memory = self.frames_memory(run);
-        zero_memory(memory);
-        let answer = self.uffd.move_run(to, memory, false, Wake::Now);
-        self.stats.moves += 1;
-        for (index, frame) in run.frames().enumerate() {
-            if (index << PAGE_SHIFT) < answer.done {
-                self.frames.now_hole(frame);
-            } else {
-                self.frames.now_spare(frame);
-            }
-        }
-        if answer.done == 0 && answer.stop == Some(Stop::Invalid) {
-            return self.uffd.copy_run(to, self.zeroes(run.len), false, Wake::Now);
-        }
-        answer
-    }
-
-    fn spare_for_zero(&mut self, most: u32) -> Option<FrameRun> {
-        self.can_move.then(|| self.frames.take_spare(most.min(ZEROES_PAGES))).flatten()
-    }
-
-    /// Map the longest run of neighbouring frames at the start of `piece`; the number of pages answered for or deferred.
-    fn map_run(&mut self, vpn: u64, piece: PageRange, access: Access, answers: &mut Answers) -> u32 {
-        let Some(first) = self.frame(piece.first) else {
-            // Only an answer to a discard that crossed the order takes a frame away.
-            answers.push(Event::Mapped { range: PageRange::one(piece.first), answer: MoveAnswer::Gone });
-            return 1;
-        };
-        let neighbours = |offset: &u32| self.frame(PageIdx(piece.first.0 + offset)) == Some(Frame(first.0 + offset));
-        let len = 1 + u32::try_from((1..piece.len).take_while(neighbours).count()).expect("at most piece.len");
-        let piece = PageRange::new(piece.first, len);
-        let (to, from) = (managed(vpn, len), self.frames_memory(FrameRun { first, len }));
-        let none = RangeAnswer { done: 0, stop: Some(Stop::Invalid) };
-        let mut answer = if self.can_move { self.uffd.move_run(to, from, false, Wake::Now) } else { none };
-        self.stats.moves += 1;
-        if self.crosses_a_mapping(&answer, len) {
-            return self.map_run(vpn, piece.part(0, len / 2), access, answers);
-        }
-        let moved = pages_of(answer.done);
-        self.stats.moved_in_pages += u64::from(moved);
-        if let Some(half) = half_to_retry(piece, answer) {
-            return self.map_run(vpn, half, access, answers);
-        }
-        // EINVAL: the place is not writable at present, or locked; EBUSY: the frame is pinned for a moment. A copy works.
-        let must_copy = answer.done == 0 && matches!(answer.stop, Some(Stop::Invalid | Stop::Busy));
-        if must_copy {
-            answer = self.uffd.copy_run(to, from, false, Wake::Now);
-            self.stats.copied_pages += u64::from(pages_of(answer.done));
-        }
-        for page in PageRange::new(piece.first, pages_of(answer.done)).pages() {
-            let frame = self.take_frame(page).expect("it was mapped from its frame");
-            if must_copy { self.frames.now_spare(frame) } else { self.frames.now_hole(frame) }
-        }
-        let rest = Effect::Map { range: piece, source: Source::Frame, access };
-        self.answer_map(piece, pages_of(answer.done), answer.stop, rest, answers)
-    }
-
-    /// True if a call over several pages was refused as a whole. A span may lie in several mappings of the kernel (which does
-    /// not join all neighbours), and a call that crosses from one into the next does nothing (EINVAL from a move, ENOENT from a
-    /// copy): half of it may not cross.
-    fn crosses_a_mapping(&self, answer: &RangeAnswer, pages: u32) -> bool {
-        self.can_move && pages > 1 && answer.done == 0 && matches!(answer.stop, Some(Stop::Invalid | Stop::Hole))
-    }
-
-    /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
-    fn answer_map(
-        &mut self,
-        piece: PageRange,
-        done: u32,
-        stop: Option<Stop>,
-        rest: Effect,
-        answers: &mut Answers,
-    ) -> u32 {
-        if done > 0 {
-            let range = PageRange::new(piece.first, done);
-            self.count_answered(range);
-            answers.push(Event::Mapped { range, answer: MoveAnswer::Done });
-        }
-        let Some(stop) = stop.filter(|_| done < piece.len) else { return done };
-        let next = PageRange::one(PageIdx(piece.first.0 + done));
-        match stop {
-            Stop::Present => {
-                if let Some(frame) = self.take_frame(next.first) {
-                    self.frames.now_spare(frame);
-                }
-                self.wake(next.first);
-                // A page that is present where zeroes were to be filled in is on its way out: its MADV_DONTNEED has been
-                // announced and not yet carried out. It is not ours to charge.
-                let is_zero_fill = matches!(rest, Effect::Map { source: Source::Zero, .. });
-                let answer = if is_zero_fill { MoveAnswer::Gone } else { MoveAnswer::Present };
-                answers.push(Event::Mapped { range: next, answer });
-                done + 1
-            }
-            Stop::Hole | Stop::Gone => {
-                // An unmapped place is told of before the kernel answers anything but EAGAIN: content without a place is a
-                // broken invariant.
-                assert!(
-                    self.frame(next.first).is_none(),
-                    "I5: the place of page {next:?} ({:x?}) is gone while we hold its content: {stop:?}",
-                    self.spans.place(next.first)
-                );
-                self.gone(next, answers);
-                done + 1
-            }
-            Stop::Again | Stop::Busy => {
-                let left = PageRange::new(next.first, piece.len - done);
-                self.deferred.push_back(with_range(rest, left));
-                piece.len
-            }
-            Stop::Invalid | Stop::NoMemory | Stop::Other(_) => {
-                panic!("page {next:?} of {piece:?} cannot be mapped: {stop:?}");
-            }
-        }
-    }
-
-    fn unmap(&mut self, range: PageRange, busy: Busy, answers: &mut Answers) {
-        let mut offset = 0;
-        while offset < range.len {
-            let page = PageIdx(range.first.0 + offset);
-            let Some((vpn, in_span)) = self.spans.place(page) else {
-                answers.push(Event::Unmapped { range: PageRange::one(page), answer: MoveAnswer::Gone });
-                offset += 1;
-                continue;
-            };
-            let piece = PageRange::new(page, (range.len - offset).min(in_span));
-            offset += self.unmap_run(vpn, piece, busy, answers);
-        }
-    }
-
-    /// Move pages out, from the start of `piece`; the number of pages answered for or deferred.
-    fn unmap_run(&mut self, vpn: u64, piece: PageRange, busy: Busy, answers: &mut Answers) -> u32 {
-        let Some(run) = self.frames.take_holes(piece.len) else {
-            answers.push(Event::Unmapped { range: piece, answer: MoveAnswer::Busy });
-            return piece.len;
-        };
-        let piece = PageRange::new(piece.first, run.len);
-        let answer = self.uffd.move_run(self.frames_memory(run), managed(vpn, run.len), false, Wake::Later);
-        self.stats.moves += 1;
-        if piece.len > 1 && answer.done == 0 && answer.stop == Some(Stop::Invalid) {
-            run.frames().for_each(|frame| self.frames.now_hole(frame));
-            return self.unmap_run(vpn, piece.part(0, piece.len / 2), busy, answers);
-        }
-        let done = pages_of(answer.done);
-        self.stats.moved_out_pages += u64::from(done);
-        for (offset, frame) in (0..).zip(run.frames()) {
-            if offset < done {
-                self.set_frame(PageIdx(piece.first.0 + offset), frame);
-            } else {
-                self.frames.now_hole(frame);
-            }
-        }
-        if let Some(half) = half_to_retry(piece, answer) {
-            return self.unmap_run(vpn, half, busy, answers);
-        }
-        if done > 0 {
-            answers.push(Event::Unmapped { range: PageRange::new(piece.first, done), answer: MoveAnswer::Done });
-        }
-        let Some(stop) = answer.stop.filter(|_| done < piece.len) else { return done };
-        let next = PageRange::one(PageIdx(piece.first.0 + done));
-        match stop {
-            Stop::Hole | Stop::Gone => answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone }),
-            Stop::Busy if busy == Busy::MakePrivate && self.unsharing.len() < WAITING_MAX => {
-                let rest = PageRange::new(next.first, piece.len - done);
-                self.unsharer.ask(managed(vpn + u64::from(done), rest.len));
-                self.unsharing.push_back(rest);
-                return piece.len;
-            }
-            Stop::Busy | Stop::Invalid | Stop::NoMemory => {
-                self.stats.busy_pages += 1;
-                answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Busy });
-            }
-            Stop::Again => {
-                self.deferred.push_back(Effect::Unmap { range: PageRange::new(next.first, piece.len - done) });
-                return piece.len;
-            }
-            Stop::Present | Stop::Other(_) => panic!("page {next:?} cannot be moved out: {stop:?}"),
-        }
-        done + 1
-    }
-
     fn drop_frames(&mut self, range: PageRange) {
         for page in range.pages() {
             if let Some(frame) = self.take_frame(page) {
@@ -613,197 +367,6 @@ impl LiveMachine {
         }
     }
 
-    /// Orders that waited for the program, or for pages to be made private, are tried again.
-    pub(crate) fn retry_deferred(&mut self, answers: &mut Answers) {
-        while self.unshared != self.unsharer.done() {
-            self.unshared = self.unshared.wrapping_add(1);
-            let range = self.unsharing.pop_front().expect("ranges are done in the order asked");
-            self.unmap(range, Busy::Answer, answers);
-        }
-        for _ in 0..self.deferred.len() {
-            let Some(effect) = self.deferred.pop_front() else { break };
-            self.carry_out(effect, answers);
-        }
-    }
-
-    /// The content of these pages is gone: orders that wait are answered as such, so that no old copy is mapped.
-    pub(crate) fn forget_deferred(&mut self, range: PageRange, answers: &mut Answers) {
-        for index in 0..self.unsharing.len() {
-            let (before, hit, after) = cut(self.unsharing[index], range);
-            if hit.len == 0 {
-                continue;
-            }
-            // The entry stays, if empty: entries end in the order in which they were asked for.
-            self.unsharing[index] = before;
-            if after.len > 0 {
-                self.deferred.push_back(Effect::Unmap { range: after });
-            }
-            answers.push(Event::Unmapped { range: hit, answer: MoveAnswer::Gone });
-        }
-        for _ in 0..self.deferred.len() {
-            let Some(effect) = self.deferred.pop_front() else { break };
-            let (pages, is_map) = match effect {
-                Effect::Map { range, .. } => (range, true),
-                Effect::Unmap { range } => (range, false),
-                other @ (Effect::Read { .. }
-                | Effect::Write { .. }
-                | Effect::Drop { .. }
-                | Effect::Wake { .. }
-                | Effect::Poison { .. }
-                | Effect::OutOfMemory { .. }) => {
-                    // A read goes on, and the core drops what it brings; a lost page is marked or its address is gone.
-                    self.deferred.push_back(other);
-                    continue;
-                }
-            };
-            let (before, hit, after) = cut(pages, range);
-            for left in [before, after] {
-                if left.len > 0 {
-                    self.deferred.push_back(with_range(effect, left));
-                }
-            }
-            if hit.len == 0 {
-                continue;
-            }
-            if is_map {
-                self.gone(hit, answers);
-            } else {
-                answers.push(Event::Unmapped { range: hit, answer: MoveAnswer::Gone });
-            }
-        }
-    }
-
-    /// Hand waiting transfers to the engine, and pass on what it queued.
-    pub(crate) fn begin_requests(&mut self, answers: &mut Answers) {
-        while let Some((token, direction)) = self.requests.begin() {
-            match direction {
-                Direction::Read => self.gather_read(token),
-                Direction::Write => self.gather_write(token, answers),
-            }
-            if self.requests.get(token).len == 0 {
-                self.requests.end(token);
-                continue;
-            }
-            self.submit(token);
-        }
-        self.engine.flush();
-    }
-
-    fn gather_read(&mut self, token: u32) {
-        while let Some((page, slot, io)) = self.requests.next_page(token) {
-            self.requests.add(token, slot, PagePart { page, io, sum: 0 });
-        }
-        self.stats.read_requests += 1;
-    }
-
-    /// Hash the pages; answer for those that need no write; gather the others as long as their slots are neighbours.
-    fn gather_write(&mut self, token: u32, answers: &mut Answers) {
-        while let Some((page, slot, io)) = self.requests.next_page(token) {
-            let frame = self.frame(page).expect("a page under write has its frame");
-            let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
-            let device = self.requests.get(token).device;
-            let outcome = if sum == self.zero_sum {
-                Outcome::Zero
-            } else if self.store(device).sum(slot) == sum {
-                Outcome::Unchanged
-            } else {
-                // Until the write is done the slot holds neither the old page nor surely the new one.
-                self.store(device).set_sum(slot, 0);
-                self.requests.add(token, slot, PagePart { page, io, sum });
-                continue;
-            };
-            answers.push(Event::IoDone { io, range: PageRange::one(page), outcome });
-            if self.requests.get(token).len > 0 {
-                break;
-            }
-        }
-        self.stats.write_requests += 1;
-    }
-
-    fn submit(&mut self, token: u32) {
-        let request = self.requests.get(token);
-        let (device, len) = (request.device, request.len);
-        let fd = self.store(device).file().raw();
-        let mut runs = [FrameRun { first: Frame(0), len: 0 }; REQUEST_PAGES];
-        let mut count = 0;
-        for index in 0..len {
-            let page = self.requests.get(token).parts[index].page;
-            let frame = self.frame(page).expect("a page in flight has its frame");
-            if count > 0 && runs[count - 1].first.0 + runs[count - 1].len == frame.0 {
-                runs[count - 1].len += 1;
-            } else {
-                runs[count] = FrameRun { first: frame, len: 1 };
-                count += 1;
-            }
-        }
-        let staging = self.staging.range();
-        self.requests.fill(token, fd, runs[..count].iter().map(|&run| run_of(staging, run)));
-        self.engine.submit(token, self.requests.get(token));
-    }
-
-    /// Collect finished requests.
-    pub(crate) fn reap(&mut self, answers: &mut Answers) {
-        let mut done = [(0_u32, Ok(0_usize)); 64];
-        loop {
-            let mut count = 0;
-            self.engine.reap(&mut |token, result| {
-                done[count] = (token, result);
-                count += 1;
-                count < done.len()
-            });
-            for &(token, result) in &done[..count] {
-                self.end_request(token, result, answers);
-            }
-            if count < done.len() {
-                break;
-            }
-        }
-    }
-
-    fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
-        let request = self.requests.get(token);
-        let (direction, device, len) = (request.direction, request.device, request.len);
-        let outcome = match result {
-            Ok(bytes) if bytes == request.bytes() => Outcome::Done,
-            Err(Errno::ENOSPC | Errno::EDQUOT) if direction == Direction::Write => Outcome::NoSpace,
-            Ok(_) | Err(_) => Outcome::Failed,
-        };
-        let mut run: Option<(IoId, PageRange, Outcome)> = None;
-        for index in 0..len {
-            let part = self.requests.get(token).parts[index];
-            let slot = self.requests.get(token).slot_at(index);
-            let outcome = match (direction, outcome) {
-                (Direction::Write, Outcome::Done) => {
-                    self.store(device).set_sum(slot, part.sum);
-                    outcome
-                }
-                (Direction::Read, Outcome::Done) if !self.is_intact(part.page, device, slot) => Outcome::Failed,
-                _ => outcome,
-            };
-            match &mut run {
-                Some((io, range, last)) if *io == part.io && *last == outcome && range.end() == part.page => {
-                    range.len += 1
-                }
-                _ => {
-                    if let Some((io, range, outcome)) = run.replace((part.io, PageRange::one(part.page), outcome)) {
-                        answers.push(Event::IoDone { io, range, outcome });
-                    }
-                }
-            }
-        }
-        if let Some((io, range, outcome)) = run {
-            answers.push(Event::IoDone { io, range, outcome });
-        }
-        self.requests.end(token);
-    }
-
-    /// True if what was read into the page's frame is what was written to the slot.
-    fn is_intact(&mut self, page: PageIdx, device: DeviceId, slot: SlotIdx) -> bool {
-        let frame = self.frame(page).expect("a page in flight has its frame");
-        let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
-        sum == self.store(device).sum(slot)
-    }
-
     /// Give at most `most` spare frames' memory back to the kernel.
     ///
     /// The area is registered, and MADV_DONTNEED on a registered range raises an event that only this thread could read: the
@@ -844,44 +407,4 @@ fn page_bytes(frame: &ManagedRange) -> &[u8] {
     // SAFETY: the frame has memory, and nobody writes it while the machine is borrowed: the program cannot reach it, and the
     // device reads it at most.
     unsafe { std::slice::from_raw_parts(frame.as_ptr(), frame.len()) }
-}
-
-/// Clear spare frames.
-fn zero_memory(frames: ManagedRange) {
-    // SAFETY: spare frames have memory, belong to the machine and hold nothing.
-    unsafe { frames.as_ptr().write_bytes(0, frames.len()) };
-}
-
-/// The first half of a run that was refused as a whole. The kernel refuses any run that crosses the border of two of its
-/// mappings (MOVE: EINVAL, COPY: ENOENT), and mprotect, mlock and madvise make such borders inside a region at any time: only
-/// what it says of a single page is about that page.
-fn half_to_retry(piece: PageRange, answer: RangeAnswer) -> Option<PageRange> {
-    let refused = answer.done == 0 && matches!(answer.stop, Some(Stop::Invalid | Stop::Hole));
-    (refused && piece.len > 1).then(|| PageRange::new(piece.first, piece.len / 2))
-}
-
-fn pages_of(bytes: usize) -> u32 {
-    u32::try_from(bytes >> PAGE_SHIFT).expect("a run has less than 2^32 pages")
-}
-
-fn with_range(effect: Effect, range: PageRange) -> Effect {
-    match effect {
-        Effect::Map { source, access, .. } => Effect::Map { range, source, access },
-        Effect::Unmap { .. } => Effect::Unmap { range },
-        other @ (Effect::Read { .. }
-        | Effect::Write { .. }
-        | Effect::Drop { .. }
-        | Effect::Wake { .. }
-        | Effect::Poison { .. }
-        | Effect::OutOfMemory { .. }) => unreachable!("only moves are cut, not {other:?}"),
-    }
-}
-
-/// `pages` as the parts before, inside and after `hole`.
-fn cut(pages: PageRange, hole: PageRange) -> (PageRange, PageRange, PageRange) {
-    let (from, to) = (pages.first.0, pages.end().0);
-    let cut_from = hole.first.0.clamp(from, to);
-    let cut_to = hole.end().0.clamp(cut_from, to);
-    let piece = |from: u32, to: u32| PageRange::new(PageIdx(from), to - from);
-    (piece(from, cut_from), piece(cut_from, cut_to), piece(cut_to, to))
 }

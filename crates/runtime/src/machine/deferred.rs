@@ -1,0 +1,95 @@
+//! Orders that the kernel would not let through yet, and what a discard does to them.
+//!
+//! Each entry's pages have no other order in flight (I2).
+
+use pagetide_core::effect::Effect;
+use pagetide_core::event::{Event, MoveAnswer};
+use pagetide_core::types::{PageIdx, PageRange};
+use pagetide_driver::Answers;
+
+use super::LiveMachine;
+use super::moves::Busy;
+
+impl LiveMachine {
+    /// Orders that waited for the program, or for pages to be made private, are tried again.
+    pub(crate) fn retry_deferred(&mut self, answers: &mut Answers) {
+        while self.unshared != self.unsharer.done() {
+            self.unshared = self.unshared.wrapping_add(1);
+            let range = self.unsharing.pop_front().expect("ranges are done in the order asked");
+            self.unmap(range, Busy::Answer, answers);
+        }
+        for _ in 0..self.deferred.len() {
+            let Some(effect) = self.deferred.pop_front() else { break };
+            self.carry_out(effect, answers);
+        }
+    }
+
+    /// The content of these pages is gone: orders that wait are answered as such, so that no old copy is mapped.
+    pub(crate) fn forget_deferred(&mut self, range: PageRange, answers: &mut Answers) {
+        for index in 0..self.unsharing.len() {
+            let (before, hit, after) = cut(self.unsharing[index], range);
+            if hit.len == 0 {
+                continue;
+            }
+            // The entry stays, if empty: entries end in the order in which they were asked for.
+            self.unsharing[index] = before;
+            if after.len > 0 {
+                self.deferred.push_back(Effect::Unmap { range: after });
+            }
+            answers.push(Event::Unmapped { range: hit, answer: MoveAnswer::Gone });
+        }
+        for _ in 0..self.deferred.len() {
+            let Some(effect) = self.deferred.pop_front() else { break };
+            let (pages, is_map) = match effect {
+                Effect::Map { range, .. } => (range, true),
+                Effect::Unmap { range } => (range, false),
+                other @ (Effect::Read { .. }
+                | Effect::Write { .. }
+                | Effect::Drop { .. }
+                | Effect::Wake { .. }
+                | Effect::Poison { .. }
+                | Effect::OutOfMemory { .. }) => {
+                    // A read goes on, and the core drops what it brings; a lost page is marked or its address is gone.
+                    self.deferred.push_back(other);
+                    continue;
+                }
+            };
+            let (before, hit, after) = cut(pages, range);
+            for left in [before, after] {
+                if left.len > 0 {
+                    self.deferred.push_back(with_range(effect, left));
+                }
+            }
+            if hit.len == 0 {
+                continue;
+            }
+            if is_map {
+                self.gone(hit, answers);
+            } else {
+                answers.push(Event::Unmapped { range: hit, answer: MoveAnswer::Gone });
+            }
+        }
+    }
+}
+
+pub(super) fn with_range(effect: Effect, range: PageRange) -> Effect {
+    match effect {
+        Effect::Map { source, access, .. } => Effect::Map { range, source, access },
+        Effect::Unmap { .. } => Effect::Unmap { range },
+        other @ (Effect::Read { .. }
+        | Effect::Write { .. }
+        | Effect::Drop { .. }
+        | Effect::Wake { .. }
+        | Effect::Poison { .. }
+        | Effect::OutOfMemory { .. }) => unreachable!("only moves are cut, not {other:?}"),
+    }
+}
+
+/// `pages` as the parts before, inside and after `hole`.
+fn cut(pages: PageRange, hole: PageRange) -> (PageRange, PageRange, PageRange) {
+    let (from, to) = (pages.first.0, pages.end().0);
+    let cut_from = hole.first.0.clamp(from, to);
+    let cut_to = hole.end().0.clamp(cut_from, to);
+    let piece = |from: u32, to: u32| PageRange::new(PageIdx(from), to - from);
+    (piece(from, cut_from), piece(cut_from, cut_to), piece(cut_to, to))
+}

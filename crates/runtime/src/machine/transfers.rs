@@ -1,0 +1,144 @@
+//! Requests to the devices: what goes into one, the checksums, and what its end means.
+
+use pagetide_core::event::{Event, Outcome};
+use pagetide_core::types::{DeviceId, IoId, PageIdx, PageRange, SlotIdx};
+use pagetide_driver::Answers;
+use pagetide_sys::Errno;
+
+use super::{LiveMachine, page_bytes, run_of};
+use crate::frames::{Frame, FrameRun};
+use crate::io::{Direction, PagePart, REQUEST_PAGES};
+use crate::store::checksum;
+
+impl LiveMachine {
+    /// Hand waiting transfers to the engine, and pass on what it queued.
+    pub(crate) fn begin_requests(&mut self, answers: &mut Answers) {
+        while let Some((token, direction)) = self.requests.begin() {
+            match direction {
+                Direction::Read => self.gather_read(token),
+                Direction::Write => self.gather_write(token, answers),
+            }
+            if self.requests.get(token).len == 0 {
+                self.requests.end(token);
+                continue;
+            }
+            self.submit(token);
+        }
+        self.engine.flush();
+    }
+
+    fn gather_read(&mut self, token: u32) {
+        while let Some((page, slot, io)) = self.requests.next_page(token) {
+            self.requests.add(token, slot, PagePart { page, io, sum: 0 });
+        }
+        self.stats.read_requests += 1;
+    }
+
+    /// Hash the pages; answer for those that need no write; gather the others as long as their slots are neighbours.
+    fn gather_write(&mut self, token: u32, answers: &mut Answers) {
+        while let Some((page, slot, io)) = self.requests.next_page(token) {
+            let frame = self.frame(page).expect("a page under write has its frame");
+            let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+            let device = self.requests.get(token).device;
+            let outcome = if sum == self.zero_sum {
+                Outcome::Zero
+            } else if self.store(device).sum(slot) == sum {
+                Outcome::Unchanged
+            } else {
+                // Until the write is done the slot holds neither the old page nor surely the new one.
+                self.store(device).set_sum(slot, 0);
+                self.requests.add(token, slot, PagePart { page, io, sum });
+                continue;
+            };
+            answers.push(Event::IoDone { io, range: PageRange::one(page), outcome });
+            if self.requests.get(token).len > 0 {
+                break;
+            }
+        }
+        self.stats.write_requests += 1;
+    }
+
+    pub(super) fn submit(&mut self, token: u32) {
+        let request = self.requests.get(token);
+        let (device, len) = (request.device, request.len);
+        let fd = self.store(device).file().raw();
+        let mut runs = [FrameRun { first: Frame(0), len: 0 }; REQUEST_PAGES];
+        let mut count = 0;
+        for index in 0..len {
+            let page = self.requests.get(token).parts[index].page;
+            let frame = self.frame(page).expect("a page in flight has its frame");
+            if count > 0 && runs[count - 1].first.0 + runs[count - 1].len == frame.0 {
+                runs[count - 1].len += 1;
+            } else {
+                runs[count] = FrameRun { first: frame, len: 1 };
+                count += 1;
+            }
+        }
+        let staging = self.staging.range();
+        self.requests.fill(token, fd, runs[..count].iter().map(|&run| run_of(staging, run)));
+        self.engine.submit(token, self.requests.get(token));
+    }
+
+    /// Collect finished requests.
+    pub(crate) fn reap(&mut self, answers: &mut Answers) {
+        let mut done = [(0_u32, Ok(0_usize)); 64];
+        loop {
+            let mut count = 0;
+            self.engine.reap(&mut |token, result| {
+                done[count] = (token, result);
+                count += 1;
+                count < done.len()
+            });
+            for &(token, result) in &done[..count] {
+                self.end_request(token, result, answers);
+            }
+            if count < done.len() {
+                break;
+            }
+        }
+    }
+
+    fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
+        let request = self.requests.get(token);
+        let (direction, device, len) = (request.direction, request.device, request.len);
+        let outcome = match result {
+            Ok(bytes) if bytes == request.bytes() => Outcome::Done,
+            Err(Errno::ENOSPC | Errno::EDQUOT) if direction == Direction::Write => Outcome::NoSpace,
+            Ok(_) | Err(_) => Outcome::Failed,
+        };
+        let mut run: Option<(IoId, PageRange, Outcome)> = None;
+        for index in 0..len {
+            let part = self.requests.get(token).parts[index];
+            let slot = self.requests.get(token).slot_at(index);
+            let outcome = match (direction, outcome) {
+                (Direction::Write, Outcome::Done) => {
+                    self.store(device).set_sum(slot, part.sum);
+                    outcome
+                }
+                (Direction::Read, Outcome::Done) if !self.is_intact(part.page, device, slot) => Outcome::Failed,
+                _ => outcome,
+            };
+            match &mut run {
+                Some((io, range, last)) if *io == part.io && *last == outcome && range.end() == part.page => {
+                    range.len += 1
+                }
+                _ => {
+                    if let Some((io, range, outcome)) = run.replace((part.io, PageRange::one(part.page), outcome)) {
+                        answers.push(Event::IoDone { io, range, outcome });
+                    }
+                }
+            }
+        }
+        if let Some((io, range, outcome)) = run {
+            answers.push(Event::IoDone { io, range, outcome });
+        }
+        self.requests.end(token);
+    }
+
+    /// True if what was read into the page's frame is what was written to the slot.
+    pub(super) fn is_intact(&mut self, page: PageIdx, device: DeviceId, slot: SlotIdx) -> bool {
+        let frame = self.frame(page).expect("a page in flight has its frame");
+        let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+        sum == self.store(device).sum(slot)
+    }
+}
