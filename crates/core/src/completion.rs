@@ -7,7 +7,7 @@ use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
 use crate::page::{
     ACTIVE, BUSY, DIRTY, DISCARD, FILE, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON, POISON_DUE,
-    READAHEAD, RECLAIM, WAITED, WRITABLE, YOUNG,
+    READAHEAD, RECLAIM, SLOT, WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::shrink::Pageout;
@@ -194,7 +194,9 @@ impl Core {
             }
             self.end_flight(p);
             match answer {
-                MoveAnswer::Done | MoveAnswer::Present => self.mapped(p, answer == MoveAnswer::Present),
+                MoveAnswer::Done | MoveAnswer::Clean | MoveAnswer::Present => {
+                    self.mapped(p, answer == MoveAnswer::Present);
+                }
                 MoveAnswer::Gone => self.forget(p),
                 // Still under way to write access, or not mapped at all: in both cases the discard decides.
                 MoveAnswer::Busy if self.pages.is(p, DISCARD | MAPPED) => {
@@ -249,7 +251,15 @@ impl Core {
                 self.sure -= 1;
             }
             match answer {
-                MoveAnswer::Done | MoveAnswer::Present => self.unmapped(p, pageout, out),
+                MoveAnswer::Clean if self.pages.is(p, SLOT) => {
+                    self.pages.clear(p, DIRTY);
+                    self.unmapped(p, pageout, out);
+                }
+                MoveAnswer::Done | MoveAnswer::Clean | MoveAnswer::Present => {
+                    // Pages that leave together get new slots together: one request, where their old slots lie anywhere.
+                    self.drop_slot(p);
+                    self.unmapped(p, pageout, out);
+                }
                 MoveAnswer::Gone => self.forget(p),
                 MoveAnswer::Busy => self.immovable(p),
             }

@@ -83,6 +83,9 @@ pub(crate) enum SlotOrder {
     NonfullFirst,
     /// Before: free clusters first; devices of equal priority alternate every 64 slots.
     FreeFirst,
+    /// Ours: free clusters first, then the one with the most free slots, as log-structured file systems choose: pages that
+    /// leave together are written together.
+    EmptiestFirst,
 }
 
 /// A wrong setting.
@@ -441,6 +444,7 @@ impl Config {
         self.watermark_scale = 100;
         self.free_on_write_done = true;
         self.early_free = 8;
+        self.slot_order = SlotOrder::EmptiestFirst;
         self.lru_batch = 0;
         self.charge_batch = 0;
     }

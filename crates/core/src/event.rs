@@ -178,8 +178,10 @@ pub enum Event {
 /// How a blind host fared with a map or unmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MoveAnswer {
-    /// Done.
+    /// Done. Unmap: what the page's slot holds, if it has one, is not known to be the page's content any more.
     Done,
+    /// Unmap: done, and the page's slot holds just its content: it need not be written.
+    Clean,
     /// Map: a page is there already, and it is the truth; the frame is dropped. (UFFDIO: EEXIST.)
     Present,
     /// Unmap: no page is there (ENOENT). Map: the address is gone. The page is untouched from now on.

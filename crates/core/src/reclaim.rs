@@ -6,7 +6,7 @@
 
 use crate::balance::ScanFacts;
 use crate::config::{Balance, MemoryMode};
-use crate::effect::Effects;
+use crate::effect::{EFFECTS_MAX, Effects};
 use crate::lru::{AA, AF, IA, IF};
 use crate::policy::Core;
 use crate::shrink::Look;
@@ -20,6 +20,10 @@ const DRAIN_ALL_PRIORITY: u32 = 2;
 pub(crate) const SWAP_CLUSTER_MAX: u32 = 32;
 /// Fruitless runs after which kswapd sleeps, or a fault is out of memory.
 pub(crate) const MAX_RECLAIM_RETRIES: u32 = 16;
+/// One look can bring an unmap, a write and a drop.
+const LOOK_EFFECTS: usize = 4;
+/// Effects of one step of a blind host's kswapd.
+const STEP_EFFECTS: usize = 16;
 /// Pages looked at in one event; then the run goes on in the next (I1).
 const LOOKS_MAX: u32 = 1 << 15;
 
@@ -343,9 +347,11 @@ impl Core {
 
     /// Look at the pages of the batch. Returns why it has to stop in between.
     fn run_batch(&mut self, run: &mut ReclaimRun, looks: &mut u32, out: &mut Effects) -> Option<RunEnd> {
+        // Blind hosts carry each order out by system calls, and look at faults in between.
+        let is_shared = run.kind == RunKind::Kswapd && self.cfg.is_blind();
+        let room = if is_shared { EFFECTS_MAX - STEP_EFFECTS } else { LOOK_EFFECTS };
         while run.batch.left > 0 {
-            // One look can bring an unmap, a write and a drop.
-            if out.room() < 4 || *looks >= LOOKS_MAX {
+            if out.room() < room || *looks >= LOOKS_MAX {
                 return Some(RunEnd::Yield);
             }
             let p = self.lru.tail(run.list);

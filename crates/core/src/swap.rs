@@ -5,7 +5,8 @@
 //! have holders outside of this core (forked children); with such a holder it is never rewritten nor reused (I4).
 //!
 //! Order of allocation (Linux 6.13 and later): on in the current cluster, then the devices by priority, equal ones in
-//! turn; in a device a started cluster before a free one. Freed clusters go to the end of the free list.
+//! turn; in a device a started cluster before a free one. Freed clusters go to the end of the free list. Older kernels, and
+//! our own profile: see [`SlotOrder`].
 
 mod allocate;
 

@@ -29,6 +29,8 @@ use crate::{own, setup};
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
 const TICK_NS: Nanos = 2_000_000;
+/// Time between two tries of what the kernel refused for the moment, and two looks at a newborn child.
+const POLL_NS: Nanos = 50_000;
 /// A fault that waits this long is told of.
 const STALL_TOLD_NS: Nanos = 3_000_000_000;
 /// A fault that waits this long ends the program.
@@ -154,6 +156,7 @@ impl Agent {
 
     /// Take the program's memory under management and serve it until the program ends.
     pub(crate) fn manage(mut self) -> ! {
+        clock::init();
         let now = clock::now();
         let pager = match setup::pager(&self, None, Vec::new()) {
             Ok(pager) => pager,
@@ -185,28 +188,51 @@ impl Agent {
 
     /// The loop of the managed phase.
     fn serve(mut self, mut managed: Managed) -> ! {
-        let mut messages = [RawMsg::EMPTY; MESSAGES];
+        let mut timeout = 0;
         loop {
-            let mut busy = false;
+            let [is_message, is_supervisor] = managed.pager.machine_mut().wait(&self.supervisor, timeout);
             let now = clock::now();
-            match managed.pager.machine().uffd().read(&mut messages) {
-                Ok(ReadAnswer::Read(count)) => {
-                    busy = true;
-                    self.on_messages(&mut managed, now, &mut messages[..count]);
-                }
-                Ok(ReadAnswer::Empty | ReadAnswer::Interrupted) => {}
-                Err(errno) => die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name())),
+            if is_message {
+                self.read_messages(&mut managed, now);
             }
-            busy |= managed.pager.pump(now);
+            if is_supervisor {
+                self.hear_supervisor();
+            }
+            let mut busy = managed.pager.pump(now);
             busy |= managed.forks.serve(&self, &mut managed.pager, now);
             self.look_at_outbox(&mut managed);
             if now >= managed.next_tick {
                 self.tick(&mut managed, now);
             }
+            timeout = 0;
             if !busy {
                 self.publish(&mut managed);
-                self.sleep(&managed, now);
+                timeout = managed.sleep_ns(now);
             }
+        }
+    }
+
+    fn read_messages(&mut self, managed: &mut Managed, now: Nanos) {
+        let mut messages = [RawMsg::EMPTY; MESSAGES];
+        loop {
+            match managed.pager.machine().uffd().read(&mut messages) {
+                Ok(ReadAnswer::Read(count)) => {
+                    self.on_messages(managed, now, &mut messages[..count]);
+                    if count < MESSAGES {
+                        return;
+                    }
+                }
+                Ok(ReadAnswer::Empty | ReadAnswer::Interrupted) => return,
+                Err(errno) => die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name())),
+            }
+        }
+    }
+
+    fn hear_supervisor(&self) {
+        let mut packet = [0; 64];
+        match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
+            Ok(Received::Closed) | Err(_) => self.orphaned(),
+            Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
         }
     }
 
@@ -361,27 +387,6 @@ impl Agent {
         managed.pager.take_latencies(|ns| entry.note_latency(ns));
         setup::publish(entry, &managed.pager, managed.unseen_pages);
     }
-
-    /// Wait for a fault, a completion, the supervisor, a forked child, or the next thing to do.
-    fn sleep(&self, managed: &Managed, now: Nanos) {
-        let machine = managed.pager.machine();
-        let deadline = managed.pager.core().deadline().unwrap_or(Nanos::MAX).min(managed.next_tick);
-        let timeout = if machine.has_deferred() { 50_000 } else { deadline.saturating_sub(now) };
-        let mut fds = [
-            PollFd::new(machine.uffd().fd(), events::IN),
-            PollFd::new(machine.engine_fd(), events::IN),
-            PollFd::new(&self.supervisor, events::IN),
-            managed.forks.listener_poll(),
-            managed.forks.child_poll(),
-        ];
-        if fd::poll(&mut fds, Some(timeout)).is_ok() && fds[2].seen() != 0 {
-            let mut packet = [0; 64];
-            match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
-                Ok(Received::Closed) | Err(_) => self.orphaned(),
-                Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
-            }
-        }
-    }
 }
 
 impl Managed {
@@ -397,6 +402,13 @@ impl Managed {
             statm,
             stall_told: false,
         }
+    }
+
+    /// How long nothing has to be done unless something happens.
+    fn sleep_ns(&self, now: Nanos) -> Nanos {
+        let deadline = self.pager.core().deadline().unwrap_or(Nanos::MAX).min(self.next_tick);
+        let is_polling = self.pager.machine().has_deferred() || self.forks.is_waiting_for_child();
+        if is_polling { POLL_NS } else { deadline.saturating_sub(now) }
     }
 }
 

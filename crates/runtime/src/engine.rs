@@ -1,28 +1,56 @@
 //! The two engines: io_uring, and threads that call preadv2 and pwritev2 where io_uring is refused (containers).
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagetide_sys::Errno;
-use pagetide_sys::fd::{self, Fd};
+use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::file;
 use pagetide_sys::futex::{self, Mutex, Scope};
 use pagetide_sys::thread::{self, Table};
 use pagetide_sys::uring::{Refused, Ring, SetupFlags};
 
-use crate::io::{Direction, Engine, REQUESTS, Request};
+use crate::io::{Direction, Engine, REQUESTS, Request, WATCHED};
 use crate::own;
 
-/// io_uring.
+/// User data of the wait for the first watched descriptor; those of requests are smaller.
+const WATCH_TOKEN: u64 = 1 << 32;
+
+/// io_uring. The thread that makes it uses it: completions are run when that thread asks for them, not by interrupting it.
 #[derive(Debug)]
 pub(crate) struct UringEngine {
     ring: Ring,
+    /// Waits for watched descriptors that the kernel has.
+    armed: [bool; WATCHED],
+    readable: [bool; WATCHED],
+    finished: VecDeque<(u32, Result<usize, Errno>)>,
 }
 
 impl UringEngine {
     /// A ring that holds all requests at once.
     pub(crate) fn new() -> Result<Self, Refused> {
-        let entries = u32::try_from(REQUESTS).expect("a small constant");
-        Ok(Self { ring: Ring::new(entries, entries * 2, SetupFlags::PLAIN)? })
+        let entries = u32::try_from((REQUESTS + WATCHED).next_power_of_two()).expect("a small constant");
+        let make = |flags| Ring::new(entries, entries * 2, flags);
+        let ring = match make(SetupFlags::DEFER) {
+            // Before Linux 6.1.
+            Err(Refused::BadFlags) => make(SetupFlags::PLAIN)?,
+            answer => answer?,
+        };
+        let finished = VecDeque::with_capacity(REQUESTS);
+        Ok(Self { ring, armed: [false; WATCHED], readable: [false; WATCHED], finished })
+    }
+
+    /// Take what the kernel has finished.
+    fn collect(&mut self) {
+        while let Some(completion) = self.ring.next_completion() {
+            if let Some(watch) = completion.user_data.checked_sub(WATCH_TOKEN) {
+                let watch = usize::try_from(watch).expect("few are watched");
+                (self.armed[watch], self.readable[watch]) = (false, true);
+                continue;
+            }
+            let token = u32::try_from(completion.user_data).expect("tokens are 32 bit");
+            self.finished.push_back((token, completion.result.map(|bytes| bytes as usize)));
+        }
     }
 }
 
@@ -46,16 +74,27 @@ impl Engine for UringEngine {
     }
 
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool) {
-        while let Some(completion) = self.ring.next_completion() {
-            let token = u32::try_from(completion.user_data).expect("tokens are 32 bit");
-            if !done(token, completion.result.map(|bytes| bytes as usize)) {
+        self.collect();
+        while let Some((token, result)) = self.finished.pop_front() {
+            if !done(token, result) {
                 break;
             }
         }
     }
 
-    fn wait_fd(&self) -> &Fd {
-        self.ring.fd()
+    fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {
+        for (index, fd) in watched.into_iter().enumerate() {
+            if !self.armed[index] {
+                // Tells of the state, not of a change: what is readable now ends the wait at once.
+                self.ring.put_poll(fd, events::IN, WATCH_TOKEN + index as u64);
+                self.armed[index] = true;
+            }
+        }
+        let wait_for = u32::from(timeout_ns > 0 && self.finished.is_empty());
+        // Interrupted, or short of memory for a moment: the caller comes again, and what is pending is passed on then.
+        let _ = self.ring.enter_timeout(wait_for, timeout_ns);
+        self.collect();
+        std::mem::take(&mut self.readable)
     }
 }
 
@@ -185,7 +224,11 @@ impl Engine for ThreadEngine {
         }
     }
 
-    fn wait_fd(&self) -> &Fd {
-        &self.shared.event
+    fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {
+        let [first, second] = watched;
+        let mut fds = [first, second, &self.shared.event].map(|fd| PollFd::new(fd, events::IN));
+        // An interrupted wait is one that saw nothing.
+        let _ = fd::poll(&mut fds, Some(timeout_ns));
+        [fds[0].seen() != 0, fds[1].seen() != 0]
     }
 }

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use pagetide_core::event::Event;
 use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
-use pagetide_sys::fd::{self, Fd, PollFd, events};
+use pagetide_sys::fd::{self, Fd, PollFd};
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::mem::{self, Mapping};
 use pagetide_sys::socket::{self, Received};
@@ -183,18 +183,9 @@ impl Forks {
         self.doorbells.as_ref().is_some_and(|doorbells| doorbells.range().contains(address))
     }
 
-    pub(crate) fn listener_poll(&self) -> PollFd {
-        match &self.listener {
-            Some(listener) if self.newborn.is_some() => PollFd::new(listener, events::IN),
-            Some(_) | None => PollFd::none(),
-        }
-    }
-
-    pub(crate) fn child_poll(&self) -> PollFd {
-        self.newborn.as_ref().map_or_else(PollFd::none, |newborn| match &newborn.call {
-            Some(call) => PollFd::new(call, events::IN),
-            None => PollFd::new(newborn.uffd.fd(), events::IN),
-        })
+    /// True while a child has not taken over yet: its faults and its call must be looked for.
+    pub(crate) const fn is_waiting_for_child(&self) -> bool {
+        self.newborn.is_some()
     }
 
     /// A doorbell was touched.
@@ -560,6 +551,7 @@ pub(crate) fn take_over(agent: &mut Agent, parent: i32) -> Result<Managed, setup
             .map_err(|errno| step("the parent's swap file", errno))?;
         stores.push((DeviceId(device), store));
     }
+    clock::init();
     let now = clock::now();
     let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
     agent.exclude_initial(&mut pager);

@@ -58,16 +58,20 @@ pub(crate) struct Request {
     pub(crate) fd: i32,
 }
 
+/// Descriptors that an engine watches while it waits.
+pub(crate) const WATCHED: usize = 2;
+
 /// Carries requests out.
 pub(crate) trait Engine: Send + std::fmt::Debug {
-    /// Take a request; `token` comes back with its result. May only queue it until `flush`.
+    /// Take a request; `token` comes back with its result. May only queue it until `flush` or `wait`.
     fn submit(&mut self, token: u32, request: &Request);
     /// Pass on everything that is queued.
     fn flush(&mut self);
     /// Hand out the results that are there (bytes moved, or the error) while `done` returns true.
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool);
-    /// Becomes readable when results are there.
-    fn wait_fd(&self) -> &Fd;
+    /// Pass on what is queued, then sleep until a result is there, one of the descriptors is readable or the time is up.
+    /// Which descriptors are readable. They are the same ones at every call.
+    fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED];
 }
 
 /// The requests.

@@ -37,7 +37,7 @@ const PAGE: usize = 1 << PAGE_SHIFT;
 pub(crate) const ZEROES_PAGES: u32 = 256;
 
 /// Slots kept backed ahead of need.
-const SLOTS_AHEAD: u64 = 4096;
+const SLOTS_AHEAD: u32 = 4096;
 
 /// What the host must do beyond effects: filled while effects run, read by the host after each step.
 #[derive(Debug, Default)]
@@ -108,6 +108,8 @@ pub(crate) struct LiveMachine {
     /// Pages to be moved out that are being made private, in the order asked.
     unsharing: VecDeque<PageRange>,
     unshared: u32,
+    /// Pages that were mapped just now, whose waiters the kernel woke with that.
+    woken: PageRange,
     /// Faults that are not answered yet, with the time when they were seen.
     waiting: Vec<(PageIdx, Nanos)>,
     latencies: Vec<Nanos>,
@@ -119,9 +121,9 @@ pub(crate) struct LiveMachine {
 }
 
 impl Machine for LiveMachine {
-    fn execute(&mut self, _core: &Core, _now: Nanos, effects: &[Effect], answers: &mut Answers) {
+    fn execute(&mut self, core: &Core, _now: Nanos, effects: &[Effect], answers: &mut Answers) {
         for &effect in effects {
-            self.carry_out(effect, answers);
+            self.carry_out(core, effect, answers);
         }
     }
 }
@@ -145,6 +147,7 @@ impl LiveMachine {
             unsharer: parts.unsharer,
             unsharing: VecDeque::with_capacity(WAITING_MAX),
             unshared: 0,
+            woken: PageRange::new(PageIdx(0), 0),
             waiting: Vec::with_capacity(256),
             latencies: Vec::with_capacity(256),
             seed: parts.seed,
@@ -158,8 +161,10 @@ impl LiveMachine {
         &self.uffd
     }
 
-    pub(crate) fn engine_fd(&self) -> &Fd {
-        self.engine.wait_fd()
+    /// Begin what is queued and sleep until there is something to do for the faults (first answer), for `other` (second), or
+    /// for a request; at most `timeout_ns`.
+    pub(crate) fn wait(&mut self, other: &Fd, timeout_ns: u64) -> [bool; 2] {
+        self.engine.wait([self.uffd.fd(), other], timeout_ns)
     }
 
     pub(crate) const fn seed(&self) -> u64 {
@@ -210,9 +215,11 @@ impl LiveMachine {
         self.frame(page).map(|frame| self.frame_memory(frame))
     }
 
-    /// Back more slots of a device when few are left. The device and its slots, if there are more.
-    pub(crate) fn grow_if_needed(&mut self, free_slots: u64, floor_bytes: u64) -> Option<(DeviceId, u32)> {
-        if free_slots >= SLOTS_AHEAD {
+    /// Back more slots of a device when fewer are free than used: that many free ones lie together in runs long enough for large
+    /// writes. The device and its slots, if there are more.
+    pub(crate) fn grow_if_needed(&mut self, free_slots: u32, floor_bytes: u64) -> Option<(DeviceId, u32)> {
+        let own = self.stores.iter_mut().filter(|(_, store)| !store.is_inherited());
+        if free_slots >= SLOTS_AHEAD.max(own.map(|(_, store)| store.slots_backed()).sum::<u32>() / 2) {
             return None;
         }
         self.stores
@@ -232,7 +239,7 @@ impl LiveMachine {
         frame
     }
 
-    fn carry_out(&mut self, effect: Effect, answers: &mut Answers) {
+    fn carry_out(&mut self, core: &Core, effect: Effect, answers: &mut Answers) {
         match effect {
             Effect::Read { io, device, slot, range, demand } => self.read(io, device, slot, range, demand),
             // The pages are hashed when the request begins, just before the device reads them.
@@ -240,7 +247,7 @@ impl LiveMachine {
                 self.requests.push(Transfer { direction: Direction::Write, io, device, slot, range });
             }
             Effect::Map { range, source, access } => self.map(range, source, access, answers),
-            Effect::Unmap { range } => self.unmap(range, Busy::MakePrivate, answers),
+            Effect::Unmap { range } => self.unmap(core, range, Busy::MakePrivate, answers),
             Effect::Drop { range } => self.drop_frames(range),
             // The ioctl that maps a page wakes its waiters; they must wake too where nothing was mapped (the page was discarded
             // meanwhile, or its place is gone), and look again.
@@ -315,6 +322,9 @@ impl LiveMachine {
 
     /// A fault on this page was seen at `now`: its latency is counted when the page is mapped.
     pub(crate) fn note_fault(&mut self, page: PageIdx, now: Nanos) {
+        if self.woken.contains(page) {
+            self.woken.len = 0;
+        }
         if self.waiting.len() < self.waiting.capacity() {
             self.waiting.push((page, now));
         }

@@ -27,8 +27,8 @@ use crate::spans::{Change, PAGE_SHIFT, Span};
 
 /// Events kept for the dump after a broken invariant.
 const RECORDED_EVENTS: usize = 2048;
-/// Timeouts handled in one turn at most, so that faults are looked at in between.
-const TIMEOUTS_PER_TURN: usize = 32;
+/// Frames beyond the budget that are given back together: 256 KiB.
+const SURPLUS_PAGES: u32 = 64;
 /// A mapping of fewer pages is left alone, unless it touches a managed one.
 const SPAN_PAGES_MIN: u64 = 16;
 /// Bytes of tables for a managed page: 16 in the core, 4 for its frame, 16 for its checksum, 8 for its slot.
@@ -206,29 +206,29 @@ impl Pager {
         }
     }
 
-    /// Completions, orders that waited, the core's own deadline, new requests. True if anything happened.
+    /// Completions, orders that waited, new requests, and one step of what the core has to do at its deadline. True if there is
+    /// more to do at once.
     pub(crate) fn pump(&mut self, now: Nanos) -> bool {
-        let mut busy = false;
-        for _ in 0..TIMEOUTS_PER_TURN {
-            self.driver.drain(now, |machine, _core, answers| {
-                machine.reap(answers);
-                machine.retry_deferred(answers);
-                machine.begin_requests(answers);
-            });
-            self.grow_stores(now);
-            if self.core().deadline().is_none_or(|deadline| deadline > now) {
-                break;
-            }
-            busy = true;
-            self.driver.step(now, Event::Timeout);
+        self.driver.drain(now, |machine, core, answers| {
+            machine.reap(answers);
+            machine.retry_deferred(core, answers);
+            machine.begin_requests(answers);
+        });
+        self.grow_stores(now);
+        self.release_surplus(SURPLUS_PAGES);
+        if self.core().deadline().is_none_or(|deadline| deadline > now) {
+            return false;
         }
+        // The devices work meanwhile.
+        self.machine_mut().flush();
+        self.driver.step(now, Event::Timeout);
         self.driver.drain(now, |machine, _core, answers| machine.begin_requests(answers));
-        busy
+        true
     }
 
     /// Back more slots when the core runs out of the ones it has.
     fn grow_stores(&mut self, now: Nanos) {
-        let free = u64::from(self.core().swap_free());
+        let free = self.core().swap_free();
         let Some((device, slots)) = self.driver.machine_mut().grow_if_needed(free, self.floor_bytes) else { return };
         self.driver.step(now, Event::DeviceGrown { device, slots });
     }
@@ -277,9 +277,14 @@ impl Pager {
         if pages != self.core().budget() {
             self.driver.step(now, Event::BudgetChanged { pages });
         }
-        let kept = self.core().charged() + self.machine().spare_frames();
-        let surplus = kept.saturating_sub(pages.max(self.core().charged()));
-        if surplus > 0 && !self.machine().has_deferred() {
+        self.release_surplus(0);
+    }
+
+    /// Spare frames beyond the budget, if more than `slack`, go back to the kernel.
+    fn release_surplus(&mut self, slack: u32) {
+        let (charged, budget) = (self.core().charged(), self.core().budget());
+        let surplus = (charged + self.machine().spare_frames()).saturating_sub(budget.max(charged));
+        if surplus > slack && !self.machine().has_deferred() {
             self.machine_mut().release_spare(surplus);
         }
     }

@@ -8,7 +8,7 @@ impl Swap {
     /// Take the next slot for a page. `may_rob(owner)` tells whether the owner of a used slot can do without it.
     pub(crate) fn allocate(&mut self, page: u32, may_rob: impl Fn(u32) -> bool) -> Option<Found> {
         let rob = self.is_filling();
-        let stays = self.slot_order == SlotOrder::NonfullFirst || self.turn_left > 0;
+        let stays = self.slot_order != SlotOrder::FreeFirst || self.turn_left > 0;
         if self.current != NIL
             && stays
             && let Some(found) = self.scan_current(page, rob, &may_rob)
@@ -42,13 +42,16 @@ impl Swap {
     }
 
     fn allocate_in(&mut self, d: u8, page: u32, rob: bool, may_rob: &impl Fn(u32) -> bool) -> Option<Found> {
-        let lists = match self.slot_order {
-            SlotOrder::NonfullFirst => [ClusterList::Nonfull, ClusterList::Free, ClusterList::Frag],
-            SlotOrder::FreeFirst => [ClusterList::Free, ClusterList::Nonfull, ClusterList::Frag],
+        let first = |list: ClusterList| self.dev(d).lists[list as usize].head;
+        let (free, nonfull, frag) = (first(ClusterList::Free), first(ClusterList::Nonfull), first(ClusterList::Frag));
+        let pools = match self.slot_order {
+            SlotOrder::NonfullFirst => [nonfull, free, frag],
+            SlotOrder::FreeFirst => [free, nonfull, frag],
+            SlotOrder::EmptiestFirst if free != NIL => [free, NIL, NIL],
+            SlotOrder::EmptiestFirst => [self.emptiest(d), NIL, NIL],
         };
-        for list in lists {
+        for pool in pools {
             // A listed cluster has a free slot, so one look is enough.
-            let pool = self.dev(d).lists[list as usize].head;
             if pool != NIL {
                 self.enter(pool);
                 if let Some(found) = self.scan_current(page, rob, may_rob) {
@@ -69,6 +72,14 @@ impl Swap {
             }
         }
         None
+    }
+
+    /// The started cluster with the most free slots: one look at each cluster of the device, once a cluster.
+    fn emptiest(&self, d: u8) -> u32 {
+        let device = self.dev(d);
+        let pools = device.extents[..device.extents_len].iter().flat_map(|&(first, len)| first..first + len);
+        let started = pools.filter(|&pool| matches!(self.cluster_list(pool), ClusterList::Nonfull | ClusterList::Frag));
+        started.min_by_key(|&pool| self.cluster_used(pool)).unwrap_or(NIL)
     }
 
     fn enter(&mut self, pool: u32) {

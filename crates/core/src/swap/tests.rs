@@ -46,13 +46,33 @@ fn the_higher_priority_is_filled_first_and_automatic_ones_last() {
     assert_eq!(devices, want);
 }
 
+#[test]
+fn the_emptiest_cluster_is_next_when_none_is_free() {
+    let mut swap = Swap::new(4 * CLUSTER, SlotOrder::EmptiestFirst, 8);
+    swap.add_device(DeviceId(0), spec(4 * CLUSTER, None));
+    let slots: Vec<u32> =
+        (0..4 * CLUSTER - 1).map(|page| swap.allocate(page, |_| false).expect("a free slot").slot).collect();
+    // 10 free slots in the first cluster, 200 in the third, 100 in the last.
+    for (cluster, freed) in [(0, 10), (2, 200), (3, 100)] {
+        for slot in slots.iter().filter(|&&slot| slot / CLUSTER == cluster).take(freed) {
+            swap.free_slot(*slot);
+        }
+    }
+    let order: Vec<u32> =
+        (0..310).map(|page| swap.allocate(page, |_| false).expect("a free slot").slot / CLUSTER).collect();
+    let want: Vec<u32> =
+        [(2, 200), (3, 100), (0, 10)].into_iter().flat_map(|(c, n)| core::iter::repeat_n(c, n)).collect();
+    assert_eq!(order, want);
+    assert!(swap.allocate(0, |_| false).is_none(), "full");
+}
+
 proptest! {
     #[test]
     fn slots_are_what_a_naive_set_says(
-        order in any::<bool>(),
+        order in 0..3_usize,
         steps in proptest::collection::vec((0..10u32, any::<u32>()), 0..300),
     ) {
-        let order = if order { SlotOrder::NonfullFirst } else { SlotOrder::FreeFirst };
+        let order = [SlotOrder::NonfullFirst, SlotOrder::FreeFirst, SlotOrder::EmptiestFirst][order];
         let mut swap = Swap::new(6 * CLUSTER, order, 2);
         let mut free: BTreeSet<(u8, u32)> = BTreeSet::new();
         let mut owned: BTreeMap<u32, u32> = BTreeMap::new();

@@ -223,6 +223,12 @@ impl World {
         }
     }
 
+    /// True if the page's slot holds its content.
+    fn is_clean(&self, page: PageIdx) -> bool {
+        let place = self.core.page(page).slot.map(|(device, slot)| (device.0, slot.0));
+        place.is_some_and(|place| self.slots.get(&place) == self.frames.get(&page.0))
+    }
+
     /// Add a file from page `base` to the end of the table.
     pub(crate) fn add_file(&mut self, base: u32, pages: u32, ra_pages: u32) {
         self.file = Some(base);
@@ -309,7 +315,8 @@ impl World {
                 }
                 for page in range.pages() {
                     if self.mapped.remove(&page.0) {
-                        self.event(Event::Unmapped { range: PageRange::one(page), answer: MoveAnswer::Done });
+                        let answer = if self.is_clean(page) { MoveAnswer::Clean } else { MoveAnswer::Done };
+                        self.event(Event::Unmapped { range: PageRange::one(page), answer });
                     } else {
                         self.event(Event::Unmapped { range: PageRange::one(page), answer: MoveAnswer::Gone });
                     }

@@ -2,6 +2,7 @@
 //!
 //! Each entry's pages have no other order in flight (I2).
 
+use pagetide_core::Core;
 use pagetide_core::effect::Effect;
 use pagetide_core::event::{Event, MoveAnswer};
 use pagetide_core::types::{PageIdx, PageRange};
@@ -12,15 +13,15 @@ use super::moves::Busy;
 
 impl LiveMachine {
     /// Orders that waited for the program, or for pages to be made private, are tried again.
-    pub(crate) fn retry_deferred(&mut self, answers: &mut Answers) {
+    pub(crate) fn retry_deferred(&mut self, core: &Core, answers: &mut Answers) {
         while self.unshared != self.unsharer.done() {
             self.unshared = self.unshared.wrapping_add(1);
             let range = self.unsharing.pop_front().expect("ranges are done in the order asked");
-            self.unmap(range, Busy::Answer, answers);
+            self.unmap(core, range, Busy::Answer, answers);
         }
         for _ in 0..self.deferred.len() {
             let Some(effect) = self.deferred.pop_front() else { break };
-            self.carry_out(effect, answers);
+            self.carry_out(core, effect, answers);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::io::{Direction, PagePart, REQUEST_PAGES};
 use crate::store::checksum;
 
 impl LiveMachine {
-    /// Hand waiting transfers to the engine, and pass on what it queued.
+    /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
     pub(crate) fn begin_requests(&mut self, answers: &mut Answers) {
         while let Some((token, direction)) = self.requests.begin() {
             match direction {
@@ -24,6 +24,10 @@ impl LiveMachine {
             }
             self.submit(token);
         }
+    }
+
+    /// Pass on what is queued, without waiting.
+    pub(crate) fn flush(&mut self) {
         self.engine.flush();
     }
 
