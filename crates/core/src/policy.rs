@@ -155,12 +155,18 @@ impl Core {
             | Event::Hold { .. }
             | Event::SlotsPinned { .. } => self.on_control(event),
         }
-        self.run_ready(out);
+        self.run_ready(event == Event::Timeout, out);
     }
 
     /// When the core wants a [`Event::Timeout`]; a time that is past means at once.
     pub fn deadline(&self) -> Option<Nanos> {
         if self.has_work() { Some(self.now) } else { self.control.rescue_at }
+    }
+
+    /// True if the timeout may come later than at the deadline: all there is to do is background reclaim, and more than half of
+    /// the frames between the watermarks min and low are free.
+    pub fn can_wait(&self) -> bool {
+        !self.has_prompt_work() && self.mem.free() > self.mem.min.midpoint(self.mem.low)
     }
 
     /// The counters.
@@ -239,9 +245,13 @@ impl Core {
     }
 
     pub(crate) fn has_work(&self) -> bool {
+        self.has_prompt_work() || (self.kswapd.is_runnable() && !self.control.hold)
+    }
+
+    /// Work other than background reclaim.
+    fn has_prompt_work(&self) -> bool {
         self.waiters.ready_len() > 0
             || self.jobs.has_runnable()
-            || (self.kswapd.is_runnable() && !self.control.hold)
             || self.lru.len(DI) > 0
             || self.flusher.is_runnable()
             || self.control.has_work(self.cached)

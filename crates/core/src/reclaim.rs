@@ -23,7 +23,7 @@ pub(crate) const MAX_RECLAIM_RETRIES: u32 = 16;
 /// One look can bring an unmap, a write and a drop.
 const LOOK_EFFECTS: usize = 4;
 /// Effects of one step of a blind host's kswapd.
-const STEP_EFFECTS: usize = 16;
+const STEP_EFFECTS: usize = 2;
 /// Pages looked at in one event; then the run goes on in the next (I1).
 const LOOKS_MAX: u32 = 1 << 15;
 

@@ -31,6 +31,8 @@ use crate::{own, setup};
 const TICK_NS: Nanos = 2_000_000;
 /// Time between two tries of what the kernel refused for the moment, and two looks at a newborn child.
 const POLL_NS: Nanos = 50_000;
+/// After a fault, time in which the next event is looked for without sleeping.
+const SPIN_NS: Nanos = 100_000;
 /// A fault that waits this long is told of.
 const STALL_TOLD_NS: Nanos = 3_000_000_000;
 /// A fault that waits this long ends the program.
@@ -189,11 +191,13 @@ impl Agent {
     /// The loop of the managed phase.
     fn serve(mut self, mut managed: Managed) -> ! {
         let mut timeout = 0;
+        let mut spin_until = 0;
         loop {
             let [is_message, is_supervisor] = managed.pager.machine_mut().wait(&self.supervisor, timeout);
             let now = clock::now();
             if is_message {
                 self.read_messages(&mut managed, now);
+                spin_until = now + SPIN_NS;
             }
             if is_supervisor {
                 self.hear_supervisor();
@@ -205,7 +209,7 @@ impl Agent {
                 self.tick(&mut managed, now);
             }
             timeout = 0;
-            if !busy {
+            if !busy && now >= spin_until {
                 self.publish(&mut managed);
                 timeout = managed.sleep_ns(now);
             }
@@ -295,6 +299,7 @@ impl Agent {
     fn tick(&mut self, managed: &mut Managed, now: Nanos) {
         managed.next_tick = now + TICK_NS;
         self.watch(managed, now);
+        managed.pager.begin_writes(now);
         let Ok(statm) = managed.statm.read() else { return };
         let anon = statm.anon_pages();
         let unseen = anon.saturating_sub(managed.pager.known_pages());
@@ -406,7 +411,9 @@ impl Managed {
 
     /// How long nothing has to be done unless something happens.
     fn sleep_ns(&self, now: Nanos) -> Nanos {
-        let deadline = self.pager.core().deadline().unwrap_or(Nanos::MAX).min(self.next_tick);
+        let work = self.pager.core().deadline().unwrap_or(Nanos::MAX);
+        let work = if self.pager.core().can_wait() { work.max(self.pager.quiet_until()) } else { work };
+        let deadline = work.min(self.next_tick);
         let is_polling = self.pager.machine().has_deferred() || self.forks.is_waiting_for_child();
         if is_polling { POLL_NS } else { deadline.saturating_sub(now) }
     }

@@ -14,6 +14,8 @@ use pagetide_sys::mem::ManagedRange;
 
 /// Pages in one request at most.
 pub(crate) const REQUEST_PAGES: usize = 64;
+/// Pages that are worth a write of their own while there is time: 128 KiB.
+const GATHER_PAGES: u32 = 32;
 /// Requests in flight at most; more wait in a queue.
 pub(crate) const REQUESTS: usize = 128;
 
@@ -82,6 +84,9 @@ pub(crate) struct Requests {
     /// Reads go first: a task may wait for one.
     reads: VecDeque<Transfer>,
     writes: VecDeque<Transfer>,
+    reading: usize,
+    /// Pages in `writes`.
+    write_pages: u32,
 }
 
 impl Requests {
@@ -102,6 +107,8 @@ impl Requests {
             free: (0..u32::try_from(REQUESTS).expect("a small constant")).rev().collect(),
             reads: VecDeque::with_capacity(1024),
             writes: VecDeque::with_capacity(4096),
+            reading: 0,
+            write_pages: 0,
         }
     }
 
@@ -109,15 +116,23 @@ impl Requests {
     pub(crate) fn push(&mut self, transfer: Transfer) {
         match transfer.direction {
             Direction::Read => self.reads.push_back(transfer),
-            Direction::Write => self.writes.push_back(transfer),
+            Direction::Write => {
+                self.write_pages += transfer.range.len;
+                self.writes.push_back(transfer);
+            }
         }
     }
 
-    /// An entry for the next transfers, if there are any and an entry is free.
-    pub(crate) fn begin(&mut self) -> Option<(u32, Direction)> {
+    /// An entry for the next transfers, if there are any and an entry is free. Writes wait for more to join them if
+    /// `is_gathering`.
+    pub(crate) fn begin(&mut self, is_gathering: bool) -> Option<(u32, Direction)> {
         let direction = if self.reads.is_empty() { Direction::Write } else { Direction::Read };
+        if direction == Direction::Write && is_gathering && self.write_pages < GATHER_PAGES {
+            return None;
+        }
         let device = self.queue(direction).front()?.device;
         let token = self.free.pop()?;
+        self.reading += usize::from(direction == Direction::Read);
         let request = &mut self.table[token as usize];
         (request.direction, request.device, request.len) = (direction, device, 0);
         Some((token, direction))
@@ -150,6 +165,7 @@ impl Requests {
         if front.range.len == 0 {
             queue.pop_front();
         }
+        self.write_pages -= u32::from(direction == Direction::Write);
         self.table[token as usize].device = device;
         Some((page, slot, io))
     }
@@ -179,11 +195,17 @@ impl Requests {
         self.table.len() - self.free.len()
     }
 
+    /// Reads are in flight or waiting.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.reading > 0 || !self.reads.is_empty()
+    }
+
     pub(crate) fn get(&self, token: u32) -> &Request {
         &self.table[token as usize]
     }
 
     pub(crate) fn end(&mut self, token: u32) {
+        self.reading -= usize::from(self.table[token as usize].direction == Direction::Read);
         self.free.push(token);
     }
 }

@@ -194,6 +194,11 @@ impl LiveMachine {
         !self.deferred.is_empty() || !self.unsharing.is_empty()
     }
 
+    /// True if pages are being read, or are to be.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.requests.is_reading()
+    }
+
     fn frames_memory(&self, run: FrameRun) -> ManagedRange {
         run_of(self.staging.range(), run)
     }

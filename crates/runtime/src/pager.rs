@@ -27,6 +27,8 @@ use crate::spans::{Change, PAGE_SHIFT, Span};
 
 /// Events kept for the dump after a broken invariant.
 const RECORDED_EVENTS: usize = 2048;
+/// How long background work waits for the next fault.
+const QUIET_NS: Nanos = 50_000;
 /// Frames beyond the budget that are given back together: 256 KiB.
 const SURPLUS_PAGES: u32 = 64;
 /// A mapping of fewer pages is left alone, unless it touches a managed one.
@@ -50,6 +52,7 @@ pub(crate) struct Pager {
     maps_buffer: Vec<u8>,
     runs: Vec<Run>,
     floor_bytes: u64,
+    last_fault: Nanos,
 }
 
 /// What a message leaves for the host to do.
@@ -73,6 +76,7 @@ impl Pager {
             maps_buffer: vec![0; 64 << 10],
             runs: vec![Run::default(); 512],
             floor_bytes,
+            last_fault: 0,
         }
     }
 
@@ -135,6 +139,7 @@ impl Pager {
             self.fill_vanished(vpn);
             return true;
         }
+        self.last_fault = now;
         self.machine_mut().note_fault(page, now);
         self.driver.step(now, Event::Fault { page, access, task });
         true
@@ -212,18 +217,33 @@ impl Pager {
         self.driver.drain(now, |machine, core, answers| {
             machine.reap(answers);
             machine.retry_deferred(core, answers);
-            machine.begin_requests(answers);
+            machine.begin_requests(core.can_wait(), answers);
         });
         self.grow_stores(now);
         self.release_surplus(SURPLUS_PAGES);
         if self.core().deadline().is_none_or(|deadline| deadline > now) {
             return false;
         }
+        // Taking pages out interrupts the CPUs that run the program. While it waits for a read there is time for that; when it has
+        // just been answered, it will soon wait again.
+        if self.core().can_wait() && now < self.quiet_until() && !self.machine().is_reading() {
+            return false;
+        }
         // The devices work meanwhile.
         self.machine_mut().flush();
         self.driver.step(now, Event::Timeout);
-        self.driver.drain(now, |machine, _core, answers| machine.begin_requests(answers));
+        self.driver.drain(now, |machine, core, answers| machine.begin_requests(core.can_wait(), answers));
         true
+    }
+
+    /// Begin the writes that waited for more.
+    pub(crate) fn begin_writes(&mut self, now: Nanos) {
+        self.driver.drain(now, |machine, _core, answers| machine.begin_requests(false, answers));
+    }
+
+    /// Until then background work may wait for the next fault.
+    pub(crate) const fn quiet_until(&self) -> Nanos {
+        self.last_fault + QUIET_NS
     }
 
     /// Back more slots when the core runs out of the ones it has.

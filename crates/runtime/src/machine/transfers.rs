@@ -12,8 +12,9 @@ use crate::store::checksum;
 
 impl LiveMachine {
     /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
-    pub(crate) fn begin_requests(&mut self, answers: &mut Answers) {
-        while let Some((token, direction)) = self.requests.begin() {
+    /// `is_gathering`: a few writes may wait for more.
+    pub(crate) fn begin_requests(&mut self, is_gathering: bool, answers: &mut Answers) {
+        while let Some((token, direction)) = self.requests.begin(is_gathering) {
             match direction {
                 Direction::Read => self.gather_read(token),
                 Direction::Write => self.gather_write(token, answers),
