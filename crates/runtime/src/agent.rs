@@ -31,8 +31,6 @@ use crate::{own, setup};
 const TICK_NS: Nanos = 2_000_000;
 /// Time between two tries of what the kernel refused for the moment, and two looks at a newborn child.
 const POLL_NS: Nanos = 50_000;
-/// After a fault, time in which the next event is looked for without sleeping.
-const SPIN_NS: Nanos = 100_000;
 /// A fault that waits this long is told of.
 const STALL_TOLD_NS: Nanos = 3_000_000_000;
 /// A fault that waits this long ends the program.
@@ -191,13 +189,11 @@ impl Agent {
     /// The loop of the managed phase.
     fn serve(mut self, mut managed: Managed) -> ! {
         let mut timeout = 0;
-        let mut spin_until = 0;
         loop {
             let [is_message, is_supervisor] = managed.pager.machine_mut().wait(&self.supervisor, timeout);
             let now = clock::now();
             if is_message {
                 self.read_messages(&mut managed, now);
-                spin_until = now + SPIN_NS;
             }
             if is_supervisor {
                 self.hear_supervisor();
@@ -209,7 +205,7 @@ impl Agent {
                 self.tick(&mut managed, now);
             }
             timeout = 0;
-            if !busy && now >= spin_until {
+            if !busy && now >= managed.pager.spin_until() {
                 self.publish(&mut managed);
                 timeout = managed.sleep_ns(now);
             }

@@ -113,6 +113,7 @@ pub(crate) struct LiveMachine {
     /// Faults that are not answered yet, with the time when they were seen.
     waiting: Vec<(PageIdx, Nanos)>,
     latencies: Vec<Nanos>,
+    answered_at: Nanos,
     seed: u64,
     zero_sum: u128,
     can_move: bool,
@@ -150,6 +151,7 @@ impl LiveMachine {
             woken: PageRange::new(PageIdx(0), 0),
             waiting: Vec::with_capacity(256),
             latencies: Vec::with_capacity(256),
+            answered_at: 0,
             seed: parts.seed,
             can_move: parts.can_move,
             outbox: Outbox::default(),
@@ -359,11 +361,17 @@ impl LiveMachine {
         self.latencies.drain(..).for_each(&mut each);
     }
 
+    /// When a fault was answered last.
+    pub(crate) const fn answered_at(&self) -> Nanos {
+        self.answered_at
+    }
+
     fn count_answered(&mut self, range: PageRange) {
         if self.waiting.is_empty() {
             return;
         }
         let now = pagetide_sys::clock::now();
+        self.answered_at = now;
         let latencies = &mut self.latencies;
         self.waiting.retain(|&(page, since)| {
             let answered = range.contains(page);
