@@ -194,6 +194,9 @@ impl Forks {
         let which = usize::from(address >= doorbells.start() + mem::PAGE_BYTES);
         self.rung[which] = true;
         self.rung_at = now;
+        if which == 0 {
+            self.reset(pager, 1);
+        }
         if which == 0 && !self.held {
             let half =
                 (pager.core().budget() / 2).max(u32::try_from(setup::BUDGET_PAGES_MIN).expect("a small constant"));
@@ -259,6 +262,8 @@ impl Forks {
 
     /// The parent's thread waits at doorbell 1 and the child is on its own: everything goes on as before.
     fn end_fork(&mut self, pager: &mut Pager, now: Nanos) {
+        // As soon as it is answered, the thread may fork again.
+        self.reset(pager, 0);
         self.answer(pager, 1);
         if self.rung[1] {
             return;
@@ -267,11 +272,16 @@ impl Forks {
             self.held = false;
             pager.step(now, Event::Hold { on: false });
         }
-        let doorbells = self.doorbells.as_ref().expect("it was rung").range();
+    }
+
+    /// Empty a doorbell, so that the next touch is a fault. Only while no thread can touch it: the other one is what a forking
+    /// thread waits at, or has to come past first.
+    fn reset(&self, pager: &Pager, which: usize) {
+        let doorbell = self.doorbells.as_ref().expect("it was rung").range().page(which);
         let uffd = pager.machine().uffd();
-        uffd.unregister(doorbells).expect("the doorbells are registered");
-        mem::advise(doorbells, mem::Advice::DontNeed).expect("the doorbells are ours");
-        uffd.register(doorbells, Modes::MISSING).expect("the doorbells were registered before");
+        uffd.unregister(doorbell).expect("the doorbells are registered");
+        mem::advise(doorbell, mem::Advice::DontNeed).expect("the doorbells are ours");
+        uffd.register(doorbell, Modes::MISSING).expect("the doorbells were registered before");
     }
 
     /// The kernel has copied the address space.
