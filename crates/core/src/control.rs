@@ -143,6 +143,7 @@ impl Core {
             | Event::Mapped { .. }
             | Event::Unmapped { .. }
             | Event::IoDone { .. }
+            | Event::Writeback
             | Event::Timeout => {}
         }
     }

@@ -171,6 +171,8 @@ pub enum Event {
         /// One more, or one less.
         pin: bool,
     },
+    /// Dirty pages of files are to be written now (the host's clock, or a task that waits for it).
+    Writeback,
     /// The moment that `Core::deadline()` named has come.
     Timeout,
 }

@@ -50,6 +50,10 @@ impl Core {
             }
             return;
         }
+        if first && self.pages.is(p, crate::page::POISON) && self.file_of(p).is_some() {
+            // A file's content is still on its device: every new access tries again.
+            self.pages.clear(p, crate::page::POISON | POISON_DUE);
+        }
         let state = self.pages.state(p);
         if matches!(state, PageState::Cached | PageState::Untouched) && self.file_of(p).is_some() {
             self.fault_file(p, access, task, first, out);

@@ -164,7 +164,9 @@ impl Core {
         for q in from..to {
             let word = self.pages.word(q);
             let there = word & (FRAME | MAPPED | crate::page::DISCARD) == FRAME && !self.pages.in_flight(q);
-            if there && (q == p || word & READAHEAD == 0) {
+            // Every second page may be one of its own effect: room is kept for the page itself and its wake.
+            let around = word & READAHEAD == 0 && out.room() >= STEP_ROOM / 2;
+            if there && (q == p || around) {
                 self.set_mapped(q);
                 self.pages.set(q, YOUNG);
                 let range = PageRange::one(PageIdx(q));
@@ -371,6 +373,15 @@ impl Core {
         }
     }
 
+    /// The host asks for write-back: what was dirtied through mappings, too, which nobody has counted.
+    pub(crate) fn write_back(&mut self) {
+        if self.flusher.left == 0 {
+            self.flusher.region = 0;
+            self.flusher.page = 0;
+            self.flusher.left = self.pages.len();
+        }
+    }
+
     /// Let the flusher write dirty pages, in the order of the files.
     pub(crate) fn run_flusher(&mut self, out: &mut Effects) {
         let mut looks = 0;
@@ -441,7 +452,8 @@ impl Core {
             }
             let ahead = p != job.page || job.kind == JobKind::FileAhead;
             let arrived = self.pages.is(job.page, FRAME) && !self.pages.in_flight(job.page);
-            if ahead && arrived && self.mem.free() == 0 && self.mem.stock == 0 && job.kind != JobKind::FileAhead {
+            let short = self.mem.stock == 0 && self.mem.free() <= self.mem.min;
+            if ahead && arrived && short && job.kind != JobKind::FileAhead {
                 // What is ahead must not push out what is wanted.
                 job.window = Window::none(job.page);
                 return None;

@@ -137,6 +137,7 @@ impl Core {
             Event::IoDone { io, range, outcome } => self.on_io_done(io, range, outcome, out),
             Event::FileRead { range, task } => self.on_file_read(range, task, out),
             Event::FileWrite { range, task } => self.on_file_write(range, task, out),
+            Event::Writeback => self.write_back(),
             Event::Timeout => {}
             Event::RegionAdded { .. }
             | Event::FileAdded { .. }

@@ -19,6 +19,7 @@ pub mod pattern;
 pub mod nearest;
 pub mod units;
 pub mod task;
+pub mod files;
 pub mod cpu;
 pub mod world;
 pub mod workload;

@@ -50,9 +50,46 @@ impl Oracle {
         Self { pages: vec![Cell { expected: 0, frame: GONE }; pages as usize], slots: Vec::new(), last: 0 }
     }
 
-    /// One more device.
-    pub fn add_device(&mut self, slots: u32) {
+    /// One more device; its number.
+    pub fn add_device(&mut self, slots: u32) -> usize {
         self.slots.push(vec![TORN; slots as usize]);
+        self.slots.len() - 1
+    }
+
+    fn next_version(&mut self) -> Version {
+        self.last = if self.last >= VERSION_MAX { 1 } else { self.last + 1 };
+        self.last
+    }
+
+    /// The pages of a file, and its device: each page has a content that no other has.
+    pub fn fill_file(&mut self, range: PageRange, device: usize) {
+        for (page, slot) in range.pages().zip(0..) {
+            let version = self.next_version();
+            self.pages[page.0 as usize].expected = version;
+            self.slots[device][usize::try_from(slot).expect("small")] = version;
+        }
+    }
+
+    /// The pages of a file from `store`'s slot on are cut off: what is there now are zeroes.
+    pub fn empty_file(&mut self, range: PageRange, (device, first): (usize, u32)) {
+        for (page, slot) in range.pages().zip(first..) {
+            self.pages[page.0 as usize] = Cell { expected: 0, frame: GONE };
+            self.slots[device][slot as usize] = 0;
+        }
+    }
+
+    /// A store of the whole page, whatever it held.
+    pub fn overwrite(&mut self, page: PageIdx) {
+        let version = self.next_version();
+        self.pages[page.0 as usize] = Cell { expected: version, frame: version };
+    }
+
+    /// A load of a page that may have lost its frame since.
+    ///
+    /// # Errors
+    /// The frame is there and does not hold the last store.
+    pub fn load_present(&self, page: PageIdx) -> Result<(), WrongContent> {
+        if self.pages[page.0 as usize].frame == GONE { Ok(()) } else { self.load(page) }
     }
 
     /// Bytes of memory per page and per slot.
@@ -67,8 +104,8 @@ impl Oracle {
     #[inline]
     pub fn store(&mut self, page: PageIdx) -> Result<(), WrongContent> {
         self.load(page)?;
-        self.last = if self.last >= VERSION_MAX { 1 } else { self.last + 1 };
-        self.pages[page.0 as usize] = Cell { expected: self.last, frame: self.last };
+        let version = self.next_version();
+        self.pages[page.0 as usize] = Cell { expected: version, frame: version };
         Ok(())
     }
 
@@ -83,6 +120,15 @@ impl Oracle {
             return Ok(());
         }
         Err(WrongContent { page, expected: cell.expected, found: cell.frame })
+    }
+
+    /// The slot of a page that is clean holds the last store.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn at_rest(&self, page: PageIdx, device: usize, slot: u32) -> Result<(), WrongContent> {
+        let (expected, found) = (self.pages[page.0 as usize].expected, self.slots[device][slot as usize]);
+        if expected == found { Ok(()) } else { Err(WrongContent { page, expected, found }) }
     }
 
     /// True if the program knows that the page is lost.

@@ -6,15 +6,17 @@ use pagetide_core::types::Nanos;
 use pagetide_core::{Config, HostKind, MemoryMode};
 use serde_json::{Value, json};
 
-use crate::device::Mechanism;
+use crate::device::{DeviceParams, Mechanism};
 use crate::disk::DiskStats;
+use crate::files::FileWalk;
 use crate::histogram::Histogram;
 use crate::pattern::Walk;
 use crate::rng::XorShift64;
 use crate::task::{Program, Task, WalkProgram};
 use crate::units::{show_nanos, show_pages};
 use crate::workload::{MemoryKind, TaskSetup, Workload, WorkloadError};
-use crate::world::{Costs, RunEnd, SwapDevice, World};
+use crate::world::{Costs, NewFile, RunEnd, SimFile, SwapDevice, World};
+use pagetide_core::event::FileSpec;
 
 /// Percentiles that reports show.
 pub const PERCENTILES: [u64; 7] = [50, 60, 70, 80, 90, 95, 99];
@@ -107,11 +109,8 @@ const CLUSTER: u32 = 512;
 /// # Errors
 /// As [`run`].
 pub fn build(workload: &Workload) -> Result<World, WorkloadError> {
-    let regions = workload.tasks.iter().flat_map(|t| {
-        let count = if t.shared { 1 } else { t.count };
-        std::iter::repeat_n(t.pages, count as usize)
-    });
-    let pages_max = World::table_pages(regions);
+    let regions = workload.tasks.iter().flat_map(|t| std::iter::repeat_n(t.pages, t.regions() as usize));
+    let pages_max = World::table_pages(regions.chain(workload.files.iter().map(|f| f.pages)));
     let slots =
         workload.devices.iter().map(|d| u64::from((d.pages + 1).div_ceil(CLUSTER)) * u64::from(CLUSTER)).sum::<u64>();
     let slots_max = u32::try_from(slots).ok().filter(|s| *s <= 1 << 30);
@@ -130,10 +129,86 @@ pub fn build(workload: &Workload) -> Result<World, WorkloadError> {
             rotational,
         });
     }
+    let files = add_files(&mut world, workload);
     for (group, setup) in workload.tasks.iter().enumerate() {
-        spawn_group(&mut world, workload, group, setup);
+        match setup.file {
+            Some(used) => spawn_file_group(&mut world, workload, group, setup, (files[used.file], used.request)),
+            None => spawn_group(&mut world, workload, group, setup),
+        }
     }
     Ok(world)
+}
+
+/// The disks of files: those of equal parameters share one.
+fn file_disks(workload: &Workload) -> Vec<&DeviceParams> {
+    let mut disks: Vec<&DeviceParams> = Vec::new();
+    for file in workload.files.iter().filter(|file| !file.on_swap) {
+        if !disks.contains(&&file.params) {
+            disks.push(&file.params);
+        }
+    }
+    disks
+}
+
+/// Files lie behind each other on their disks; those on the first swap device's disk behind the swap space.
+fn add_files(world: &mut World, workload: &Workload) -> Vec<SimFile> {
+    let disks = file_disks(workload);
+    let first = disks.iter().fold(None, |first, params| {
+        let disk = world.add_disk(params);
+        first.or(Some(disk))
+    });
+    let mut ends = vec![0; disks.len()];
+    let mut swap_end = workload.devices.first().map_or(0, |d| u64::from(d.pages) + 1);
+    let mut out = Vec::new();
+    for file in &workload.files {
+        let spec = FileSpec { ra_pages: file.ra_pages, io_pages: 0, executable: file.executable };
+        let place = disks.iter().position(|params| **params == file.params).filter(|_| !file.on_swap);
+        let (disk, end) = match place {
+            Some(n) => (first.expect("there is a disk for it") + n, &mut ends[n]),
+            None => (0, &mut swap_end),
+        };
+        out.push(world.add_file(NewFile { pages: file.pages, disk, at: *end, spec }));
+        *end += u64::from(file.pages);
+    }
+    out
+}
+
+fn spawn_file_group(
+    world: &mut World,
+    workload: &Workload,
+    group: usize,
+    setup: &TaskSetup,
+    (file, request): (SimFile, Option<u32>),
+) {
+    for n in 0..setup.count {
+        let rng = XorShift64::stream(workload.seed, (group as u64 + 1) << 32 | u64::from(n));
+        let pages = file.range.len / request.unwrap_or(1);
+        let walk = Walk::new(setup.pattern.clone(), pages);
+        let (write_percent, left) = (setup.write_percent, setup.accesses);
+        let program = match request {
+            Some(request) => Program::Custom(Box::new(FileWalk {
+                file: file.range,
+                request,
+                walk,
+                write_percent,
+                left,
+                think_ns: setup.think_ns,
+                rng,
+                has_thought: false,
+            })),
+            None => Program::Walk(WalkProgram {
+                region: file.range,
+                owned: false,
+                walk,
+                write_percent,
+                filled: pages,
+                left,
+                rng,
+            }),
+        };
+        let think_ns = if request.is_some() { 0 } else { setup.think_ns };
+        world.spawn(Task::new(program, think_ns, setup.access_ns), setup.start_ns);
+    }
 }
 
 fn spawn_group(world: &mut World, workload: &Workload, group: usize, setup: &TaskSetup) {
@@ -188,6 +263,7 @@ fn report(workload: &Workload, world: &mut World, end: RunEnd) -> RunReport {
         groups.push(group);
     }
     let names = workload.devices.iter().map(|d| d.params.preset);
+    let names = names.chain(file_disks(workload).into_iter().map(|params| params.preset));
     RunReport {
         end,
         ended_at,

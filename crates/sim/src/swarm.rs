@@ -6,12 +6,14 @@
 use pagetide_core::types::{Nanos, PageIdx};
 use pagetide_core::{Config, HostKind, MemoryMode};
 
-use crate::device::PRESETS;
+use crate::device::{DeviceParams, PRESETS};
+use crate::files::FileWalk;
 use crate::mischief::Mischief;
 use crate::pattern::{Pattern, Walk};
 use crate::rng::{XorShift64, Zipf};
 use crate::task::{Program, Task, WalkProgram};
-use crate::world::{Costs, RunEnd, SwapDevice, World};
+use crate::world::{Costs, NewFile, RunEnd, SimFile, SwapDevice, World};
+use pagetide_core::event::FileSpec;
 
 /// The world heals then.
 const HEALS_AT: Nanos = 400_000_000;
@@ -55,7 +57,13 @@ pub fn run_seed(seed: u64, canary: Option<u32>) -> SwarmEnd {
     let sizes: Vec<u32> = (0..tasks).map(|_| 64 + rng.below(1500)).collect();
     let total: u32 = sizes.iter().sum();
     let memory = (total / (2 + rng.below(6))).max(128);
-    let mut world = build(seed, &mut rng, &sizes, memory, total);
+    let files: Vec<u32> = (0..rng.below(3)).map(|_| 64 + rng.below(1500)).collect();
+    let all: Vec<u32> = sizes.iter().chain(&files).copied().collect();
+    let mut world = build(seed, &mut rng, &all, memory, total);
+    for (n, pages) in files.iter().enumerate() {
+        let file = add_file(&mut world, &mut rng, *pages);
+        spawn_on_file(&mut world, &mut rng, file, seed ^ n as u64);
+    }
     for (n, pages) in sizes.iter().enumerate() {
         let region = world.add_region(*pages);
         let program = Program::Walk(WalkProgram {
@@ -74,7 +82,12 @@ pub fn run_seed(seed: u64, canary: Option<u32>) -> SwarmEnd {
     if canary.is_none() {
         world.arm_mischief(Mischief::swarm(seed, HEALS_AT));
     }
-    let end = world.run(ENDS_BY);
+    let mut end = world.run(ENDS_BY);
+    if end == RunEnd::Finished
+        && let Err(wrong) = world.audit_files()
+    {
+        end = RunEnd::WrongContent(wrong);
+    }
     let accesses = world.tasks.iter().map(|t| t.stats.accesses).sum();
     let mut fingerprint = world.now();
     for (_, value) in world.core.vmstat().iter() {
@@ -84,6 +97,48 @@ pub fn run_seed(seed: u64, canary: Option<u32>) -> SwarmEnd {
         check_laws(&world);
     }
     SwarmEnd { seed, end, accesses, fingerprint }
+}
+
+fn any_device(rng: &mut XorShift64) -> DeviceParams {
+    PRESETS[rng.below(u32::try_from(PRESETS.len()).expect("few")) as usize].params.clone()
+}
+
+/// A file on a disk of its own, or behind the swap space of the first device.
+fn add_file(world: &mut World, rng: &mut XorShift64, pages: u32) -> SimFile {
+    let disk = if rng.chance_bp(5_000) { 0 } else { world.add_disk(&any_device(rng)) };
+    let spec =
+        FileSpec { ra_pages: [0, 8, 32, 256][rng.below(4) as usize], io_pages: 0, executable: rng.chance_bp(2_000) };
+    world.add_file(NewFile { pages, disk, at: 1 << 20, spec })
+}
+
+/// Two tasks that share the file, by calls or through a mapping.
+fn spawn_on_file(world: &mut World, rng: &mut XorShift64, file: SimFile, seed: u64) {
+    for n in 0..2 {
+        let write_percent = [0, 30, 100][rng.below(3) as usize];
+        let left = Some(u64::from(file.range.len) * 2 + 200);
+        let own = XorShift64::stream(seed, 3000 + n);
+        let program = if rng.chance_bp(6_000) {
+            let request = 1 + rng.below(16);
+            let walk = Walk::new(pattern(rng, file.range.len / request), file.range.len / request);
+            let think_ns = u64::from(rng.below(20_000));
+            let file = file.range;
+            Program::Custom(Box::new(FileWalk {
+                file,
+                request,
+                walk,
+                write_percent,
+                left,
+                think_ns,
+                rng: own,
+                has_thought: false,
+            }))
+        } else {
+            let walk = Walk::new(pattern(rng, file.range.len), file.range.len);
+            let (region, filled) = (file.range, file.range.len);
+            Program::Walk(WalkProgram { region, owned: false, walk, write_percent, filled, left, rng: own })
+        };
+        world.spawn(Task::new(program, u64::from(rng.below(5_000)), 200), u64::from(rng.below(1_000_000)));
+    }
 }
 
 fn pattern(rng: &mut XorShift64, pages: u32) -> Pattern {
@@ -117,7 +172,7 @@ fn build(seed: u64, rng: &mut XorShift64, sizes: &[u32], memory: u32, total: u32
     let config = config.memory(mode, pages_max, memory).slots_max((each + 1024) * devices).min_free(memory / 64);
     let mut world = World::new(config, pages_max, memory, 1 + rng.below(4), Costs::default(), seed);
     for _ in 0..devices {
-        let params = PRESETS[rng.below(u32::try_from(PRESETS.len()).expect("few")) as usize].params.clone();
+        let params = any_device(rng);
         let priority = rng.chance_bp(5_000).then(|| i16::try_from(rng.below(3)).expect("small"));
         let rotational = rng.chance_bp(2_000);
         world.add_device(&SwapDevice { params, pages: each, priority, rotational });
@@ -130,6 +185,7 @@ fn check_laws(world: &World) {
     use pagetide_core::Counter as C;
     let get = |counter| world.core.vmstat().get(counter);
     assert!(get(C::pgsteal_anon) <= get(C::pgscan_anon), "I10: more stolen than scanned");
+    assert!(get(C::pgsteal_file) <= get(C::pgscan_file), "I10: more file pages stolen than scanned");
     assert!(get(C::swap_ra_hit) <= get(C::swap_ra), "I10: more readahead hits than readahead");
     assert!(get(C::pgmajfault) <= get(C::pgfault), "I10: more major faults than faults");
     for task in &world.tasks {

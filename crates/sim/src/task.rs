@@ -17,6 +17,47 @@ pub enum Step {
     Touch(PageIdx, Access),
     /// Throws a page away (MADV_DONTNEED).
     Discard(PageIdx),
+    /// Enters a call of the system.
+    Call(Call),
+    /// Computes, touching nothing that counts.
+    Think(Nanos),
+    /// A unit of its work (a transaction, a file) is done.
+    UnitDone,
+}
+
+/// A call of the system that may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Reads pages of a file.
+    Read(PageRange),
+    /// Overwrites pages of a file.
+    Write(PageRange),
+    /// Waits until these pages of a file are on their disk.
+    Sync(PageRange),
+    /// Cuts these pages off a file; nothing of them may be in the page cache afterwards.
+    Drop(PageRange),
+    /// Writes to a disk past the page cache (the log of a database), and waits.
+    WritePast {
+        /// As `World::add_disk` names it.
+        disk: usize,
+        /// First page on the disk.
+        at: u64,
+        /// Pages.
+        pages: u32,
+    },
+    /// Waits for the clock.
+    Sleep(Nanos),
+}
+
+/// A program whose steps are computed.
+pub trait Behaviour: std::fmt::Debug {
+    /// What it does next at `now`; `None` at its end.
+    fn step(&mut self, now: Nanos) -> Option<Step>;
+
+    /// True as long as nothing is to be counted.
+    fn is_filling(&self) -> bool {
+        false
+    }
 }
 
 /// Where a task's accesses come from.
@@ -31,6 +72,8 @@ pub enum Program {
         /// The next record.
         next: usize,
     },
+    /// Whatever the behaviour says.
+    Custom(Box<dyn Behaviour>),
 }
 
 /// A pattern over a region, after writing all of it once if `fill` is not over.
@@ -75,8 +118,9 @@ impl WalkProgram {
 impl Program {
     /// The next step; `None` at the end.
     #[inline]
-    pub fn step(&mut self) -> Option<Step> {
+    pub fn step(&mut self, now: Nanos) -> Option<Step> {
         match self {
+            Self::Custom(behaviour) => behaviour.step(now),
             Self::Walk(program) => program.step(),
             Self::Trace { trace, next } => {
                 let record = trace.records.get(*next)?;
@@ -92,8 +136,9 @@ impl Program {
     }
 
     /// True while the region is being written for the first time.
-    pub const fn is_filling(&self) -> bool {
+    pub fn is_filling(&self) -> bool {
         match self {
+            Self::Custom(behaviour) => behaviour.is_filling(),
             Self::Walk(program) => program.filled < program.region.len,
             Self::Trace { .. } => false,
         }
@@ -132,6 +177,8 @@ pub struct TaskStats {
     pub poisoned: u64,
     /// The task was ended for want of memory.
     pub out_of_memory: bool,
+    /// How long each unit of its work took.
+    pub units: Histogram,
 }
 
 /// One thread of the simulated program.
@@ -149,6 +196,12 @@ pub struct Task {
     pub access_ns: Nanos,
     /// The access that faulted and is to be tried again, and when it was tried first.
     pub pending: Option<(PageIdx, Access, Nanos)>,
+    /// The access that faulted was done when its fault was answered.
+    pub served: bool,
+    /// The call that it is in, and since when.
+    pub call: Option<(Call, Nanos)>,
+    /// When the unit of work at hand began.
+    pub unit_from: Nanos,
     /// Since when it has its CPU.
     pub slice_from: Nanos,
     /// The filling is over: what comes is counted.
@@ -169,6 +222,9 @@ impl Task {
             think_ns,
             access_ns: access_ns.max(1),
             pending: None,
+            served: false,
+            call: None,
+            unit_from: 0,
             slice_from: 0,
             is_counting: false,
             plain_hits: 0,
@@ -187,5 +243,36 @@ impl Task {
     pub fn settle(&mut self) {
         self.stats.latency.record_n(self.access_ns, self.plain_hits);
         self.plain_hits = 0;
+    }
+
+    /// An access is done that was tried first at `tried_at`; `cost` is that of a hit with its thinking.
+    #[inline]
+    pub fn count_access(&mut self, tried_at: Nanos, cost: Nanos) {
+        self.stats.accesses += 1;
+        if tried_at == self.clock + self.think_ns {
+            self.clock += cost;
+            self.plain_hits += 1;
+        } else {
+            self.clock = self.clock.max(tried_at) + self.access_ns;
+            self.stats.latency.record(self.clock - tried_at);
+        }
+    }
+
+    /// The call that it was in is over: it counts as an access.
+    pub fn settle_call(&mut self) {
+        let Some((call, began)) = self.call.take() else { return };
+        match call {
+            Call::Read(_) | Call::Write(_) | Call::Sync(_) | Call::WritePast { .. } => {
+                self.stats.accesses += 1;
+                self.stats.latency.record(self.clock - began);
+            }
+            Call::Drop(_) | Call::Sleep(_) => {}
+        }
+    }
+
+    /// A unit of work is done.
+    pub fn unit_done(&mut self) {
+        self.stats.units.record(self.clock - self.unit_from.max(self.stats.counted_from));
+        self.unit_from = self.clock;
     }
 }

@@ -3,6 +3,8 @@
 //! Every error names its line and its key, and an unknown key the nearest known one. `docs/sim.md` shows the whole
 //! language; a test holds its example and the tables of keys below against each other.
 
+mod files;
+
 use pagetide_core::types::Nanos;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -12,6 +14,8 @@ use crate::nearest::hint;
 use crate::pattern::Pattern;
 use crate::rng::Zipf;
 use crate::units;
+
+pub use files::{FILE_KEYS, FileSetup, FileUse};
 
 /// What is wrong with a workload, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +58,8 @@ pub struct TaskSetup {
     pub pages: u32,
     /// One region for all of them.
     pub shared: bool,
+    /// Instead of a region of anonymous memory.
+    pub file: Option<FileUse>,
     /// Order of pages.
     pub pattern: Pattern,
     /// Of 100 accesses, so many are stores.
@@ -68,6 +74,17 @@ pub struct TaskSetup {
     pub accesses: Option<u64>,
     /// Begins then.
     pub start_ns: Nanos,
+}
+
+impl TaskSetup {
+    /// Regions of anonymous memory that the group has.
+    pub const fn regions(&self) -> u32 {
+        match (self.file.is_some(), self.shared) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => self.count,
+        }
+    }
 }
 
 /// A knob of the core to be set: key, value, line.
@@ -102,22 +119,27 @@ pub struct Workload {
     pub settings: Vec<Setting>,
     /// Swap devices.
     pub devices: Vec<DeviceSetup>,
+    /// Files.
+    pub files: Vec<FileSetup>,
     /// Tasks.
     pub tasks: Vec<TaskSetup>,
 }
 
 /// Keys of the text.
-pub const TOP_KEYS: [&str; 9] =
-    ["seed", "profile", "memory", "memory_kind", "cpus", "duration", "set", "device", "task"];
+pub const TOP_KEYS: [&str; 10] =
+    ["seed", "profile", "memory", "memory_kind", "cpus", "duration", "set", "device", "file", "task"];
 /// Keys of `[[device]]`.
 pub const DEVICE_KEYS: [&str; 9] =
     ["preset", "size", "priority", "channels", "read", "write", "read_page", "write_page", "cpu"];
 /// Keys of `[[task]]`.
-pub const TASK_KEYS: [&str; 16] = [
+pub const TASK_KEYS: [&str; 19] = [
     "name",
     "count",
     "size",
     "shared",
+    "file",
+    "by",
+    "request",
     "pattern",
     "stride",
     "exponent",
@@ -153,6 +175,7 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     })?;
     let top = Section { text, name: "workload", table: table.get_ref(), line: 1 };
     top.known(&TOP_KEYS)?;
+    let files = files::parse_files(&top)?;
     let workload = Workload {
         seed: top.integer("seed", 0..=u64::MAX)?.unwrap_or(1),
         profile: top.string("profile")?.unwrap_or("linux-6.18").to_owned(),
@@ -166,7 +189,8 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
         duration_ns: top.nanos("duration")?.unwrap_or(3_600_000_000_000),
         settings: settings(&top)?,
         devices: top.sections("device")?.iter().map(parse_device).collect::<Result<_, _>>()?,
-        tasks: top.sections("task")?.iter().map(parse_task).collect::<Result<_, _>>()?,
+        tasks: top.sections("task")?.iter().map(|s| parse_task(s, &files)).collect::<Result<_, _>>()?,
+        files,
     };
     if workload.tasks.is_empty() {
         return Err(top.error(None, "no [[task]]: nothing would run"));
@@ -174,9 +198,10 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     if workload.tasks.iter().map(|t| u64::from(t.count)).sum::<u64>() > u64::from(TASKS_MAX) {
         return Err(top.error(Some("task"), format!("more than {TASKS_MAX} tasks")));
     }
-    let pages = |t: &TaskSetup| u64::from(t.pages) * u64::from(if t.shared { 1 } else { t.count });
-    if workload.tasks.iter().map(pages).sum::<u64>() > PAGES_MAX {
-        return Err(top.error(Some("task"), "the tasks' sizes sum to more than 4 TiB"));
+    let pages = |t: &TaskSetup| u64::from(t.pages) * u64::from(t.regions());
+    let files = workload.files.iter().map(|f| u64::from(f.pages)).sum::<u64>();
+    if workload.tasks.iter().map(pages).sum::<u64>() + files > PAGES_MAX {
+        return Err(top.error(Some("task"), "the sizes of tasks and files sum to more than 4 TiB"));
     }
     let accesses = workload.tasks.iter().map(|t| accesses_max(t, workload.duration_ns)).fold(0u64, u64::saturating_add);
     if accesses > ACCESSES_MAX {
@@ -242,11 +267,15 @@ fn parse_device(section: &Section<'_>) -> Result<DeviceSetup, WorkloadError> {
     })
 }
 
-fn parse_task(section: &Section<'_>) -> Result<TaskSetup, WorkloadError> {
+fn parse_task(section: &Section<'_>, files: &[FileSetup]) -> Result<TaskSetup, WorkloadError> {
     section.known(&TASK_KEYS)?;
-    let pages = section.required("size", section.pages("size")?)?;
+    let file = files::parse_use(section, files)?;
+    let pages = match file {
+        Some(used) => files[used.file].pages,
+        None => section.required("size", section.pages("size")?)?,
+    };
     let pattern = parse_pattern(section, pages)?;
-    let lap = u64::from(crate::pattern::Walk::new(pattern.clone(), pages).lap());
+    let lap = files::lap(&pattern, pages, file);
     let accesses = section.integer("accesses", 1..=u64::MAX / 2)?;
     let laps = section.integer("laps", 1..=1 << 32)?;
     if accesses.is_some() && laps.is_some() {
@@ -257,6 +286,7 @@ fn parse_task(section: &Section<'_>) -> Result<TaskSetup, WorkloadError> {
         count: narrow(section.integer("count", 1..=u64::from(TASKS_MAX))?.unwrap_or(1)),
         pages,
         shared: section.boolean("shared")?.unwrap_or(false),
+        file,
         pattern,
         write_percent: narrow(section.integer("write_percent", 0..=100)?.unwrap_or(0)),
         fill: section.boolean("fill")?.unwrap_or(true),
@@ -410,7 +440,11 @@ impl<'a> Section<'a> {
         for item in value.get_ref().as_array().ok_or_else(wrong)? {
             let table = item.get_ref().as_table().ok_or_else(wrong)?;
             let line = line_of(self.text, item.span().start);
-            let name = if key == "device" { "[[device]]" } else { "[[task]]" };
+            let name = match key {
+                "device" => "[[device]]",
+                "file" => "[[file]]",
+                _ => "[[task]]",
+            };
             out.push(Section { text: self.text, name, table, line });
         }
         Ok(out)
@@ -466,8 +500,8 @@ laps = 3
         let page = include_str!("../../../docs/sim.md");
         let block = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
         let workload = parse(block.expect("docs/sim.md shows a workload")).expect("it is right");
-        assert_eq!((workload.devices.len(), workload.tasks.len()), (1, 1));
-        for key in TASK_KEYS.iter().chain(&DEVICE_KEYS).chain(&TOP_KEYS) {
+        assert_eq!((workload.devices.len(), workload.files.len(), workload.tasks.len()), (1, 1, 2));
+        for key in TASK_KEYS.iter().chain(&DEVICE_KEYS).chain(&FILE_KEYS).chain(&TOP_KEYS) {
             assert!(page.contains(key), "docs/sim.md does not say what `{key}` is");
         }
     }
@@ -493,5 +527,39 @@ laps = 3
             assert!(error.what.contains(part), "{to}: {error}");
         }
         assert!(parse("memory = \"1M\"").expect_err("no task").what.contains("[[task]]"));
+    }
+
+    #[test]
+    fn files_are_read_and_their_errors_named() {
+        const FILES: &str = r#"
+memory = "64MiB"
+[[file]]
+name = "table"
+size = "1GiB"
+preset = "disk"
+read_ahead = "1MiB"
+[[task]]
+file = "table"
+by = "call"
+request = "16KiB"
+laps = 2
+"#;
+        let w = parse(FILES).expect("sound");
+        assert_eq!((w.files[0].pages, w.files[0].ra_pages, w.files[0].on_swap), (262_144, 256, false));
+        assert_eq!(w.tasks[0].file, Some(FileUse { file: 0, request: Some(4) }));
+        assert_eq!(w.tasks[0].accesses, Some(2 * 65_536), "a lap is counted in calls");
+        let cases = [
+            ("file = \"table\"", "file = \"tabel\"", 9, "did you mean \"table\"?"),
+            ("by = \"call\"", "by = \"map\"", 11, "belongs to by = \"call\""),
+            ("laps = 2", "size = \"1MiB\"", 12, "no meaning beside `file`"),
+            ("preset = \"disk\"", "on_swap = true", 6, "no [[device]]"),
+            ("request = \"16KiB\"", "request = \"16MiB\"", 11, "at most 4 MiB"),
+            ("file = \"table\"", "size = \"1MiB\"", 10, "`by` belongs to `file`"),
+        ];
+        for (from, to, line, part) in cases {
+            let error = parse(&FILES.replacen(from, to, 1)).expect_err(to);
+            assert_eq!(error.line, line, "{to}: {error}");
+            assert!(error.what.contains(part), "{to}: {error}");
+        }
     }
 }

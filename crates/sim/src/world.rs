@@ -6,21 +6,27 @@
 //! Invariants: the clock never goes back; an event is handled to its end, with all it caused inside calls, before the
 //! next; a task is running, ready, waiting or done, never two of them.
 
+mod files;
+mod io;
+
 use std::collections::VecDeque;
 
 use pagetide_core::effect::Source;
-use pagetide_core::event::{DeviceSpec, Outcome};
-use pagetide_core::types::{Access, DeviceId, IoId, Nanos, PMD_PAGES, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
+use pagetide_core::event::DeviceSpec;
+use pagetide_core::types::{Access, DeviceId, Nanos, PMD_PAGES, PageIdx, PageRange, RegionId, TaskId};
 use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, Touch};
 
 use crate::cpu::{Cpus, SLICE_NS};
 use crate::device::{DeviceParams, Mechanism};
-use crate::disk::{Direction, Disk, DiskStats, Request};
-use crate::mischief::{Fate, Mischief};
+use crate::disk::{Direction, Disk, DiskStats};
+use crate::mischief::Mischief;
 use crate::oracle::{Oracle, WrongContent};
 use crate::queue::EventQueue;
 use crate::rng::XorShift64;
-use crate::task::{Program, Step, Task, TaskState};
+use crate::task::{Call, Program, Step, Task, TaskState};
+
+pub use files::{NewFile, SimFile};
+use io::{Backing, Io};
 
 /// CPU time of the kernel's work, per machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,19 +98,9 @@ enum Happening {
     Timeout { generation: u64 },
     BudgetCut { pages: u32 },
     RemoveRegion,
-}
-
-/// An I/O between its effect and its last answer.
-#[derive(Clone, Copy, Debug)]
-struct Io {
-    io: IoId,
-    device: usize,
-    slot: u32,
-    range: PageRange,
-    direction: Direction,
-    submitted_at: Nanos,
-    fate: Fate,
-    live: bool,
+    Writeback,
+    SyncLook { task: u32 },
+    CallEnds { task: u32 },
 }
 
 /// Events of one moment after which nothing can be going forward.
@@ -126,6 +122,9 @@ pub struct World {
     effects: Effects,
     queue: EventQueue<Happening>,
     disks: Vec<Disk>,
+    /// Where swap devices lie.
+    swaps: Vec<Backing>,
+    files: Vec<SimFile>,
     ios: Vec<Io>,
     free_ios: Vec<usize>,
     cpus: Cpus,
@@ -137,6 +136,8 @@ pub struct World {
     next_page: u32,
     /// Events that effects carried out inside the call have caused.
     follow_ups: VecDeque<Event>,
+    /// What the last map of the event being handled has mapped.
+    mapped: PageRange,
     woken: Vec<u32>,
     /// CPU time that the event being handled has cost so far.
     cost_ns: Nanos,
@@ -165,6 +166,8 @@ impl World {
             effects: Effects::new(),
             queue: EventQueue::default(),
             disks: Vec::new(),
+            swaps: Vec::new(),
+            files: Vec::new(),
             ios: Vec::new(),
             free_ios: Vec::new(),
             cpus: Cpus::new(cpus),
@@ -175,6 +178,7 @@ impl World {
             regions: Vec::new(),
             next_page: 0,
             follow_ups: VecDeque::new(),
+            mapped: PageRange::new(PageIdx(0), 0),
             woken: Vec::new(),
             cost_ns: 0,
             timeout_at: None,
@@ -208,13 +212,18 @@ impl World {
         self.out_of_memory
     }
 
-    /// Adds a swap device.
+    /// Adds a swap device on a disk of its own.
     pub fn add_device(&mut self, device: &SwapDevice) -> DeviceId {
-        let id = DeviceId(u8::try_from(self.disks.len()).expect("few devices"));
+        let disk = self.add_disk(&device.params);
+        self.add_device_on(device, disk, 0)
+    }
+
+    /// Adds a swap device that begins at page `at` of a disk.
+    pub fn add_device_on(&mut self, device: &SwapDevice, disk: usize, at: u64) -> DeviceId {
+        let id = DeviceId(u8::try_from(self.swaps.len()).expect("few devices"));
         let slots = device.pages + 1;
-        self.oracle.add_device(slots);
-        let stream = XorShift64::stream(self.seed, 700 + self.disks.len() as u64);
-        self.disks.push(Disk::new(device.params.clone(), stream));
+        let store = self.oracle.add_device(slots);
+        self.swaps.push(Backing { disk, at, store });
         let spec = DeviceSpec {
             slots,
             priority: device.priority,
@@ -228,10 +237,16 @@ impl World {
 
     /// Adds a region of `pages` pages.
     pub fn add_region(&mut self, pages: u32) -> PageRange {
+        let range = self.place(pages);
+        self.add_region_at(range);
+        range
+    }
+
+    /// The next place in the table.
+    fn place(&mut self, pages: u32) -> PageRange {
         let range = PageRange::new(PageIdx(self.next_page), pages);
         // A hole after each region: neighbours in the table are no neighbours in the program.
         self.next_page += (pages.div_ceil(PMD_PAGES) + 1) * PMD_PAGES;
-        self.add_region_at(range);
         range
     }
 
@@ -322,6 +337,9 @@ impl World {
             Happening::Timeout { .. } => {}
             Happening::BudgetCut { pages } => self.step(now, Event::BudgetChanged { pages }, None),
             Happening::RemoveRegion => self.remove_region(now),
+            Happening::Writeback => self.writeback(now),
+            Happening::SyncLook { task } => self.sync_again(task, now),
+            Happening::CallEnds { task } => self.call_ends(now, task),
         }
     }
 
@@ -367,6 +385,7 @@ impl World {
     fn compute(&mut self, id: u32, until: Nanos) {
         let stolen = std::mem::take(&mut self.stolen_ns);
         self.tasks[id as usize].clock += stolen;
+        self.tasks[id as usize].settle_call();
         loop {
             let mut horizon = self.queue.next_at().unwrap_or(until).min(until);
             let task = &mut self.tasks[id as usize];
@@ -385,6 +404,12 @@ impl World {
                     self.oracle.discard(range);
                     let now = self.tasks[id as usize].clock;
                     self.step(now, Event::Discarded { range }, Some(id));
+                }
+                Stop::Call(call) => {
+                    if !self.call(id, call) {
+                        return;
+                    }
+                    self.tasks[id as usize].settle_call();
                 }
                 Stop::Miss(page, access, first_tried_at) => {
                     if !self.fault(id, page, access, first_tried_at) {
@@ -433,6 +458,11 @@ impl World {
         let now = task.clock;
         self.cost_ns = self.costs.minor_fault_ns;
         self.step(now, Event::Fault { page, access, task: TaskId(id) }, Some(id));
+        self.still_running(id)
+    }
+
+    /// After a fault or a call: the task goes on, or gives up its CPU.
+    fn still_running(&mut self, id: u32) -> bool {
         let task = &mut self.tasks[id as usize];
         match task.state {
             TaskState::Running => true,
@@ -461,6 +491,7 @@ impl World {
         let before = self.reclaim_ns();
         let mut next = Some(event);
         while let Some(event) = next {
+            self.mapped = PageRange::new(PageIdx(0), 0);
             self.core.handle(now, event, &mut self.effects);
             for i in 0..self.effects.as_slice().len() {
                 let effect = self.effects.as_slice()[i];
@@ -528,11 +559,22 @@ impl World {
                 self.submit(now, io, device, slot, range, Direction::Read);
             }
             Effect::Write { io, device, slot, range } => self.submit(now, io, device, slot, range, Direction::Write),
-            Effect::Map { range, source: Source::Zero, .. } => self.oracle.zero(range),
-            Effect::Map { source: Source::Frame, .. } | Effect::Unmap { .. } => {}
+            Effect::Map { range, source, .. } => {
+                if source == Source::Zero {
+                    self.oracle.zero(range);
+                }
+                self.mapped = range;
+            }
+            Effect::Unmap { .. } => {}
             Effect::Drop { range } => self.oracle.drop_frames(range),
+            // A file's content is still on its disk: the next read may succeed.
+            Effect::Poison { range } if self.is_file(range.first) => self.oracle.drop_frames(range),
             Effect::Poison { range } => self.oracle.poison(range),
-            Effect::Wake { task, .. } => {
+            Effect::Wake { task, page } => {
+                self.serve(task.0, page);
+                if self.tasks[task.0 as usize].call.is_some() && self.call_woken(task.0) {
+                    return;
+                }
                 if actor == Some(task.0) {
                     let task = &mut self.tasks[task.0 as usize];
                     if task.state == TaskState::Waiting {
@@ -543,6 +585,21 @@ impl World {
                 }
             }
             Effect::OutOfMemory { task, .. } => self.kill(now, task.0),
+        }
+    }
+
+    /// A fault that is answered by a map: the task's access is the next thing that happens to the page, whatever else the
+    /// same event leads to. (The core has set the page's bits for it.)
+    fn serve(&mut self, id: u32, page: PageIdx) {
+        let task = &mut self.tasks[id as usize];
+        let Some((wanted, access, _)) = task.pending else { return };
+        if wanted == page && self.mapped.contains(page) && !task.served {
+            task.served = true;
+            let checked = match access {
+                Access::Write => self.oracle.store(page),
+                Access::Read => self.oracle.load(page),
+            };
+            self.failure = self.failure.or(checked.err());
         }
     }
 
@@ -566,134 +623,6 @@ impl World {
                 let region = RegionId(u32::try_from(index).expect("few regions"));
                 self.follow_ups.push_back(Event::RegionRemoved { region });
             }
-        }
-    }
-
-    fn submit(
-        &mut self,
-        now: Nanos,
-        io: IoId,
-        device: DeviceId,
-        slot: SlotIdx,
-        range: PageRange,
-        direction: Direction,
-    ) {
-        let index = device.0 as usize;
-        if direction == Direction::Write {
-            for (page, slot) in range.pages().zip(slot.0..) {
-                self.oracle.write_begins(page, index, slot);
-            }
-        }
-        if self.disks[index].params().mechanism == Mechanism::Synchronous {
-            self.cost_ns += self.disks[index].call_ns(direction, range.len);
-            let io = self.new_io(now, io, index, slot.0, range, direction);
-            self.complete(io, range, Outcome::Done);
-            self.free_io(io);
-            return;
-        }
-        self.cost_ns += self.disks[index].params().cpu_ns;
-        let key = self.new_io(now, io, index, slot.0, range, direction);
-        let request = Request { id: key as u64, direction, at: u64::from(slot.0), pages: range.len };
-        if let Some(begun) = self.disks[index].submit(now, request) {
-            self.queue.push(begun.ends_at, Happening::DiskEnds { device: index, key });
-        }
-    }
-
-    fn new_io(
-        &mut self,
-        now: Nanos,
-        io: IoId,
-        device: usize,
-        slot: u32,
-        range: PageRange,
-        direction: Direction,
-    ) -> usize {
-        let fate = self.mischief.fate(now, direction == Direction::Write, range.len, &mut self.rng);
-        let entry = Io { io, device, slot, range, direction, submitted_at: now, fate, live: true };
-        if let Some(key) = self.free_ios.pop() {
-            self.ios[key] = entry;
-            return key;
-        }
-        self.ios.push(entry);
-        self.ios.len() - 1
-    }
-
-    fn free_io(&mut self, key: usize) {
-        self.ios[key].live = false;
-        self.free_ios.push(key);
-    }
-
-    /// The device has ended a request: the next one begins, and the core is told, unless the world says otherwise.
-    fn disk_ends(&mut self, now: Nanos, device: usize, key: usize) {
-        let io = self.ios[key];
-        let waited = now - io.submitted_at;
-        if let Some(begun) = self.disks[device].ended(now, waited, io.direction) {
-            let key = usize::try_from(begun.id).expect("a key");
-            self.queue.push(begun.ends_at, Happening::DiskEnds { device, key });
-        }
-        let (range, outcome) = match io.fate {
-            Fate::Late(ns) => {
-                self.ios[key].fate = Fate::Good;
-                self.queue.push(now + ns, Happening::RestEnds { key });
-                return;
-            }
-            Fate::Short(ns) => {
-                let first = io.range.len.div_ceil(2);
-                let rest = PageRange::new(PageIdx(io.range.first.0 + first), io.range.len - first);
-                self.ios[key].fate = Fate::Good;
-                self.ios[key].range = rest;
-                self.ios[key].slot = io.slot + first;
-                self.queue.push(now + ns, Happening::RestEnds { key });
-                let part = Io { range: PageRange::new(io.range.first, first), ..io };
-                self.answer(now, part, Outcome::Done);
-                return;
-            }
-            Fate::Good => (io.range, Outcome::Done),
-            Fate::Fails => (io.range, Outcome::Failed),
-            Fate::Full => (io.range, Outcome::NoSpace),
-        };
-        self.free_io(key);
-        self.answer(now, Io { range, ..io }, outcome);
-    }
-
-    /// What was held back of a request.
-    fn rest_ends(&mut self, now: Nanos, key: usize) {
-        let io = self.ios[key];
-        self.free_io(key);
-        self.answer(now, io, Outcome::Done);
-    }
-
-    fn answer(&mut self, now: Nanos, io: Io, outcome: Outcome) {
-        self.finish_content(io, outcome);
-        self.step(now, Event::IoDone { io: io.io, range: io.range, outcome }, None);
-    }
-
-    /// As `answer`, from inside a call: the core hears of it when it has returned.
-    fn complete(&mut self, key: usize, range: PageRange, outcome: Outcome) {
-        let io = self.ios[key];
-        self.finish_content(Io { range, ..io }, outcome);
-        self.follow_ups.push_back(Event::IoDone { io: io.io, range, outcome });
-    }
-
-    fn finish_content(&mut self, io: Io, outcome: Outcome) {
-        let good = outcome == Outcome::Done;
-        for (page, slot) in io.range.pages().zip(io.slot..) {
-            match io.direction {
-                Direction::Read if good => self.oracle.read_ends(page, io.device, slot),
-                Direction::Read => {}
-                Direction::Write => {
-                    self.oracle.write_ends(page, io.device, slot, good);
-                    self.let_canary_sing(io.device, slot);
-                }
-            }
-        }
-    }
-
-    fn let_canary_sing(&mut self, device: usize, slot: u32) {
-        let Some(every) = self.canary else { return };
-        self.canary_writes += 1;
-        if self.canary_writes.is_multiple_of(every) {
-            self.oracle.plant_bug(device, slot);
         }
     }
 
@@ -726,6 +655,7 @@ enum Stop {
     Finished,
     Miss(PageIdx, Access, Nanos),
     Discard(PageIdx),
+    Call(Call),
     Wrong(WrongContent),
 }
 
@@ -740,7 +670,7 @@ fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizon: Nanos) -
                     return Stop::Horizon;
                 }
                 let filling = task.program.is_filling();
-                match task.program.step() {
+                match task.program.step(task.clock) {
                     Some(Step::Touch(page, access)) => {
                         if !filling && !task.is_counting {
                             task.begin_counting(task.clock);
@@ -748,10 +678,23 @@ fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizon: Nanos) -
                         (page, access, task.clock + task.think_ns)
                     }
                     Some(Step::Discard(page)) => return Stop::Discard(page),
+                    Some(Step::Call(call)) => return Stop::Call(call),
+                    Some(Step::Think(ns)) => {
+                        task.clock += ns;
+                        continue;
+                    }
+                    Some(Step::UnitDone) => {
+                        task.unit_done();
+                        continue;
+                    }
                     None => return Stop::Finished,
                 }
             }
         };
+        if std::mem::take(&mut task.served) {
+            task.count_access(tried_at, cost);
+            continue;
+        }
         if core.touch(page, access) == Touch::Fault {
             task.clock = task.clock.max(tried_at);
             return Stop::Miss(page, access, tried_at);
@@ -763,13 +706,6 @@ fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizon: Nanos) -
         if let Err(wrong) = checked {
             return Stop::Wrong(wrong);
         }
-        task.stats.accesses += 1;
-        if tried_at == task.clock + task.think_ns {
-            task.clock += cost;
-            task.plain_hits += 1;
-        } else {
-            task.clock = task.clock.max(tried_at) + task.access_ns;
-            task.stats.latency.record(task.clock - tried_at);
-        }
+        task.count_access(tried_at, cost);
     }
 }

@@ -1,0 +1,189 @@
+//! Reads and writes between their effect and their last answer: devices, the faults of the world, the content that moves.
+//!
+//! A device number of an effect names a swap device or a file; both lie somewhere on a disk, and both have a store of
+//! versions in the oracle. Answers go back to the core, but for what tasks write past it.
+
+use pagetide_core::Event;
+use pagetide_core::event::{FILE_DEVICE_FIRST, Outcome};
+use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx};
+
+use super::{Happening, World};
+use crate::device::Mechanism;
+use crate::disk::{Direction, Request};
+use crate::mischief::Fate;
+
+/// Where the pages of a device number lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backing {
+    pub(super) disk: usize,
+    /// First page on the disk.
+    pub(super) at: u64,
+    /// Number of its versions in the oracle.
+    pub(super) store: usize,
+}
+
+/// An I/O between its effect and its last answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Io {
+    io: IoId,
+    disk: usize,
+    store: usize,
+    slot: u32,
+    range: PageRange,
+    direction: Direction,
+    submitted_at: Nanos,
+    fate: Fate,
+    live: bool,
+    /// A task wrote past the core, and waits.
+    past: Option<u32>,
+}
+
+impl World {
+    fn backing(&self, device: DeviceId) -> Backing {
+        match device.0.checked_sub(FILE_DEVICE_FIRST) {
+            Some(file) => self.files[file as usize].backing,
+            None => self.swaps[device.0 as usize],
+        }
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        now: Nanos,
+        io: IoId,
+        device: DeviceId,
+        slot: SlotIdx,
+        range: PageRange,
+        direction: Direction,
+    ) {
+        let Backing { disk: index, at, store } = self.backing(device);
+        if direction == Direction::Write {
+            for (page, slot) in range.pages().zip(slot.0..) {
+                self.oracle.write_begins(page, store, slot);
+            }
+        }
+        let fate = self.mischief.fate(now, direction == Direction::Write, range.len, &mut self.rng);
+        let slot = slot.0;
+        let new =
+            Io { io, disk: index, store, slot, range, direction, submitted_at: now, fate, live: true, past: None };
+        if self.disks[index].params().mechanism == Mechanism::Synchronous {
+            self.cost_ns += self.disks[index].call_ns(direction, range.len);
+            self.finish_content(new, Outcome::Done);
+            // The core hears of it when it has returned.
+            self.follow_ups.push_back(Event::IoDone { io, range, outcome: Outcome::Done });
+            return;
+        }
+        self.cost_ns += self.disks[index].params().cpu_ns;
+        self.start_io(now, new, at + u64::from(slot));
+    }
+
+    fn start_io(&mut self, now: Nanos, io: Io, at: u64) {
+        let (index, direction, pages) = (io.disk, io.direction, io.range.len);
+        let key = self.new_io(io);
+        if let Some(begun) = self.disks[index].submit(now, Request { id: key as u64, direction, at, pages }) {
+            self.queue.push(begun.ends_at, Happening::DiskEnds { device: index, key });
+        }
+    }
+
+    /// A task writes `pages` pages at `at` of a disk, past the page cache, and waits.
+    pub(super) fn write_past(&mut self, now: Nanos, task: u32, disk: usize, at: u64, pages: u32) {
+        let io = Io {
+            io: IoId(u32::MAX),
+            disk,
+            store: 0,
+            slot: 0,
+            range: PageRange::new(PageIdx(0), pages),
+            direction: Direction::Write,
+            submitted_at: now,
+            fate: Fate::Good,
+            live: true,
+            past: Some(task),
+        };
+        self.start_io(now, io, at);
+    }
+
+    fn new_io(&mut self, entry: Io) -> usize {
+        if let Some(key) = self.free_ios.pop() {
+            self.ios[key] = entry;
+            return key;
+        }
+        self.ios.push(entry);
+        self.ios.len() - 1
+    }
+
+    fn free_io(&mut self, key: usize) {
+        self.ios[key].live = false;
+        self.free_ios.push(key);
+    }
+
+    /// The device has ended a request: the next one begins, and the core is told, unless the world says otherwise.
+    pub(super) fn disk_ends(&mut self, now: Nanos, device: usize, key: usize) {
+        let io = self.ios[key];
+        let waited = now - io.submitted_at;
+        if let Some(begun) = self.disks[device].ended(now, waited, io.direction) {
+            let key = usize::try_from(begun.id).expect("a key");
+            self.queue.push(begun.ends_at, Happening::DiskEnds { device, key });
+        }
+        if let Some(task) = io.past {
+            self.free_io(key);
+            self.call_ends(now, task);
+            return;
+        }
+        let (range, outcome) = match io.fate {
+            Fate::Late(ns) => {
+                self.ios[key].fate = Fate::Good;
+                self.queue.push(now + ns, Happening::RestEnds { key });
+                return;
+            }
+            Fate::Short(ns) => {
+                let first = io.range.len.div_ceil(2);
+                let rest = PageRange::new(PageIdx(io.range.first.0 + first), io.range.len - first);
+                self.ios[key].fate = Fate::Good;
+                self.ios[key].range = rest;
+                self.ios[key].slot = io.slot + first;
+                self.queue.push(now + ns, Happening::RestEnds { key });
+                let part = Io { range: PageRange::new(io.range.first, first), ..io };
+                self.answer(now, part, Outcome::Done);
+                return;
+            }
+            Fate::Good => (io.range, Outcome::Done),
+            Fate::Fails => (io.range, Outcome::Failed),
+            Fate::Full => (io.range, Outcome::NoSpace),
+        };
+        self.free_io(key);
+        self.answer(now, Io { range, ..io }, outcome);
+    }
+
+    /// What was held back of a request.
+    pub(super) fn rest_ends(&mut self, now: Nanos, key: usize) {
+        let io = self.ios[key];
+        self.free_io(key);
+        self.answer(now, io, Outcome::Done);
+    }
+
+    fn answer(&mut self, now: Nanos, io: Io, outcome: Outcome) {
+        self.finish_content(io, outcome);
+        self.step(now, Event::IoDone { io: io.io, range: io.range, outcome }, None);
+    }
+
+    fn finish_content(&mut self, io: Io, outcome: Outcome) {
+        let good = outcome == Outcome::Done;
+        for (page, slot) in io.range.pages().zip(io.slot..) {
+            match io.direction {
+                Direction::Read if good => self.oracle.read_ends(page, io.store, slot),
+                Direction::Read => {}
+                Direction::Write => {
+                    self.oracle.write_ends(page, io.store, slot, good);
+                    self.let_canary_sing(io.store, slot);
+                }
+            }
+        }
+    }
+
+    fn let_canary_sing(&mut self, store: usize, slot: u32) {
+        let Some(every) = self.canary else { return };
+        self.canary_writes += 1;
+        if self.canary_writes.is_multiple_of(every) {
+            self.oracle.plant_bug(store, slot);
+        }
+    }
+}
