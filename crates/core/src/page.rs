@@ -281,4 +281,6 @@ pub struct PageView {
     pub dirty: bool,
     /// It was used since the core looked last.
     pub young: bool,
+    /// The program has discarded its content; what is in flight, in its frame or slot is to be dropped.
+    pub discarded: bool,
 }

@@ -13,7 +13,7 @@ use crate::file::Flusher;
 use crate::inflight::{IoTable, Waiters};
 use crate::job::Jobs;
 use crate::lru::{DI, Lru};
-use crate::page::{DIRTY, FRAME, MAPPED, PageTable, PageView, YOUNG};
+use crate::page::{DIRTY, DISCARD, FRAME, MAPPED, PageTable, PageView, YOUNG};
 use crate::readahead::ClusterRa;
 use crate::reclaim::Kswapd;
 use crate::region::Regions;
@@ -190,6 +190,7 @@ impl Core {
             slot: self.pages.slot(p).map(|slot| self.swap.locate(slot)),
             dirty: self.pages.is(p, DIRTY),
             young: self.pages.is(p, YOUNG),
+            discarded: self.pages.is(p, DISCARD),
         }
     }
 

@@ -35,7 +35,9 @@ const POLL_NS: Nanos = 50_000;
 const STALL_TOLD_NS: Nanos = 3_000_000_000;
 /// A fault that waits this long ends the program.
 const STALL_MAX_NS: Nanos = 120_000_000_000;
-/// Messages read at once.
+/// By how much our threads are less nice than the program's.
+const NICER: i32 = 5;
+/// Messages read in one turn.
 const MESSAGES: usize = 32;
 /// Pages that may be resident unseen before the maps are read again: 1 MiB.
 const UNSEEN_PAGES: u64 = 256;
@@ -212,16 +214,13 @@ impl Agent {
         }
     }
 
+    /// One at a time: as soon as a change of the address space has been read, the kernel lets moves through again, and none may be
+    /// made by a table that does not know of the change yet.
     fn read_messages(&mut self, managed: &mut Managed, now: Nanos) {
-        let mut messages = [RawMsg::EMPTY; MESSAGES];
-        loop {
-            match managed.pager.machine().uffd().read(&mut messages) {
-                Ok(ReadAnswer::Read(count)) => {
-                    self.on_messages(managed, now, &mut messages[..count]);
-                    if count < MESSAGES {
-                        return;
-                    }
-                }
+        let mut message = [RawMsg::EMPTY];
+        for _ in 0..MESSAGES {
+            match managed.pager.machine().uffd().read(&mut message) {
+                Ok(ReadAnswer::Read(_)) => self.on_message(managed, now, message[0].take()),
                 Ok(ReadAnswer::Empty | ReadAnswer::Interrupted) => return,
                 Err(errno) => die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name())),
             }
@@ -233,23 +232,6 @@ impl Agent {
         match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
             Ok(Received::Closed) | Err(_) => self.orphaned(),
             Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
-        }
-    }
-
-    /// Changes of the address space go first: they have been read, so the kernel lets moves through again, and none may be made
-    /// by a table that does not know them yet.
-    fn on_messages(&mut self, managed: &mut Managed, now: Nanos, raw: &mut [RawMsg]) {
-        let mut faults = [const { None }; MESSAGES];
-        for (message, place) in raw.iter_mut().zip(&mut faults) {
-            let message = message.take();
-            if matches!(message, Msg::PageFault { .. }) {
-                *place = Some(message);
-            } else {
-                self.on_message(managed, now, message);
-            }
-        }
-        for fault in faults.into_iter().flatten() {
-            self.on_message(managed, now, fault);
         }
     }
 
@@ -418,6 +400,12 @@ impl Managed {
 /// A stack for a thread of ours.
 pub(crate) fn stack(bytes: usize) -> Result<Mapping, Errno> {
     own::map(bytes, false)
+}
+
+/// Run before the program's threads where both want a CPU: who waits for us cannot go on, and the budget holds only if we look in
+/// time. Where the user may not (no root, no RLIMIT_NICE), all are equal.
+pub(crate) fn go_first() {
+    let _ = thread::set_nice((thread::nice() - NICER).max(-20));
 }
 
 /// Keep none of the program's descriptors in this thread's own table.

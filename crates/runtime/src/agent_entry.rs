@@ -123,6 +123,7 @@ fn tell_of_panics(supervisor: &Fd) {
 extern "C" fn agent_main(_: *mut u8) -> ! {
     thread::set_name(c"pagetide");
     agent::close_inherited();
+    agent::go_first();
     let birth = birth();
     let initial = birth.initial[..birth.initial_len].to_vec();
     let mut agent = match Agent::call(&birth.name[..birth.name_len], initial) {

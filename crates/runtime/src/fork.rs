@@ -303,6 +303,9 @@ impl Forks {
             newborn.spans.push(SpanRecord { vpn: span.vpn, pages: u64::from(span.range.len) });
             for (vpn, page) in (span.vpn..).zip(span.range.pages()) {
                 let view = pager.core().page(page);
+                if view.discarded {
+                    continue;
+                }
                 if view.flight != Flight::Reading
                     && let Some(frame) = machine.resident_frame(page)
                 {

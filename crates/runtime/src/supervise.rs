@@ -177,6 +177,7 @@ pub fn run(options: &RunOptions) -> Result<RunReport, Error> {
     let mut supervisor = Supervisor::new(options)?;
     let signals = SignalQueue::new()?;
     supervisor.start(options, signals.outer)?;
+    crate::agent::go_first();
     loop {
         supervisor.wait(&signals);
         supervisor.accept();

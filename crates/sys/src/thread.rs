@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
     __NR_clone, __NR_exit, __NR_getpid, __NR_getppid, __NR_gettid, __NR_prctl, __NR_sched_getaffinity,
-    __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
+    __NR_sched_setaffinity, __NR_getpriority, __NR_sched_yield, __NR_setpriority,
 };
 use linux_raw_sys::prctl::{PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG};
 
@@ -202,10 +202,16 @@ pub fn yield_now() {
     let _ = unsafe { syscall!(__NR_sched_yield) };
 }
 
-/// Set the niceness of a thread (0: the calling one): -20 (first) to 19 (last).
-pub fn set_nice(tid: i32, nice: i32) -> Result<(), Errno> {
+/// The niceness of the calling thread: -20 (first) to 19 (last).
+pub fn nice() -> i32 {
+    // SAFETY: changes nothing. The kernel answers 20 less the niceness.
+    20 - int_of(unsafe { syscall!(__NR_getpriority, 0, 0) }.unwrap_or(20))
+}
+
+/// Set the niceness of the calling thread. EACCES or EPERM: lower than RLIMIT_NICE allows.
+pub fn set_nice(nice: i32) -> Result<(), Errno> {
     // SAFETY: scheduling only.
-    unsafe { syscall!(__NR_setpriority, 0, int_arg(tid), int_arg(nice)) }.map(|_| ())
+    unsafe { syscall!(__NR_setpriority, 0, 0, int_arg(nice)) }.map(|_| ())
 }
 
 /// A set of up to 1024 CPUs.
