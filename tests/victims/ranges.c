@@ -64,6 +64,20 @@ static unsigned char byte_of(uint32_t stamp, unsigned offset) {
     return (unsigned char)(x >> ((offset & 7) * 8));
 }
 
+// Which stamp a wrong page's content follows from: an older or newer one of the same page, another page's, or none (0).
+static uint32_t stamp_of(const volatile unsigned char *bytes) {
+    for (uint32_t stamp = 1; stamp < next_stamp; stamp++) {
+        unsigned same = 0;
+        while (same < 16 && bytes[same] == byte_of(stamp, same)) {
+            same++;
+        }
+        if (same == 16) {
+            return stamp;
+        }
+    }
+    return 0;
+}
+
 static void check_page(const struct mapping *m, uint64_t page) {
     const volatile unsigned char *bytes = m->base + page * PAGE;
     const struct model *model = &m->model[page];
@@ -72,8 +86,8 @@ static void check_page(const struct mapping *m, uint64_t page) {
         unsigned char found = bytes[i];
         if (found != expected) {
             fprintf(stderr, "ranges: WRONG byte %u of page %" PRIu64 " of the mapping at %p (%" PRIu64 " pages), operation %" PRIu64
-                            ": %02x, expected %02x, now %02x (model %" PRIu32 " %" PRIu32 " %u..%u)\n",
-                    i, page, (void *)m->base, m->pages, operation, found, expected, bytes[i], model->outer, model->inner, model->from, model->to);
+                            ": %02x, expected %02x, now %02x (model %" PRIu32 " %" PRIu32 " %u..%u; content of stamp %" PRIu32 ", next %" PRIu32 ")\n",
+                    i, page, (void *)m->base, m->pages, operation, found, expected, bytes[i], model->outer, model->inner, model->from, model->to, stamp_of(bytes), next_stamp);
             exit(1);
         }
         digest = (digest ^ found) * 1099511628211u;

@@ -590,14 +590,16 @@ pub(crate) fn take_over(agent: &mut Agent, parent: i32) -> Result<Managed, setup
 fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
     let mut offset = 0;
     while offset < run.len {
-        let page =
-            pager.machine().spans.page(run.vpn + u64::from(offset)).expect("runs lie in the spans of the snapshot");
+        let spans = &pager.machine().spans;
+        let page = spans.page(run.vpn + u64::from(offset)).expect("runs lie in the spans of the snapshot");
+        // A run may go on in the next span, whose pages have other indices.
+        let (_, in_span) = spans.place(page).expect("a page of a span has a place");
+        let most = in_span.min(run.len - offset);
         let untouched = |pager: &Pager, ahead: u32| {
             let view = pager.core().page(PageIdx(page.0 + ahead));
             view.state == PageState::Untouched && view.flight == Flight::None
         };
-        let len =
-            u32::try_from((0..run.len - offset).take_while(|&ahead| untouched(pager, ahead)).count()).expect("a run");
+        let len = u32::try_from((0..most).take_while(|&ahead| untouched(pager, ahead)).count()).expect("a run");
         if len > 0 {
             let device = DeviceId(u8::try_from(run.device).expect("few devices"));
             let slot = SlotIdx(run.slot + offset);

@@ -108,6 +108,8 @@ pub(crate) struct LiveMachine {
     /// Pages to be moved out that are being made private, in the order asked.
     unsharing: VecDeque<PageRange>,
     unshared: u32,
+    /// A page whose place was not found, and when.
+    placeless: Option<(PageIdx, Nanos)>,
     /// Pages that were mapped just now, whose waiters the kernel woke with that.
     woken: PageRange,
     /// Faults that are not answered yet, with the time when they were seen.
@@ -148,6 +150,7 @@ impl LiveMachine {
             unsharer: parts.unsharer,
             unsharing: VecDeque::with_capacity(WAITING_MAX),
             unshared: 0,
+            placeless: None,
             woken: PageRange::new(PageIdx(0), 0),
             waiting: Vec::with_capacity(256),
             latencies: Vec::with_capacity(256),

@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
-    __NR_clone, __NR_exit, __NR_getpid, __NR_getppid, __NR_gettid, __NR_prctl, __NR_sched_getaffinity,
-    __NR_sched_setaffinity, __NR_getpriority, __NR_sched_yield, __NR_setpriority,
+    __NR_clone, __NR_exit, __NR_getpid, __NR_getppid, __NR_getpriority, __NR_gettid, __NR_prctl,
+    __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
 };
 use linux_raw_sys::prctl::{PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG};
 

@@ -27,6 +27,7 @@ impl LiveMachine {
 
     /// The content of these pages is gone: orders that wait are answered as such, so that no old copy is mapped.
     pub(crate) fn forget_deferred(&mut self, range: PageRange, answers: &mut Answers) {
+        self.placeless = None;
         for index in 0..self.unsharing.len() {
             let (before, hit, after) = cut(self.unsharing[index], range);
             if hit.len == 0 {

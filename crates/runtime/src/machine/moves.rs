@@ -6,7 +6,7 @@
 use pagetide_core::Core;
 use pagetide_core::effect::{Effect, Source};
 use pagetide_core::event::{Event, MoveAnswer};
-use pagetide_core::types::{Access, PageIdx, PageRange};
+use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 use pagetide_driver::Answers;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
@@ -26,6 +26,8 @@ pub(super) enum Busy {
     Answer,
 }
 
+/// The event that explains why a page's place is gone comes within this time.
+const PLACELESS_MAX_NS: Nanos = 10_000_000_000;
 /// Runs up to this length are copied in: a copy costs 1.2 us a page, a move 2 us and 0.1 us a page, and then 9 to 16 us for each
 /// other CPU that has run the program, whose address translations the kernel has flushed by an interrupt.
 const COPY_PAGES_MAX: u32 = 8;
@@ -173,6 +175,7 @@ impl LiveMachine {
             let range = PageRange::new(piece.first, done);
             self.count_answered(range);
             self.woken = range;
+            self.placeless = None;
             answers.push(Event::Mapped { range, answer: MoveAnswer::Done });
         }
         let Some(stop) = stop.filter(|_| done < piece.len) else { return done };
@@ -190,14 +193,21 @@ impl LiveMachine {
                 answers.push(Event::Mapped { range: next, answer });
                 done + 1
             }
-            Stop::Hole | Stop::Gone => {
-                // An unmapped place is told of before the kernel answers anything but EAGAIN: content without a place is a
-                // broken invariant.
+            // The kernel looks the mapping up before it looks whether mappings are changing: a place may be gone and its event not
+            // read yet. It comes, and the content is dropped then; content that stays without a place is a broken invariant.
+            Stop::Hole if self.frame(next.first).is_some() => {
+                let now = pagetide_sys::clock::now();
+                let (page, since) = *self.placeless.get_or_insert((next.first, now));
                 assert!(
-                    self.frame(next.first).is_none(),
-                    "I5: the place of page {next:?} ({:x?}) is gone while we hold its content: {stop:?}",
+                    page != next.first || now < since + PLACELESS_MAX_NS,
+                    "I5: the place of page {next:?} ({:x?}) is gone while we hold its content",
                     self.spans.place(next.first)
                 );
+                let left = PageRange::new(next.first, piece.len - done);
+                self.deferred.push_back(with_range(rest, left));
+                piece.len
+            }
+            Stop::Hole | Stop::Gone => {
                 self.gone(next, answers);
                 done + 1
             }
