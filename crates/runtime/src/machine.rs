@@ -225,11 +225,11 @@ impl LiveMachine {
         self.frame(page).map(|frame| self.frame_memory(frame))
     }
 
-    /// Back more slots of a device when fewer are free than used: that many free ones lie together in runs long enough for large
+    /// Back more slots of a device when less than a third of them is free: that many lie together in runs long enough for large
     /// writes. The device and its slots, if there are more.
     pub(crate) fn grow_if_needed(&mut self, free_slots: u32, floor_bytes: u64) -> Option<(DeviceId, u32)> {
         let own = self.stores.iter_mut().filter(|(_, store)| !store.is_inherited());
-        if free_slots >= SLOTS_AHEAD.max(own.map(|(_, store)| store.slots_backed()).sum::<u32>() / 2) {
+        if free_slots >= SLOTS_AHEAD.max(own.map(|(_, store)| store.slots_backed()).sum::<u32>() / 3) {
             return None;
         }
         self.stores

@@ -37,8 +37,10 @@ const QUIET_NS: Nanos = 50_000;
 const SURPLUS_PAGES: u32 = 64;
 /// A mapping of fewer pages is left alone, unless it touches a managed one.
 const SPAN_PAGES_MIN: u64 = 16;
-/// Bytes of tables for a managed page: 16 in the core, 4 for its frame, 16 for its checksum, 8 for its slot.
-const METADATA_BYTES_PER_PAGE: u64 = 44;
+/// Bytes of tables for a managed page: 16 in the core, 4 for its frame.
+const METADATA_BYTES_PER_PAGE: u64 = 20;
+/// Bytes of tables for a slot that is backed: 16 for its checksum, 6 in the core.
+const METADATA_BYTES_PER_SLOT: u64 = 22;
 /// Tables that do not grow: requests, rings, the recorder, stacks.
 const METADATA_PAGES_FIXED: u64 = 256;
 /// Page indices kept free behind a heap, which grows in small steps: 16 GiB.
@@ -326,7 +328,9 @@ impl Pager {
 
     /// Our own tables, in pages: the core's and ours for each managed page, and the checksums.
     pub(crate) fn metadata_pages(&self) -> u64 {
-        self.machine().spans.managed_pages() * METADATA_BYTES_PER_PAGE / 4096 + METADATA_PAGES_FIXED
+        let slots: u64 = self.machine().stores().iter().map(|(_, store)| u64::from(store.slots_backed())).sum();
+        let pages = self.machine().spans.managed_pages();
+        (pages * METADATA_BYTES_PER_PAGE + slots * METADATA_BYTES_PER_SLOT) / 4096 + METADATA_PAGES_FIXED
     }
 
     /// The latencies of faults that were answered since the last call.
