@@ -76,16 +76,16 @@ pub enum Sample {
     None,
 }
 
-/// Order in which slots are taken.
+/// Which clusters slots are taken from first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotOrder {
     /// 6.13 and later: started clusters before free ones.
-    NonfullFirst,
+    Nonfull,
     /// Before: free clusters first; devices of equal priority alternate every 64 slots.
-    FreeFirst,
+    Free,
     /// Ours: free clusters first, then the one with the most free slots, as log-structured file systems choose: pages that
     /// leave together are written together.
-    EmptiestFirst,
+    Emptiest,
 }
 
 /// A wrong setting.
@@ -392,7 +392,7 @@ impl Config {
             anon_shadows: true,
             file_shadows: true,
             refault_active_file: false,
-            slot_order: SlotOrder::NonfullFirst,
+            slot_order: SlotOrder::Nonfull,
             aligned_readahead: true,
             early_free: 2,
             skip_zero_cost: true,
@@ -408,7 +408,7 @@ impl Config {
         self.balance = Balance::CostIo;
         self.swapoff = SwapoffMode::LookupStats;
         self.lru_batch = 15;
-        self.slot_order = SlotOrder::FreeFirst;
+        self.slot_order = SlotOrder::Free;
         self.aligned_readahead = false;
         self.skip_zero_cost = false;
         self.full_walk_retry = false;
@@ -444,7 +444,7 @@ impl Config {
         self.watermark_scale = 100;
         self.free_on_write_done = true;
         self.early_free = 8;
-        self.slot_order = SlotOrder::EmptiestFirst;
+        self.slot_order = SlotOrder::Emptiest;
         self.lru_batch = 0;
         self.charge_batch = 0;
     }

@@ -20,7 +20,7 @@ use alloc::{vec, vec::Vec};
 pub(crate) const CLUSTER: u32 = 512;
 /// Devices there can be.
 pub(crate) const DEVICES_MAX: usize = 32;
-/// Slots that devices of equal priority take in turn under `SlotOrder::FreeFirst`.
+/// Slots that devices of equal priority take in turn under `SlotOrder::Free`.
 const TURN_SLOTS: u32 = 64;
 
 const OWNED: u16 = 1 << 15;

@@ -22,7 +22,7 @@ use pagetide_sys::{Errno, clock, signal, thread};
 
 use crate::control::{CONTROL_BYTES, Control, Entry, Phase};
 use crate::fork::{self, Forks};
-use crate::pager::{Followup, Pager};
+use crate::pager::{FaultAnswer, Followup, Pager};
 use crate::protocol::{ADOPT, Hello, PACKET_BYTES, PACKET_FDS, SAY};
 use crate::{own, setup};
 
@@ -37,8 +37,10 @@ const STALL_TOLD_NS: Nanos = 3_000_000_000;
 const STALL_MAX_NS: Nanos = 120_000_000_000;
 /// By how much our threads are less nice than the program's.
 const NICER: i32 = 5;
-/// Messages read in one turn.
-const MESSAGES: usize = 32;
+/// Messages read in one turn at most.
+const MESSAGES: usize = 1024;
+/// Faults noted before the list grows: threads of the program that fault at once.
+const FAULTS: usize = 1024;
 /// Pages that may be resident unseen before the maps are read again: 1 MiB.
 const UNSEEN_PAGES: u64 = 256;
 /// A page that the program asked to discard may still be there for a moment; within this time nothing is searched for pages
@@ -70,6 +72,8 @@ pub(crate) struct Managed {
     next_tick: Nanos,
     statm: StatmFile,
     stall_told: bool,
+    /// Faults that were read and are not answered or with the core yet.
+    faults: Vec<(u64, Access)>,
 }
 
 /// Why the runtime cannot go on.
@@ -197,6 +201,9 @@ impl Agent {
             if is_message {
                 self.read_messages(&mut managed, now);
             }
+            if !managed.faults.is_empty() {
+                self.answer_faults(&mut managed, now);
+            }
             if is_supervisor {
                 self.hear_supervisor();
             }
@@ -216,6 +223,9 @@ impl Agent {
 
     /// One at a time: as soon as a change of the address space has been read, the kernel lets moves through again, and none may be
     /// made by a table that does not know of the change yet.
+    ///
+    /// The kernel hands out faults before changes, so faults are only noted here: threads that are sent back to fault again would
+    /// keep the changes from being read for ever.
     fn read_messages(&mut self, managed: &mut Managed, now: Nanos) {
         let mut message = [RawMsg::EMPTY];
         for _ in 0..MESSAGES {
@@ -227,37 +237,50 @@ impl Agent {
         }
     }
 
-    fn hear_supervisor(&self) {
-        let mut packet = [0; 64];
-        match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
-            Ok(Received::Closed) | Err(_) => self.orphaned(),
-            Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
-        }
-    }
-
     fn on_message(&mut self, managed: &mut Managed, now: Nanos, message: Msg) {
-        if let Msg::PageFault { addr, .. } = message
-            && managed.forks.is_doorbell(addr)
-        {
-            managed.forks.ring(&mut managed.pager, now, addr);
-            return;
-        }
         if matches!(message, Msg::Remove { .. }) {
             managed.last_remove = now;
         }
         match managed.pager.on_message(now, message) {
             Followup::None => {}
-            Followup::Unknown { address } => self.on_unknown(managed, now, address),
+            Followup::Fault { address, access } => managed.faults.push((address, access)),
             Followup::Forked(uffd) => managed.forks.on_fork(self, &mut managed.pager, now, uffd),
         }
     }
 
-    /// A fault in a registered mapping that no span covers: it grew in place since the maps were read.
-    fn on_unknown(&mut self, managed: &mut Managed, now: Nanos, address: u64) {
-        self.adopt(managed, now);
-        // Whether it will write is not known any more: a write is the safe answer.
-        if !managed.pager.on_fault(now, address, Access::Write, TaskId(0)) {
-            managed.pager.fill_unknown(address);
+    /// Answer the faults that were read. One in a registered mapping that no span covers: it grew in place since the maps were
+    /// read. What cannot be answered yet is kept.
+    fn answer_faults(&mut self, managed: &mut Managed, now: Nanos) {
+        let mut faults = std::mem::take(&mut managed.faults);
+        let mut was_adopted = false;
+        faults.retain(|&(address, access)| {
+            if let Ok(address) = usize::try_from(address)
+                && managed.forks.is_doorbell(address)
+            {
+                managed.forks.ring(&mut managed.pager, now, address);
+                return false;
+            }
+            let mut answer = managed.pager.on_fault(now, address, access, TaskId(0));
+            if answer == FaultAnswer::Unknown {
+                if !was_adopted {
+                    self.adopt(managed, now);
+                    was_adopted = true;
+                }
+                answer = managed.pager.on_fault(now, address, access, TaskId(0));
+            }
+            if answer == FaultAnswer::Unknown {
+                answer = managed.pager.fill_unknown(address);
+            }
+            answer == FaultAnswer::Later
+        });
+        managed.faults = faults;
+    }
+
+    fn hear_supervisor(&self) {
+        let mut packet = [0; 64];
+        match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
+            Ok(Received::Closed) | Err(_) => self.orphaned(),
+            Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
         }
     }
 
@@ -342,16 +365,19 @@ impl Agent {
 
     fn look_at_outbox(&self, managed: &mut Managed) {
         let outbox = std::mem::take(&mut managed.pager.machine_mut().outbox);
-        if outbox.poisoned > 0 {
+        if !outbox.poisoned.is_empty() {
             say(
                 &self.supervisor,
                 format_args!(
                     "process {}: {} page(s) cannot be read back from the swap file (I/O error or checksum mismatch); \
                      the program gets SIGBUS when it touches them",
                     thread::getpid(),
-                    outbox.poisoned
+                    outbox.poisoned.iter().map(|range| range.len).sum::<u32>()
                 ),
             );
+        }
+        for range in outbox.poisoned.into_iter().chain(outbox.unmarked) {
+            managed.pager.machine_mut().poison(range);
         }
         if outbox.out_of_memory.is_some() {
             die(
@@ -384,6 +410,7 @@ impl Managed {
             next_tick: now,
             statm,
             stall_told: false,
+            faults: Vec::with_capacity(FAULTS),
         }
     }
 
@@ -392,7 +419,8 @@ impl Managed {
         let work = self.pager.core().deadline().unwrap_or(Nanos::MAX);
         let work = if self.pager.core().can_wait() { work.max(self.pager.quiet_until()) } else { work };
         let deadline = work.min(self.next_tick);
-        let is_polling = self.pager.machine().has_deferred() || self.forks.is_waiting_for_child();
+        let is_polling =
+            self.pager.machine().has_deferred() || !self.faults.is_empty() || self.forks.is_waiting_for_child();
         if is_polling { POLL_NS } else { deadline.saturating_sub(now) }
     }
 }

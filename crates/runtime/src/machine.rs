@@ -42,8 +42,10 @@ const SLOTS_AHEAD: u32 = 4096;
 /// What the host must do beyond effects: filled while effects run, read by the host after each step.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Pages whose content is lost.
-    pub(crate) poisoned: u64,
+    /// Pages whose content is lost, to be marked after the person has been told: the program may end of it.
+    pub(crate) poisoned: Vec<PageRange>,
+    /// Those of which the person has been told, and which the kernel would not let us mark yet.
+    pub(crate) unmarked: Vec<PageRange>,
     /// A fault that cannot be answered.
     pub(crate) out_of_memory: Option<(TaskId, PageIdx)>,
 }
@@ -108,6 +110,8 @@ pub(crate) struct LiveMachine {
     /// Pages to be moved out that are being made private, in the order asked.
     unsharing: VecDeque<PageRange>,
     unshared: u32,
+    /// Spare memory cannot be given back.
+    is_stuck: bool,
     /// A page whose place was not found, and when.
     placeless: Option<(PageIdx, Nanos)>,
     /// Pages that were mapped just now, whose waiters the kernel woke with that.
@@ -150,6 +154,7 @@ impl LiveMachine {
             unsharer: parts.unsharer,
             unsharing: VecDeque::with_capacity(WAITING_MAX),
             unshared: 0,
+            is_stuck: false,
             placeless: None,
             woken: PageRange::new(PageIdx(0), 0),
             waiting: Vec::with_capacity(256),
@@ -196,7 +201,7 @@ impl LiveMachine {
 
     /// True if orders wait for the program's own system call to go on.
     pub(crate) fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty() || !self.unsharing.is_empty()
+        !self.deferred.is_empty() || !self.unsharing.is_empty() || !self.outbox.unmarked.is_empty()
     }
 
     /// True if pages are being read, or are to be.
@@ -262,7 +267,7 @@ impl LiveMachine {
             // The ioctl that maps a page wakes its waiters; they must wake too where nothing was mapped (the page was discarded
             // meanwhile, or its place is gone), and look again.
             Effect::Wake { page, .. } => self.wake(page),
-            Effect::Poison { range } => self.poison(range),
+            Effect::Poison { range } => self.outbox.poisoned.push(range),
             Effect::OutOfMemory { task, page } => self.outbox.out_of_memory = Some((task, page)),
         }
     }
@@ -314,7 +319,8 @@ impl LiveMachine {
         }
     }
 
-    fn poison(&mut self, range: PageRange) {
+    /// Mark lost pages: who touches one gets SIGBUS.
+    pub(crate) fn poison(&mut self, range: PageRange) {
         for page in range.pages() {
             if let Some(frame) = self.take_frame(page) {
                 self.frames.now_spare(frame);
@@ -322,11 +328,10 @@ impl LiveMachine {
             let Some((vpn, _)) = self.spans.place(page) else { continue };
             let answer = self.uffd.poison_run(managed(vpn, 1), Wake::Now);
             if answer.stop == Some(Stop::Again) {
-                self.deferred.push_back(Effect::Poison { range: PageRange::one(page) });
+                self.outbox.unmarked.push(PageRange::one(page));
                 continue;
             }
             assert!(answer.is_complete(), "a lost page cannot be marked: {answer:?}");
-            self.outbox.poisoned += 1;
         }
     }
 
@@ -386,11 +391,16 @@ impl LiveMachine {
     }
 
     /// Fill this page with zeroes if it is missing; wake its waiters in any case: who still misses it asks again.
-    pub(crate) fn zero_fill_now(&mut self, vpn: u64) {
+    /// False: the kernel does not let it happen until its events are read, and nobody was woken.
+    pub(crate) fn zero_fill_now(&mut self, vpn: u64) -> bool {
         let answer = self.uffd.copy_run(managed(vpn, 1), self.zeroes(1), false, Wake::Now);
+        if answer.stop == Some(Stop::Again) {
+            return false;
+        }
         if !answer.is_complete() {
             let _ = self.uffd.wake(managed(vpn, 1));
         }
+        true
     }
 
     /// Give at most `most` spare frames' memory back to the kernel.
@@ -403,7 +413,9 @@ impl LiveMachine {
             let Some(run) = self.frames.take_spare(most - released) else { break };
             let memory = self.frames_memory(run);
             if self.uffd.unregister(memory).is_err() {
-                // ENOMEM: the program has used up all mappings, and this would take one more. The memory stays spare.
+                // ENOMEM: the program has used up all mappings, and this would take one more. The memory stays spare, and pages
+                // are moved in so that no more of it comes up.
+                self.is_stuck = true;
                 run.frames().for_each(|frame| self.frames.now_spare(frame));
                 break;
             }
@@ -411,6 +423,7 @@ impl LiveMachine {
             self.uffd.register(memory, Modes::MISSING).expect("joining the neighbours again takes no new mapping");
             run.frames().for_each(|frame| self.frames.now_hole(frame));
             released += run.len;
+            self.is_stuck = false;
         }
         released
     }

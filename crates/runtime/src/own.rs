@@ -6,6 +6,7 @@
 use pagetide_sys::Errno;
 use pagetide_sys::futex::Mutex;
 use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, Protection};
+use pagetide_sys::proc::{self, Limit};
 
 /// Mappings of ours at most. The allocator makes one for each large table, and few others exist.
 const RANGES: usize = 1024;
@@ -20,6 +21,7 @@ static OWN: Mutex<Ranges> = Mutex::new(Ranges { list: [(0, 0); RANGES], len: 0 }
 
 /// Private anonymous memory of our own, backed when it is used, absent in forked children.
 pub(crate) fn map(bytes: usize, populate: bool) -> Result<Mapping, Errno> {
+    make_room(bytes);
     let options = AnonOptions { protection: Protection::ReadWrite, populate, inherit: false };
     let mapping = Mapping::anonymous(bytes, options)?;
     let mut own = OWN.lock("a mapping of ours");
@@ -28,6 +30,20 @@ pub(crate) fn map(bytes: usize, populate: bool) -> Result<Mapping, Errno> {
     own.list[len] = (mapping.range().start(), mapping.range().end());
     own.len += 1;
     Ok(mapping)
+}
+
+/// Our tables are not the program's: a limit that it or its shell set on its address space (`ulimit -v`) is raised by what we are
+/// about to map. Where that is not allowed (the hard limit of a user), the soft one goes as far as it can.
+pub(crate) fn make_room(bytes: usize) {
+    let Ok(limit) = proc::address_space_limit() else { return };
+    if limit.soft == proc::UNLIMITED {
+        return;
+    }
+    let soft = limit.soft.saturating_add(bytes as u64);
+    let wanted = Limit { soft, hard: limit.hard.max(soft) };
+    if proc::set_address_space_limit(wanted).is_err() {
+        let _ = proc::set_address_space_limit(Limit { soft: soft.min(limit.hard), hard: limit.hard });
+    }
 }
 
 /// The mapping is about to be unmapped.

@@ -66,10 +66,21 @@ pub(crate) struct Pager {
 pub(crate) enum Followup {
     /// Nothing.
     None,
-    /// A fault at an address that no span covers: the maps must be read again.
-    Unknown { address: u64 },
+    /// A thread faults: see [`Pager::on_fault`].
+    Fault { address: u64, access: Access },
     /// A forked child's userfaultfd.
     Forked(Uffd),
+}
+
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultAnswer {
+    /// It is answered, or the core answers it.
+    Taken,
+    /// No span covers the address: the maps must be read again.
+    Unknown,
+    /// Not before the kernel's events have been read.
+    Later,
 }
 
 impl Pager {
@@ -108,16 +119,12 @@ impl Pager {
         self.driver.step(now, event);
     }
 
-    /// Apply one message of the userfaultfd.
+    /// Apply one message of the userfaultfd, or say what the host has to do about it.
     pub(crate) fn on_message(&mut self, now: Nanos, message: Msg) -> Followup {
         match message {
             Msg::PageFault { addr, write, .. } => {
                 let access = if write { Access::Write } else { Access::Read };
-                let address = addr as u64;
-                if self.on_fault(now, address, access, TaskId(0)) {
-                    return Followup::None;
-                }
-                Followup::Unknown { address }
+                Followup::Fault { address: addr as u64, access }
             }
             Msg::Fork { fd } => Followup::Forked(Uffd::from_fd(fd)),
             Msg::Remap { from, to, len } => {
@@ -136,31 +143,30 @@ impl Pager {
         }
     }
 
-    /// A thread touched a missing page. False: no span covers the address.
-    pub(crate) fn on_fault(&mut self, now: Nanos, address: u64, access: Access, task: TaskId) -> bool {
+    /// A thread touched a missing page.
+    pub(crate) fn on_fault(&mut self, now: Nanos, address: u64, access: Access, task: TaskId) -> FaultAnswer {
         let vpn = address >> PAGE_SHIFT;
-        let Some(page) = self.machine().spans.page(vpn) else { return false };
+        let Some(page) = self.machine().spans.page(vpn) else { return FaultAnswer::Unknown };
         let view = self.core().page(page);
         if view.state == PageState::Mapped && view.flight == Flight::None {
-            self.fill_vanished(vpn);
-            return true;
+            return self.fill_vanished(vpn);
         }
         self.last_fault = now;
         self.machine_mut().note_fault(page, now);
         self.driver.step(now, Event::Fault { page, access, task });
-        true
+        FaultAnswer::Taken
     }
 
     /// A fault on a page that is mapped as far as we know: usually another thread's fault on it was answered a moment ago.
     /// Otherwise the kernel freed it at the program's own wish (a MADV_FREE that came true, a MADV_DONTNEED that crossed our
     /// filling): it reads as zero.
-    fn fill_vanished(&mut self, vpn: u64) {
-        self.machine_mut().zero_fill_now(vpn);
+    fn fill_vanished(&mut self, vpn: u64) -> FaultAnswer {
+        if self.machine_mut().zero_fill_now(vpn) { FaultAnswer::Taken } else { FaultAnswer::Later }
     }
 
     /// Fill a page that no span covers, in a mapping that is registered: only a mapping that grew beyond what we know.
-    pub(crate) fn fill_unknown(&mut self, address: u64) {
-        self.machine_mut().zero_fill_now(address >> PAGE_SHIFT);
+    pub(crate) fn fill_unknown(&mut self, address: u64) -> FaultAnswer {
+        self.fill_vanished(address >> PAGE_SHIFT)
     }
 
     fn on_remap(&mut self, now: Nanos, from: u64, to: u64, len: u64) {

@@ -25,6 +25,8 @@ use crate::unshare::Unsharer;
 
 /// Pages that the core can name: 64 GiB of addresses under management. The tables are backed only where they are used.
 pub(crate) const PAGES_MAX: u32 = 1 << 24;
+/// More than the rings of an engine take.
+const RINGS_BYTES: usize = 256 << 10;
 /// No process is squeezed below this, whatever lies outside of our management: 2 MiB.
 pub(crate) const BUDGET_PAGES_MIN: u64 = 512;
 /// Holes beyond the budget, so that runs are found: 64 MiB of addresses.
@@ -134,6 +136,7 @@ pub(crate) fn machine(uffd: Uffd, seed: u64, budget_pages: u64) -> Result<LiveMa
     let staging = step("the staging area", own::map(bytes, false))?;
     step("registering the staging area", uffd.register(staging.range(), Modes::MISSING).map(|_| ()))?;
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
+    own::make_room(RINGS_BYTES);
     let engine: Box<dyn Engine> = match UringEngine::new() {
         Ok(engine) => Box::new(engine),
         Err(_refused) => Box::new(step("the I/O threads", ThreadEngine::new())?),

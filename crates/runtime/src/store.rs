@@ -13,6 +13,7 @@ use pagetide_sys::file;
 use pagetide_sys::mem::{Mapping, Protection};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use crate::own;
 use crate::spans::PAGE_BYTES;
 
 /// One swap file of this process, or of the parent it was forked from.
@@ -35,6 +36,7 @@ impl Store {
     pub(crate) fn new(file: Fd, slots_max: u32) -> Result<Self, pagetide_sys::Errno> {
         let sums_file = pagetide_sys::fd::memfd(c"pagetide-checksums")?;
         file::truncate(&sums_file, u64::from(slots_max) * 16)?;
+        own::make_room(slots_max as usize * 16);
         let sums = Mapping::shared(&sums_file, 0, slots_max as usize * 16, Protection::ReadWrite)?;
         Ok(Self { file, sums_file, sums, slots_max, slots_backed: 0, inherited: false })
     }
@@ -46,6 +48,7 @@ impl Store {
         slots_max: u32,
         slots_backed: u32,
     ) -> Result<Self, pagetide_sys::Errno> {
+        own::make_room(slots_max as usize * 16);
         let sums = Mapping::shared(&sums_file, 0, slots_max as usize * 16, Protection::ReadWrite)?;
         Ok(Self { file, sums_file, sums, slots_max, slots_backed, inherited: true })
     }

@@ -1,9 +1,13 @@
 //! Numbers of processes from /proc: statm, status, stat. Buffers on the stack; a file that is read again and again stays open.
 
+use linux_raw_sys::general::{__NR_prlimit64, RLIMIT_AS};
+
 use crate::fd::Fd;
 use crate::file::{self, flags};
+use crate::syscall;
 use crate::syscall::Errno;
 use crate::text::{Text, decimal};
+use crate::word::addr_of;
 
 /// Sizes of a process in pages.
 ///
@@ -188,9 +192,43 @@ fn read_of<'a>(pid: Option<i32>, name: &str, buf: &'a mut [u8]) -> Result<&'a [u
     file::read_path(path.as_c_str(), buf)
 }
 
+/// A limit on this process's resources: soft and hard. [`UNLIMITED`] is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// In force.
+    pub soft: u64,
+    /// The most that the soft one may be set to.
+    pub hard: u64,
+}
+
+/// No limit.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// The limit on the size of this process's address space in bytes (RLIMIT_AS).
+pub fn address_space_limit() -> Result<Limit, Errno> {
+    let mut limit = Limit { soft: UNLIMITED, hard: UNLIMITED };
+    // SAFETY: the kernel writes one limit.
+    unsafe { syscall!(__NR_prlimit64, 0, RLIMIT_AS as usize, 0, addr_of(&raw mut limit)) }.map(|_| limit)
+}
+
+/// Set it. EPERM: a hard limit above the present one is for `CAP_SYS_RESOURCE`.
+pub fn set_address_space_limit(limit: Limit) -> Result<(), Errno> {
+    // SAFETY: the kernel reads one limit.
+    unsafe { syscall!(__NR_prlimit64, 0, RLIMIT_AS as usize, addr_of(&raw const limit), 0) }.map(|_| ())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_space_limit_can_be_lowered_to_what_it_is() {
+        let limit = address_space_limit().expect("prlimit");
+        assert!(limit.soft <= limit.hard);
+        assert_eq!(set_address_space_limit(limit), Ok(()));
+        assert_eq!(address_space_limit(), Ok(limit));
+    }
 
     #[test]
     fn a_name_with_brackets_does_not_shift_the_fields() {

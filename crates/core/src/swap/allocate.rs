@@ -8,7 +8,7 @@ impl Swap {
     /// Take the next slot for a page. `may_rob(owner)` tells whether the owner of a used slot can do without it.
     pub(crate) fn allocate(&mut self, page: u32, may_rob: impl Fn(u32) -> bool) -> Option<Found> {
         let rob = self.is_filling();
-        let stays = self.slot_order != SlotOrder::FreeFirst || self.turn_left > 0;
+        let stays = self.slot_order != SlotOrder::Free || self.turn_left > 0;
         if self.current != NIL
             && stays
             && let Some(found) = self.scan_current(page, rob, &may_rob)
@@ -45,10 +45,10 @@ impl Swap {
         let first = |list: ClusterList| self.dev(d).lists[list as usize].head;
         let (free, nonfull, frag) = (first(ClusterList::Free), first(ClusterList::Nonfull), first(ClusterList::Frag));
         let pools = match self.slot_order {
-            SlotOrder::NonfullFirst => [nonfull, free, frag],
-            SlotOrder::FreeFirst => [free, nonfull, frag],
-            SlotOrder::EmptiestFirst if free != NIL => [free, NIL, NIL],
-            SlotOrder::EmptiestFirst => [self.emptiest(d), NIL, NIL],
+            SlotOrder::Nonfull => [nonfull, free, frag],
+            SlotOrder::Free => [free, nonfull, frag],
+            SlotOrder::Emptiest if free != NIL => [free, NIL, NIL],
+            SlotOrder::Emptiest => [self.emptiest(d), NIL, NIL],
         };
         for pool in pools {
             // A listed cluster has a free slot, so one look is enough.

@@ -125,7 +125,7 @@ impl LiveMachine {
         let len = 1 + u32::try_from((1..piece.len).take_while(neighbours).count()).expect("at most piece.len");
         let piece = PageRange::new(piece.first, len);
         let (to, from) = (managed(vpn, len), self.frames_memory(FrameRun { first, len }));
-        let mut is_copy = len <= COPY_PAGES_MAX;
+        let mut is_copy = len <= COPY_PAGES_MAX && !self.is_stuck;
         let mut answer = self.map_once(to, from, is_copy);
         if let Some(half) = half_to_retry(piece, answer) {
             return self.map_run(vpn, half, access, answers);
