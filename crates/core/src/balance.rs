@@ -62,10 +62,15 @@ impl Core {
 
     fn gather(&mut self) {
         if self.now >= self.stat_next {
-            self.stat_sizes = self.lru.sizes();
-            self.stat_activate = self.ws_activate;
+            self.gather_stats();
             self.stat_next = self.now + self.cfg.stat_interval_ns;
         }
+    }
+
+    /// Gather the statistics that decisions see, before their time: somebody reads memory.stat.
+    pub fn gather_stats(&mut self) {
+        self.stat_sizes = self.lru.sizes();
+        self.stat_activate = self.ws_activate;
     }
 
     /// An event that cost `io` pages of I/O and `rotated` pages of work for nothing.

@@ -119,10 +119,14 @@ impl Core {
         if *word & MAPPED == 0 {
             return Touch::Fault;
         }
-        *word |= match access {
+        let bits = match access {
             Access::Read => YOUNG,
             Access::Write => YOUNG | DIRTY,
         };
+        // Mostly they are set: the line of the host's cache stays clean.
+        if *word & bits != bits {
+            *word |= bits;
+        }
         Touch::Hit
     }
 

@@ -427,6 +427,7 @@ impl Core {
     }
 
     fn end_pass(&mut self, run: &mut ReclaimRun) {
+        self.count(Counter::pt_reclaim_pass, 1);
         run.nr_reclaimed += run.pass_reclaimed;
         run.stage = Stage::Pass;
         if run.kind == RunKind::Kswapd {

@@ -108,6 +108,8 @@ counters! {
     pt_swapoff_in,
     /// Faults that waited for memory.
     pt_wait_memory,
+    /// Passes of reclaim over the lists, one for each priority of a run.
+    pt_reclaim_pass,
     /// Readahead windows of 1 page that were chosen (VMA and cluster readahead, also by swapoff).
     pt_ra_window_1,
     /// Of 2 pages.

@@ -11,7 +11,7 @@ pub(crate) mod vma_rfc;
 
 use crate::config::Readahead;
 use crate::event::Advice;
-use crate::page::{DISCARD, FRAME, PageState, READAHEAD};
+use crate::page::{DISCARD, FRAME, PageState, READAHEAD, RECLAIM};
 use crate::policy::Core;
 use crate::vmstat::Counter;
 
@@ -163,7 +163,10 @@ impl Core {
 
     /// A fault found its page in the swap cache (or on its way there): what the statistics learn.
     pub(crate) fn swap_cache_hit(&mut self, p: u32, out: &mut crate::effect::Effects) {
-        let hit = self.pages.take(p, READAHEAD);
+        // The kernel's mark of a page read ahead and that of a page to be freed after its write are one bit: who comes back to
+        // a page under write counts as a hit, and keeps the page from the tail of its list.
+        let marks = if self.cfg.is_blind() { READAHEAD } else { READAHEAD | RECLAIM };
+        let hit = self.pages.take(p, marks);
         if hit {
             self.count(Counter::swap_ra_hit, 1);
         }
