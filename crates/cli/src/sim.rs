@@ -39,7 +39,8 @@ enum SimCommand {
 
 const SCRIPT_HELP: &str = "\
 Phases, over one anonymous region: w write all pages ascending, r read all, b read all descending,
-s read every second page, RN and WN read or write N random pages.
+s read every second page, sN every Nth, RN and WN read or write N random pages, LN make the limit
+N pages, oN swapoff of device N (there is one, 0). A script has at most 2,000,000,000 accesses.
 
 Example:
   pagetide sim script 'w r b s R40000' --pages 32768 --memory 16384 --profile linux-6.18 --json";

@@ -1,5 +1,6 @@
 //! Workloads and scripts of any text at all: an error or a run, never a panic.
 
+use pagetide_sim::script::{Access, ScriptSpec, run_script};
 use pagetide_sim::{replay::Budget, units, workload};
 use proptest::prelude::*;
 
@@ -53,5 +54,29 @@ proptest! {
     #[test]
     fn sizes_and_times_never_panic(text in "[0-9.]{0,22}[a-zA-Zµ%]{0,5}") {
         let _ = (units::pages(&text), units::nanos(&text), Budget::parse(&text));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_script_ends_with_a_result_or_an_error(
+        script in "((w|r|b|s|x|X|t|s[0-9]|R[0-9]{1,3}|W[0-9]{1,3}|L[0-9]{2,4}|o[0-2]|q) ){0,8}",
+        regions in proptest::collection::vec(1u32..1_500, 1..4),
+        memory in 100u32..1_500,
+        device in 0u32..3_000,
+        processes in 1u32..4,
+        stat_accesses in 0u32..300,
+    ) {
+        let mut spec = ScriptSpec::new(&script, 1, memory, "linux-6.18");
+        spec.trace = (0..regions[0]).map(|page| (page, Access::Write)).collect();
+        spec.regions = regions;
+        spec.devices.push((device, Some(3)));
+        spec.processes = processes;
+        spec.stat_accesses = stat_accesses;
+        if let Ok(phases) = run_script(&spec) {
+            prop_assert_eq!(phases.len(), script.split_whitespace().count());
+        }
     }
 }

@@ -1,0 +1,233 @@
+//! The swap device of scripts: a loop device on a file on a fast disk, and the plug in front of it.
+//!
+//! The kernel holds a task's requests back in a *plug* while the task submits a readahead window, or while reclaim makes a
+//! pass over the lists. Nothing of it reaches the device before the plug holds 32 requests, or its first request has 128 KiB
+//! when the next one begins, or the task sleeps, or what it was for is complete. Plugs do not nest: the writes of reclaim
+//! that a charge within a window needs wait in the window's plug, behind its small reads. So reclaim inside a window
+//! finds none of its writes done and writes on, some 4,000 pages (32 requests of 128), where reclaim outside of one has its
+//! first pages back after a hundred microseconds.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use pagetide_core::types::{IoId, Nanos, PageIdx, PageRange};
+
+/// Requests a plug holds.
+const PLUG_REQUESTS: usize = 32;
+/// Pages of a request: the device takes 128 segments.
+const REQUEST_PAGES: u32 = 128;
+/// Once the first request of a plug has so many pages, the plug is not filled further.
+const PLUG_PAGES: u32 = 32;
+
+/// A read: the loop device's thread, the file system, the disk, and the task's way to sleep and back; then each page of it.
+const READ_NS: Nanos = 100_000;
+const READ_PAGE_NS: Nanos = 2_500;
+/// A read goes before the writes that wait, but behind those that the disk has taken in already: at most so long.
+const READ_WAIT_NS_MAX: Nanos = 7_000_000;
+/// A write likewise; its pages go over one data path, one request after the other.
+const WRITE_NS: Nanos = 90_000;
+const WRITE_PAGE_NS: Nanos = 3_900;
+
+/// One I/O of the core, or the part of it that is in one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Part {
+    pub(super) io: u32,
+    pub(super) first: u32,
+    pub(super) len: u32,
+    pub(super) device: u8,
+    pub(super) slot: u32,
+    pub(super) write: bool,
+}
+
+impl Part {
+    pub(super) const fn io(self) -> IoId {
+        IoId(self.io)
+    }
+
+    pub(super) const fn pages(self) -> PageRange {
+        PageRange::new(PageIdx(self.first), self.len)
+    }
+}
+
+#[derive(Debug)]
+struct Request {
+    write: bool,
+    device: u8,
+    slot: u32,
+    len: u32,
+    parts: Vec<Part>,
+}
+
+impl Request {
+    const fn new(part: Part) -> Self {
+        Self { write: part.write, device: part.device, slot: part.slot, len: 0, parts: Vec::new() }
+    }
+
+    /// The part continues the request.
+    const fn takes(&self, part: &Part) -> bool {
+        self.write == part.write
+            && self.device == part.device
+            && self.slot + self.len == part.slot
+            && self.len < REQUEST_PAGES
+    }
+
+    /// Takes as much of the part as fits; the rest.
+    fn push(&mut self, part: Part) -> Option<Part> {
+        let len = part.len.min(REQUEST_PAGES - self.len);
+        self.parts.push(Part { len, ..part });
+        self.len += len;
+        let rest = Part { first: part.first + len, slot: part.slot + len, len: part.len - len, ..part };
+        (rest.len > 0).then_some(rest)
+    }
+}
+
+/// When a part ends; the number keeps the order of those that end together.
+type Ending = (Nanos, u64, Part);
+
+/// The device and its plug.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    plug: Vec<Request>,
+    /// A window's requests are being gathered.
+    in_window: bool,
+    read_free: Nanos,
+    write_free: Nanos,
+    endings: BinaryHeap<Reverse<Ending>>,
+    numbers: u64,
+}
+
+impl Line {
+    /// A window of more than one page begins.
+    pub(super) const fn begin_window(&mut self) {
+        self.in_window = true;
+    }
+
+    /// The task's fault is answered.
+    pub(super) fn end_window(&mut self, now: Nanos) {
+        self.in_window = false;
+        self.flush(now);
+    }
+
+    /// A pass of reclaim is over.
+    pub(super) fn end_pass(&mut self, now: Nanos) {
+        if !self.in_window {
+            self.flush(now);
+        }
+    }
+
+    pub(super) fn submit(&mut self, now: Nanos, part: Part) {
+        let mut left = Some(part);
+        while let Some(part) = left {
+            let merges = self.plug.last().is_some_and(|last| last.takes(&part));
+            if !merges {
+                let large = self.plug.first().is_some_and(|first| first.len >= PLUG_PAGES);
+                if self.plug.len() >= PLUG_REQUESTS || large {
+                    self.flush(now);
+                }
+                self.plug.push(Request::new(part));
+            }
+            left = self.plug.last_mut().and_then(|last| last.push(part));
+        }
+        if !part.write && !self.in_window {
+            self.flush(now);
+        }
+    }
+
+    /// The plug's requests go to the device: its window is complete, or the task sleeps.
+    pub(super) fn flush(&mut self, now: Nanos) {
+        for request in std::mem::take(&mut self.plug) {
+            let at = if request.write { self.write_ends(now, request.len) } else { self.read_ends(now, request.len) };
+            for part in request.parts {
+                self.numbers += 1;
+                self.endings.push(Reverse((at, self.numbers, part)));
+            }
+        }
+    }
+
+    /// Reads overlap: the device takes the next when half of this one is done.
+    fn read_ends(&mut self, now: Nanos, len: u32) -> Nanos {
+        let cost = READ_NS + u64::from(len) * READ_PAGE_NS;
+        let behind = self.write_free.saturating_sub(now).min(READ_WAIT_NS_MAX);
+        let start = (now + behind).max(self.read_free);
+        self.read_free = start + cost / 2;
+        start + cost
+    }
+
+    fn write_ends(&mut self, now: Nanos, len: u32) -> Nanos {
+        self.write_free = now.max(self.write_free) + u64::from(len) * WRITE_PAGE_NS;
+        self.write_free + WRITE_NS
+    }
+
+    /// When something ends next.
+    pub(super) fn next_at(&self) -> Option<Nanos> {
+        self.endings.peek().map(|Reverse(ending)| ending.0)
+    }
+
+    /// What has ended by now, one after the other.
+    pub(super) fn ended(&mut self, now: Nanos) -> Option<Part> {
+        if self.next_at()? > now {
+            return None;
+        }
+        self.endings.pop().map(|Reverse(ending)| ending.2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(slot: u32, len: u32, write: bool) -> Part {
+        Part { io: 0, first: 0, len, device: 0, slot, write }
+    }
+
+    #[test]
+    fn what_is_plugged_waits_for_thirty_two_requests() {
+        let mut line = Line::default();
+        line.begin_window();
+        line.submit(0, part(9_000, 3, false));
+        line.submit(0, part(1, 31 * 128, true));
+        assert_eq!(line.next_at(), None, "one read and 31 writes are in the plug");
+        line.submit(0, part(1 + 31 * 128, 1, true));
+        assert_eq!(line.next_at(), Some(READ_NS + 3 * READ_PAGE_NS), "the next request flushes them");
+        line.flush(0);
+        let mut ended = 0;
+        while let Some(part) = line.ended(Nanos::MAX) {
+            ended += part.len;
+        }
+        assert_eq!(ended, 3 + 31 * 128 + 1);
+    }
+
+    #[test]
+    fn a_plug_that_begins_with_a_large_write_is_not_filled() {
+        let mut line = Line::default();
+        line.begin_window();
+        line.submit(0, part(1, 128, true));
+        assert_eq!(line.next_at(), None);
+        line.submit(0, part(129, 1, true));
+        assert_eq!(line.next_at(), Some(WRITE_NS + 128 * WRITE_PAGE_NS));
+    }
+
+    #[test]
+    fn outside_of_a_window_the_end_of_a_pass_sends_its_writes() {
+        let mut line = Line::default();
+        line.submit(7, part(1, 1, true));
+        assert_eq!(line.next_at(), None);
+        line.end_pass(9);
+        assert_eq!(line.next_at(), Some(9 + WRITE_NS + WRITE_PAGE_NS));
+        line.begin_window();
+        line.submit(9, part(2, 40, true));
+        line.end_pass(9);
+        assert_eq!(line.ended(Nanos::MAX).map(|part| part.len), Some(1));
+        assert_eq!(line.next_at(), None, "a plug within a plug is none");
+    }
+
+    #[test]
+    fn a_read_waits_behind_some_of_the_writes() {
+        let mut line = Line::default();
+        line.submit(0, part(1, 128, true));
+        line.flush(0);
+        line.submit(0, part(9_000, 1, false));
+        assert_eq!(line.ended(Nanos::MAX).map(|part| part.write), Some(true));
+        assert_eq!(line.next_at(), Some(128 * WRITE_PAGE_NS + READ_NS + READ_PAGE_NS));
+    }
+}

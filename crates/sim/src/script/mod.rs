@@ -1,0 +1,167 @@
+//! Scripts of page accesses under a memory cgroup limit: the language of the golden rows.
+//!
+//! A small exact host around the core: one task at a time, anonymous regions, asynchronous swap devices, virtual time. It is
+//! not the simulator proper (no CPUs, no queueing devices, no files); what it models is just what the counters of such a
+//! run depend on. The phases of a script are listed in [`mod@parse`].
+//!
+//! Invariants: the same spec gives the same result, no access is answered wrongly (page versions are checked), and no script
+//! is endless.
+
+mod device;
+pub mod parse;
+mod player;
+
+use std::fmt;
+
+use pagetide_core::ConfigError;
+pub use pagetide_core::types::Access;
+use pagetide_core::types::Nanos;
+
+pub use parse::{ACCESSES_MAX, Phase, parse};
+use player::Player;
+
+/// What a small program has beside its regions, as in the golden runs.
+const PROCESS_PAGES: u32 = 36;
+/// The kernel gathers a group's statistics every two seconds.
+const STAT_INTERVAL_NS: Nanos = 2_000_000_000;
+/// When it does so first is chance.
+const STAT_FIRST_NS: Nanos = 400_000_000;
+
+/// What is to be played.
+#[derive(Clone, Debug)]
+pub struct ScriptSpec {
+    /// The phases, separated by blanks.
+    pub script: String,
+    /// Pages of each region: their pages are numbered on.
+    pub regions: Vec<u32>,
+    /// Processes: with two or more, each region after the first belongs to one of its own.
+    pub processes: u32,
+    /// Pages that the program has beside its regions and their page tables.
+    pub process_pages: u32,
+    /// The cgroup's limit in pages.
+    pub memory: u32,
+    /// A profile of the core.
+    pub profile: String,
+    /// Settings of the core, `KEY=VALUE`: `page-cluster`, `readahead`, `swappiness`...
+    pub settings: Vec<String>,
+    /// Swap devices: size in slots (0: as large as needed) and priority.
+    pub devices: Vec<(u32, Option<i16>)>,
+    /// What phase `t` plays.
+    pub trace: Vec<(u32, Access)>,
+    /// Age of the statistics that reclaim decides by (the kernel: 2 s; 0: always fresh).
+    pub stat_interval_ns: Nanos,
+    /// When they are gathered first.
+    pub stat_first_ns: Nanos,
+    /// They are also gathered after so many accesses, and at the start of a phase, as when somebody reads memory.stat (0: not).
+    pub stat_accesses: u32,
+    /// What they are before (inactive and active anonymous, inactive and active file pages): left by earlier runs in the
+    /// same group.
+    pub stat_start: [u32; 4],
+}
+
+impl ScriptSpec {
+    /// A script over one region on one device, with the defaults of a profile.
+    pub fn new(script: &str, pages: u32, memory: u32, profile: &str) -> Self {
+        Self {
+            script: script.to_owned(),
+            regions: vec![pages],
+            processes: 1,
+            process_pages: PROCESS_PAGES,
+            memory,
+            profile: profile.to_owned(),
+            settings: Vec::new(),
+            devices: vec![(0, None)],
+            trace: Vec::new(),
+            stat_interval_ns: STAT_INTERVAL_NS,
+            stat_first_ns: STAT_FIRST_NS,
+            stat_accesses: 0,
+            stat_start: [0; 4],
+        }
+    }
+}
+
+/// Counter changes of one phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhaseResult {
+    /// As it is spelled in the script.
+    pub phase: String,
+    /// Every counter by name, as it changed.
+    pub vmstat: Vec<(&'static str, u64)>,
+    /// Virtual time it took.
+    pub elapsed_ns: Nanos,
+    /// Reclaim calls: pages looked at, and how many calls looked at so many.
+    pub reclaim_calls: Vec<(u64, u64)>,
+}
+
+impl PhaseResult {
+    /// The change of one counter; 0 for a name that is none.
+    pub fn get(&self, name: &str) -> u64 {
+        self.vmstat.iter().find(|(n, _)| *n == name).map_or(0, |&(_, value)| value)
+    }
+}
+
+/// A script that cannot be played.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ScriptError {
+    /// Not a phase.
+    Phase {
+        /// The word.
+        word: String,
+        /// Its place among the phases, from 1.
+        place: usize,
+    },
+    /// With this phase the script makes more accesses than anyone will wait for.
+    TooLong {
+        /// The phase.
+        word: String,
+        /// Its place, from 1.
+        place: usize,
+    },
+    /// Sizes that make no sense.
+    Size(String),
+    /// A wrong setting.
+    Config(ConfigError),
+    /// Memory and swap are used up.
+    OutOfMemory {
+        /// The phase in which it happened.
+        phase: String,
+    },
+}
+
+impl fmt::Display for ScriptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Phase { word, place } => {
+                write!(
+                    f,
+                    "phase {place}: `{word}` is none of w, r, b, s, sN, RN, WN, x, X, t, LN, oN (as in `w r R40000`)"
+                )
+            }
+            Self::TooLong { word, place } => {
+                write!(f, "phase {place}: `{word}` makes the script longer than {ACCESSES_MAX} accesses")
+            }
+            Self::Size(what) => f.write_str(what),
+            Self::Config(error) => error.fmt(f),
+            Self::OutOfMemory { phase } => write!(f, "phase `{phase}`: out of memory and swap; give a larger device"),
+        }
+    }
+}
+
+impl std::error::Error for ScriptError {}
+
+impl From<ConfigError> for ScriptError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+/// Play a script.
+///
+/// # Errors
+/// A wrong script or set-up, or one that runs out of memory; see [`ScriptError`].
+pub fn run_script(spec: &ScriptSpec) -> Result<Vec<PhaseResult>, ScriptError> {
+    let phases = parse(&spec.script)?;
+    let mut player = Player::new(spec)?;
+    parse::check_length(&phases, player.pages(), spec.trace.len() as u64)?;
+    phases.into_iter().map(|(word, phase)| player.play(word, phase)).collect()
+}
