@@ -40,6 +40,8 @@ pub(crate) enum Target {
     AtLeast(u64),
     /// At most this many hundredths.
     AtMost(u64),
+    /// The same value, to the last unit.
+    Equal,
     /// Reported only.
     None,
 }
@@ -76,6 +78,7 @@ impl Figure {
         match self.target {
             Target::AtLeast(least) => Some(ratio >= least),
             Target::AtMost(most) => Some(ratio <= most),
+            Target::Equal => Some(self.ours.as_ref()?.median() == self.reference.as_ref()?.median()),
             Target::None => None,
         }
     }
@@ -94,7 +97,8 @@ impl Figure {
             (Target::AtMost(most), Some(reached)) => {
                 line.push_str(&format!(", wanted <= {}{}", hundredths(most), verdict(reached)))
             }
-            (Target::AtLeast(_) | Target::AtMost(_) | Target::None, _) => {}
+            (Target::Equal, Some(reached)) => line.push_str(&format!(", wanted the same{}", verdict(reached))),
+            (Target::AtLeast(_) | Target::AtMost(_) | Target::Equal | Target::None, _) => {}
         }
         line
     }
@@ -164,6 +168,7 @@ mod tests {
         assert_eq!(figure(Target::AtLeast(151)).is_reached(), Some(false));
         assert_eq!(figure(Target::AtLeast(150)).is_reached(), Some(true));
         assert_eq!(figure(Target::AtMost(149)).is_reached(), Some(false));
+        assert_eq!(figure(Target::Equal).is_reached(), Some(false));
         assert_eq!(
             figure(Target::AtLeast(151)).text(),
             "n: kernel 100 pages/s (1..300); pagetide 150 pages/s (149..9,000); ratio 1.50, wanted >= 1.51: MISSED"

@@ -8,6 +8,7 @@
 mod figure;
 mod recipe;
 mod side;
+mod simulator;
 mod suite;
 
 use std::path::PathBuf;

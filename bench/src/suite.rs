@@ -38,6 +38,11 @@ pub(crate) const SUITES: &[Suite] = &[
         run: combined,
     },
     Suite { name: "latency", about: "what a fault costs, in both fault modes", run: latency },
+    Suite {
+        name: "simulator",
+        about: "accesses per second of the simulator, against libCacheSim; cost and memory per page",
+        run: crate::simulator::run,
+    },
 ];
 
 const THREAD: Side = Side::Pagetide(FaultMode::Thread);

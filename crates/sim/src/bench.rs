@@ -5,15 +5,18 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use pagetide_trace::dense::DenseTrace;
+use pagetide_core::Counter;
+use pagetide_core::types::Nanos;
+pub use pagetide_trace::dense::DenseTrace;
 use pagetide_trace::{Op, Record, RecordSource, TraceError};
-use serde_json::{Value, json};
 
 use crate::device::preset;
 use crate::lru::ExactLru;
 use crate::pattern::{Pattern, Walk};
-use crate::replay::{Budget, ReplaySetup, replay};
+use crate::replay::{self, Budget, ReplaySetup, replay};
 use crate::rng::{XorShift64, Zipf};
+use crate::task::{Program, Task, WalkProgram};
+use crate::world::{RunEnd, World};
 
 /// A trace to be measured.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +72,8 @@ pub fn zipf_trace(spec: BenchTrace) -> Rc<DenseTrace> {
 /// What one measurement found.
 #[derive(Clone, Debug)]
 pub struct Speed {
+    /// Accesses measured.
+    pub accesses: u64,
     /// Accesses per second of wall time.
     pub accesses_per_s: u64,
     /// Misses of 10,000 accesses.
@@ -84,25 +89,30 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, u64) {
     (result, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1))
 }
 
-fn speed(trace: &DenseTrace, misses: u64, ns: u64) -> Speed {
-    let n = trace.records.len() as u64;
-    let rate = u128::from(n) * 1_000_000_000 / u128::from(ns);
-    Speed { accesses_per_s: u64::try_from(rate).unwrap_or(u64::MAX), misses_bp: misses * 10_000 / n.max(1), misses }
+fn speed(accesses: u64, misses: u64, ns: u64) -> Speed {
+    let rate = u128::from(accesses) * 1_000_000_000 / u128::from(ns);
+    let accesses_per_s = u64::try_from(rate).unwrap_or(u64::MAX);
+    Speed { accesses, accesses_per_s, misses_bp: misses * 10_000 / accesses.max(1), misses }
 }
 
-/// The core under `pages` of memory, readahead off, reclaim, write-back and device timing on.
-pub fn core_speed(trace: &Rc<DenseTrace>, pages: u32) -> Speed {
-    let setup = ReplaySetup {
+/// The whole core with its device, readahead off.
+fn setup() -> ReplaySetup {
+    ReplaySetup {
         profile: "linux-6.18".to_owned(),
         settings: vec!["readahead=off".to_owned()],
         device: preset("nvme").expect("a preset").params.clone(),
         access_ns: 50,
         machine: false,
         seed: 1,
-    };
+    }
+}
+
+/// The core under `pages` of memory, readahead off, reclaim, write-back and device timing on.
+pub fn core_speed(trace: &Rc<DenseTrace>, pages: u32) -> Speed {
+    let setup = setup();
     let (row, ns) = timed(|| replay(trace, Budget::Pages(pages), &setup).expect("a sound set-up"));
     let get = |name: &str| row.vmstat.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
-    speed(trace, get("pgfault"), ns)
+    speed(trace.records.len() as u64, get("pgfault"), ns)
 }
 
 /// An exact LRU of `pages` pages.
@@ -111,7 +121,87 @@ pub fn lru_speed(trace: &DenseTrace, pages: u32) -> Speed {
         let mut lru = ExactLru::new(trace.pages, pages);
         trace.records.iter().filter(|record| !lru.touch(record.page())).count() as u64
     });
-    speed(trace, misses, ns)
+    speed(trace.records.len() as u64, misses, ns)
+}
+
+/// A window of 1,024 pages that moves on by one page every ten accesses, over all pages and then from the start: the same
+/// locality at every size, so that what grows with the size is our cost and not that of the host's caches.
+pub fn sliding_trace(pages: u32, accesses: u32) -> Rc<DenseTrace> {
+    let rng = XorShift64::stream(7, 2);
+    let header = pagetide_trace::Header::default();
+    let mut source = SlidingSource { header, rng, pages: pages.max(2048), at: 0, accesses: accesses.max(1) };
+    Rc::new(pagetide_trace::dense::load(&mut source, |_| {}).expect("a made trace has no faults"))
+}
+
+/// The window, and the pages from one access to the next at which it moves on.
+const WINDOW: u32 = 1024;
+const ACCESSES_PER_PAGE: u32 = 10;
+
+struct SlidingSource {
+    header: pagetide_trace::Header,
+    rng: XorShift64,
+    pages: u32,
+    at: u32,
+    accesses: u32,
+}
+
+impl RecordSource for SlidingSource {
+    fn header(&self) -> &pagetide_trace::Header {
+        &self.header
+    }
+
+    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+        if self.at == self.accesses {
+            return Ok(None);
+        }
+        let front = self.at / ACCESSES_PER_PAGE + WINDOW;
+        let back = if self.at.is_multiple_of(ACCESSES_PER_PAGE) { 0 } else { 1 + self.rng.below(WINDOW - 1) };
+        self.at += 1;
+        let page = u64::from((front - back) % self.pages);
+        let op = if self.rng.chance_bp(2_500) { Op::Write } else { Op::Read };
+        Ok(Some(Record { page, task: 0, op }))
+    }
+}
+
+/// A world of so many pages, all of which were written once, in `memory` pages.
+pub fn filled_world(pages: u32, memory: u32) -> World {
+    let mut world = replay::world_of(pages, memory, &setup()).expect("a sound set-up");
+    let region = world.add_region(pages);
+    let program = Program::Walk(WalkProgram {
+        region,
+        owned: true,
+        walk: Walk::new(Pattern::Sequential, pages),
+        write_percent: 100,
+        filled: 0,
+        left: Some(0),
+        rng: XorShift64::stream(7, 3),
+    });
+    world.spawn(Task::new(program, 0, 50), 0);
+    assert_eq!(world.run(Nanos::MAX), RunEnd::Finished, "a filling needs nothing but memory and swap");
+    world
+}
+
+/// A trace over the first region of a world in which all its pages were written before.
+pub fn warm_speed(world: &mut World, trace: &Rc<DenseTrace>) -> Speed {
+    let faults = world.core.vmstat().get(Counter::pgfault);
+    let program = Program::Trace { trace: Rc::clone(trace), next: 0 };
+    let now = world.now();
+    world.spawn(Task::new(program, 0, 50), now);
+    let (end, ns) = timed(|| world.run(Nanos::MAX));
+    assert_eq!(end, RunEnd::Finished, "a replay needs nothing but memory and swap");
+    speed(trace.records.len() as u64, world.core.vmstat().get(Counter::pgfault) - faults, ns)
+}
+
+/// Cost of an access, in 1/100 ns, over 2^`pages_log2` pages: all in memory, and with every tenth access a miss.
+pub fn scaling(pages_log2: u32, accesses: u32) -> (u64, u64) {
+    let pages = 1u32 << pages_log2.clamp(12, 26);
+    let trace = sliding_trace(pages, accesses);
+    let cost = |memory: u32| {
+        let mut world = filled_world(pages, memory);
+        let speed = warm_speed(&mut world, &trace);
+        100_000_000_000 / speed.accesses_per_s.max(1)
+    };
+    (cost(pages + 1024), cost(pages / 2))
 }
 
 /// Memory at which the trace misses `bp` of 10,000 accesses under an exact LRU.
@@ -124,41 +214,26 @@ pub fn memory_for_misses(trace: &DenseTrace, bp: u64) -> u32 {
     high
 }
 
-impl Speed {
-    /// For programs.
-    pub fn json(&self) -> Value {
-        json!({"accesses_per_s": self.accesses_per_s, "misses": self.misses, "misses_bp": self.misses_bp})
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The whole benchmark as one JSON object.
-pub fn report(accesses: u64, pages: u32) -> Value {
-    let mut rows = Vec::new();
-    for exponent in [0.8, 1.0] {
-        let trace = zipf_trace(BenchTrace { accesses, pages, exponent, write_percent: 25 });
-        let fits = trace.pages + 1024;
-        let tenth = memory_for_misses(&trace, 1_000);
-        rows.push(json!({
-            "exponent": exponent,
-            "accesses": accesses,
-            "pages": pages,
-            "all_fits": core_speed(&trace, fits).json(),
-            "tenth_misses_pages": tenth,
-            "tenth_misses": core_speed(&trace, tenth).json(),
-            "exact_lru": lru_speed(&trace, tenth).json(),
-        }));
+    #[test]
+    fn every_tenth_access_of_a_sliding_window_is_a_miss_in_half_the_memory() {
+        let trace = sliding_trace(16_384, 200_000);
+        let mut all = filled_world(16_384, 16_384 + 1024);
+        assert_eq!(warm_speed(&mut all, &trace).misses, 0);
+        let mut half = filled_world(16_384, 8_192);
+        let bp = warm_speed(&mut half, &trace).misses_bp;
+        assert!((900..=1_400).contains(&bp), "{bp} of 10,000 accesses miss");
     }
-    json!({ "speed": rows, "scaling": scaling() })
-}
 
-/// Cost of an access from 2^14 to 2^24 pages, same law, memory for a tenth of the pages.
-fn scaling() -> Value {
-    let row = |log2: u32| {
-        let pages = 1u32 << log2;
-        let spec = BenchTrace { accesses: 4_000_000, pages, exponent: 1.0, write_percent: 25 };
+    #[test]
+    fn the_memory_for_a_tenth_of_misses_is_found() {
+        let spec = BenchTrace { accesses: 60_000, pages: 4_096, exponent: 0.8, write_percent: 25 };
         let trace = zipf_trace(spec);
-        json!({"pages_log2": log2, "all_fits": core_speed(&trace, trace.pages + 1024).json(),
-               "tenth_of_pages": core_speed(&trace, pages / 10).json()})
-    };
-    Value::Array([14, 16, 18, 20, 22, 24].into_iter().map(row).collect())
+        let pages = memory_for_misses(&trace, 1_500);
+        let bp = lru_speed(&trace, pages).misses_bp;
+        assert!((1_400..=1_500).contains(&bp), "{bp}");
+    }
 }

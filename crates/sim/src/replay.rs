@@ -118,23 +118,29 @@ pub fn replay(trace: &Rc<DenseTrace>, budget: Budget, setup: &ReplaySetup) -> Re
 }
 
 fn build(trace: &DenseTrace, memory_pages: u32, setup: &ReplaySetup) -> Result<World, String> {
+    let mut world = world_of(trace.pages, memory_pages, setup)?;
+    for region in &trace.regions {
+        world.add_region_at(PageRange::new(PageIdx(region.first), region.pages));
+    }
+    Ok(world)
+}
+
+/// A world for so many pages on one swap device, still without a region.
+pub(crate) fn world_of(pages: u32, memory_pages: u32, setup: &ReplaySetup) -> Result<World, String> {
     let mut config = Config::profile(&setup.profile, HostKind::Exact).map_err(|e| format!("--profile: {e}"))?;
     for setting in &setup.settings {
         config.set(setting).map_err(|e| format!("--set: {e}"))?;
     }
     let mode = if setup.machine { MemoryMode::Watermarks } else { MemoryMode::Memcg { v1: true } };
-    let swap_pages = trace.pages + SPARE_SLOTS;
-    let config = config.memory(mode, trace.pages, memory_pages).slots_max(swap_pages + SPARE_SLOTS);
-    let mut world = World::new(config, trace.pages, memory_pages, 1, Costs::default(), setup.seed);
+    let swap_pages = pages + SPARE_SLOTS;
+    let config = config.memory(mode, pages, memory_pages).slots_max(swap_pages + SPARE_SLOTS);
+    let mut world = World::new(config, pages, memory_pages, 1, Costs::default(), setup.seed);
     world.add_device(&SwapDevice {
         params: setup.device.clone(),
         pages: swap_pages,
         priority: None,
         rotational: setup.device.mechanism == Mechanism::Rotational,
     });
-    for region in &trace.regions {
-        world.add_region_at(PageRange::new(PageIdx(region.first), region.pages));
-    }
     Ok(world)
 }
 

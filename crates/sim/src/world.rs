@@ -7,6 +7,7 @@
 //! next; a task is running, ready, waiting or done, never two of them.
 
 mod files;
+mod hits;
 mod io;
 
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use std::collections::VecDeque;
 use pagetide_core::effect::Source;
 use pagetide_core::event::DeviceSpec;
 use pagetide_core::types::{Access, DeviceId, Nanos, PMD_PAGES, PageIdx, PageRange, RegionId, TaskId};
-use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, Touch};
+use pagetide_core::{Config, Core, Counter, Effect, Effects, Event};
 
 use crate::cpu::{Cpus, SLICE_NS};
 use crate::device::{DeviceParams, Mechanism};
@@ -23,9 +24,10 @@ use crate::mischief::Mischief;
 use crate::oracle::{Oracle, WrongContent};
 use crate::queue::EventQueue;
 use crate::rng::XorShift64;
-use crate::task::{Call, Program, Step, Task, TaskState};
+use crate::task::{Program, Task, TaskState};
 
 pub use files::{NewFile, SimFile};
+use hits::{Stop, hits};
 use io::{Backing, Io};
 
 /// CPU time of the kernel's work, per machine.
@@ -647,65 +649,5 @@ impl World {
         }
         self.oracle.discard(range);
         self.step(now, Event::RegionRemoved { region }, None);
-    }
-}
-
-enum Stop {
-    Horizon,
-    Finished,
-    Miss(PageIdx, Access, Nanos),
-    Discard(PageIdx),
-    Call(Call),
-    Wrong(WrongContent),
-}
-
-/// The hot path: accesses that hit, up to the horizon.
-fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizon: Nanos) -> Stop {
-    let cost = task.access_ns + task.think_ns;
-    loop {
-        let (page, access, tried_at) = match task.pending.take() {
-            Some(pending) => pending,
-            None => {
-                if task.clock > horizon {
-                    return Stop::Horizon;
-                }
-                let filling = task.program.is_filling();
-                match task.program.step(task.clock) {
-                    Some(Step::Touch(page, access)) => {
-                        if !filling && !task.is_counting {
-                            task.begin_counting(task.clock);
-                        }
-                        (page, access, task.clock + task.think_ns)
-                    }
-                    Some(Step::Discard(page)) => return Stop::Discard(page),
-                    Some(Step::Call(call)) => return Stop::Call(call),
-                    Some(Step::Think(ns)) => {
-                        task.clock += ns;
-                        continue;
-                    }
-                    Some(Step::UnitDone) => {
-                        task.unit_done();
-                        continue;
-                    }
-                    None => return Stop::Finished,
-                }
-            }
-        };
-        if std::mem::take(&mut task.served) {
-            task.count_access(tried_at, cost);
-            continue;
-        }
-        if core.touch(page, access) == Touch::Fault {
-            task.clock = task.clock.max(tried_at);
-            return Stop::Miss(page, access, tried_at);
-        }
-        let checked = match access {
-            Access::Write => oracle.store(page),
-            Access::Read => oracle.load(page),
-        };
-        if let Err(wrong) = checked {
-            return Stop::Wrong(wrong);
-        }
-        task.count_access(tried_at, cost);
     }
 }
