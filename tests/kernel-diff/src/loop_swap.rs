@@ -60,9 +60,9 @@ impl LoopSwap {
         Ok(Self { nodes, _janitor: janitor })
     }
 
-    /// Device file of the first one.
-    pub(crate) fn first(&self) -> &str {
-        &self.nodes[0]
+    /// Their device files.
+    pub(crate) fn nodes(&self) -> &[String] {
+        &self.nodes
     }
 }
 

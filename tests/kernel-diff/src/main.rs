@@ -5,17 +5,17 @@
 //! happens. It needs root and a quiet machine: slots and swap counters are global. It is no test of the core alone: a
 //! difference may be the machine's noise, so every figure is printed and the distribution is what counts.
 
+mod kernel;
 mod loop_swap;
+mod record;
 mod rows;
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use loop_swap::LoopSwap;
+use kernel::{Measured, Phases};
 use pagetide_sim::script::{ScriptSpec, run_script};
-use pagetide_tests::cgroup::{Cgroup, KernelSwap};
-use pagetide_tests::scratch::Scratch;
+use record::Recording;
 use rows::Row;
 use serde_json::json;
 
@@ -40,8 +40,8 @@ const PAGES_OF_NOISE: u64 = 40;
 /// The kernel's value is the median of so many runs.
 const KERNEL_RUNS: usize = 3;
 
-/// Changes of counters per phase.
-type Phases = Vec<(String, BTreeMap<String, u64>)>;
+/// The player reads memory.stat so often.
+const STAT_ACCESSES: u32 = 200;
 
 /// One counter of one phase, on both sides.
 struct Compared {
@@ -53,6 +53,8 @@ struct Compared {
     /// Largest of them less the smallest.
     spread: u64,
     simulated: u64,
+    /// Other programs were busy in one of the kernel's runs.
+    disturbed: bool,
 }
 
 impl Compared {
@@ -68,30 +70,70 @@ impl Compared {
     }
 }
 
+/// Pages of the player itself that count against the limit.
+const PLAYER_PAGES: u32 = 16;
+
+/// What the command line asks for.
+struct Arguments {
+    json: bool,
+    /// Only the simulator's side.
+    simulate: bool,
+    /// Parts of row names; none: all rows.
+    wanted: Vec<String>,
+}
+
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let as_json = arguments.iter().any(|a| a == "--json");
-    let wanted: Vec<&String> = arguments.iter().filter(|a| *a != "--json").collect();
+    let (flags, wanted): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|a| a.starts_with("--"));
+    let has = |name: &str| flags.iter().any(|flag| flag == name);
+    let arguments = Arguments { json: has("--json"), simulate: has("--simulate"), wanted };
+    if let Some(unknown) = flags.iter().find(|flag| !["--json", "--simulate"].contains(&flag.as_str())) {
+        say(&format!(
+            "{unknown}: the options are --json and --simulate; other words choose rows by a part of their name"
+        ));
+        return ExitCode::from(2);
+    }
     let mut all = Vec::new();
     let mut failed = false;
-    for row in
-        rows::all().iter().filter(|row| wanted.is_empty() || wanted.iter().any(|w| row.name.contains(w.as_str())))
-    {
-        match compare(row) {
-            Ok(compared) => {
-                if !as_json {
-                    print(row, &compared);
-                }
-                all.extend(compared);
-            }
+    let mut recording = None;
+    let is_wanted = |row: &Row| {
+        arguments.wanted.is_empty() || arguments.wanted.iter().any(|wanted| row.name.contains(wanted.as_str()))
+    };
+    for row in rows::all().iter().filter(|row| is_wanted(row)) {
+        match one_row(row, &arguments, &mut recording) {
+            Ok(compared) => all.extend(compared),
             Err(error) => {
                 say(&format!("{}: {error}", row.name));
                 failed = true;
             }
         }
     }
-    summary(&all, as_json);
+    if !arguments.simulate {
+        summary(&all, arguments.json);
+    }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn one_row(row: &Row, arguments: &Arguments, recording: &mut Option<Recording>) -> Result<Vec<Compared>, String> {
+    if row.traced && recording.is_none() {
+        *recording = Some(record::record()?);
+    }
+    let recording = recording.as_ref().filter(|_| row.traced);
+    let row = row.with_trace(recording.map_or(0, |r| r.pages));
+    let simulated = simulate(&row, recording)?;
+    if arguments.simulate {
+        for (phase, counters) in simulated {
+            let shown: Vec<String> =
+                COUNTERS.iter().map(|name| format!("{name} {}", counters.get(*name).unwrap_or(&0))).collect();
+            out(&format!("{} {phase}: {}", row.name, shown.join(", ")));
+        }
+        return Ok(Vec::new());
+    }
+    let measured = kernel::measure(&row, recording.map(|r| r.file.as_path()), KERNEL_RUNS)?;
+    let compared = compare(&row, &measured, &simulated)?;
+    if !arguments.json {
+        print(&row, &compared, measured.disturbed);
+    }
+    Ok(compared)
 }
 
 #[expect(clippy::print_stdout, reason = "the report is the program's purpose")]
@@ -103,40 +145,48 @@ fn say(line: &str) {
     eprintln!("kernel-diff: {line}");
 }
 
-fn compare(row: &Row) -> Result<Vec<Compared>, String> {
-    let runs = (0..KERNEL_RUNS).map(|_| on_kernel(row)).collect::<Result<Vec<Phases>, String>>()?;
-    let simulated = simulate(row)?;
+fn compare(row: &Row, measured: &Measured, simulated: &Phases) -> Result<Vec<Compared>, String> {
     let mut compared = Vec::new();
     for (at, (phase, simulated)) in simulated.iter().enumerate() {
         for counter in COUNTERS {
             let get = |side: &BTreeMap<String, u64>| side.get(counter).copied().unwrap_or(0);
             let of_phase = |run: &Phases| run.get(at).filter(|(name, _)| name == phase).map(|(_, side)| get(side));
-            let mut values =
-                runs.iter().map(of_phase).collect::<Option<Vec<u64>>>().ok_or("the player left a phase out")?;
+            let mut values = measured
+                .runs
+                .iter()
+                .map(of_phase)
+                .collect::<Option<Vec<u64>>>()
+                .ok_or("the player left a phase out")?;
             values.sort_unstable();
             compared.push(Compared {
                 row: row.name.clone(),
                 phase: phase.clone(),
                 counter,
-                kernel: values[values.len() / 2],
+                // Other programs' reads of files activate pages, too, and only the sum is to be had: the least is nearest.
+                kernel: if counter == "pgactivate" { values[0] } else { values[values.len() / 2] },
                 spread: values[values.len() - 1] - values[0],
                 simulated: get(simulated),
+                disturbed: measured.disturbed > 0,
             });
         }
     }
     Ok(compared)
 }
 
-fn simulate(row: &Row) -> Result<Phases, String> {
-    let mut spec = ScriptSpec::new(&row.script, row.pages, row.memory, "linux-6.18");
+fn simulate(row: &Row, recording: Option<&Recording>) -> Result<Phases, String> {
+    let mut spec = ScriptSpec::new(&row.script, 1, row.memory, "linux-6.18");
+    spec.regions.clone_from(&row.regions);
+    spec.processes = row.processes;
+    // What the player had before it joined the group is charged elsewhere.
+    spec.process_pages = PLAYER_PAGES;
     spec.settings = vec![
         format!("page-cluster={}", row.page_cluster),
         format!("readahead={}", if row.vma { "vma" } else { "cluster" }),
         format!("swappiness={}", row.swappiness),
     ];
-    // The player reads memory.stat every 200 accesses, so the kernel decides by fresh statistics.
-    spec.stat_interval_ns = 0;
+    spec.stat_accesses = STAT_ACCESSES;
     spec.devices = row.devices.iter().map(|d| (d.pages + 1, d.priority)).collect();
+    spec.trace = recording.map(|r| r.accesses.clone()).unwrap_or_default();
     let result = run_script(&spec).map_err(|e| format!("simulator: {e}"))?;
     let phases = result.iter().map(|phase| {
         let counters = phase.vmstat.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
@@ -145,52 +195,14 @@ fn simulate(row: &Row) -> Result<Phases, String> {
     Ok(phases.collect())
 }
 
-fn on_kernel(row: &Row) -> Result<Phases, String> {
-    let _turn = pagetide_tests::serial::turn();
-    let scratch = Scratch::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("player.c");
-    let player = pagetide_tests::victim::compile(&source, &scratch.file("player"), &[]);
-    let cluster = row.page_cluster.to_string();
-    let settings = [
-        ("/proc/sys/vm/page-cluster", cluster.as_str()),
-        ("/sys/kernel/mm/swap/vma_ra_enabled", if row.vma { "true" } else { "false" }),
-    ];
-    let swap = LoopSwap::on(scratch.path(), &row.devices, &settings)?;
-    let group = Cgroup::limited(u64::from(row.memory) * 4096, KernelSwap::Allowed(row.swappiness));
-    let procs = group.procs_file();
-    let directory = procs.parent().ok_or("a cgroup has a directory")?;
-    let output = Command::new(player)
-        .arg(&procs)
-        .arg(directory.join("memory.stat"))
-        .arg(directory.join("memory.limit_in_bytes"))
-        .arg(swap.first())
-        .arg(row.pages.to_string())
-        .args(row.script.split_whitespace())
-        .output()
-        .map_err(|e| format!("player: {e}"))?;
-    if !output.status.success() {
-        return Err(format!("player: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()));
-    }
-    parse(&String::from_utf8_lossy(&output.stdout))
-}
-
-/// The player's output: `phase NAME`, then `counter change`.
-fn parse(text: &str) -> Result<Phases, String> {
-    let mut phases: Phases = Vec::new();
-    for line in text.lines() {
-        let (name, value) = line.split_once(' ').ok_or_else(|| format!("player said `{line}`"))?;
-        if name == "phase" {
-            phases.push((value.to_owned(), BTreeMap::new()));
-        } else if let (Some((_, counters)), Ok(value)) = (phases.last_mut(), value.parse::<u64>()) {
-            // Gauges may fall; they are not compared.
-            counters.insert(name.to_owned(), value);
-        }
-    }
-    Ok(phases)
-}
-
-fn print(row: &Row, compared: &[Compared]) {
+fn print(row: &Row, compared: &[Compared], disturbed: usize) {
     out(&format!("\n{}: {}", row.name, row.describe()));
+    if !row.note.is_empty() {
+        out(&format!("note: {}", row.note));
+    }
+    if disturbed > 0 {
+        out(&format!("{disturbed} of {KERNEL_RUNS} runs of the kernel were disturbed by other programs"));
+    }
     out(&format!(
         "{:<10} {:<26} {:>10} {:>10} {:>9} {:>12}",
         "phase", "counter", "kernel", "simulated", "error", "its spread"
@@ -221,16 +233,19 @@ fn summary(all: &[Compared], as_json: bool) {
         values
     };
     let errors = sorted(Compared::error_bp, None);
+    let mut quiet: Vec<u64> = counted.iter().filter(|c| !c.disturbed).map(|c| c.error_bp()).collect();
+    quiet.sort_unstable();
     let spreads = sorted(Compared::spread_bp, None);
     if as_json {
         let item = |c: &Compared| {
             json!({"row": c.row, "phase": c.phase, "counter": c.counter, "kernel": c.kernel,
-                   "kernel_spread": c.spread, "simulated": c.simulated})
+                   "kernel_spread": c.spread, "simulated": c.simulated, "disturbed": c.disturbed})
         };
         let rows: Vec<_> = all.iter().map(item).collect();
         let report = json!({"rows": rows, "compared": errors.len(), "median_error_bp": percentile(&errors, 50),
             "p90_error_bp": percentile(&errors, 90), "p95_error_bp": percentile(&errors, 95),
-            "kernel_median_spread_bp": percentile(&spreads, 50), "kernel_p95_spread_bp": percentile(&spreads, 95)});
+            "compared_quiet": quiet.len(), "quiet_median_error_bp": percentile(&quiet, 50),
+            "quiet_p95_error_bp": percentile(&quiet, 95), "kernel_median_spread_bp": percentile(&spreads, 50), "kernel_p95_spread_bp": percentile(&spreads, 95)});
         out(&report.to_string());
         return;
     }
@@ -238,6 +253,12 @@ fn summary(all: &[Compared], as_json: bool) {
     for p in [50, 75, 90, 95, 99] {
         out(&format!("  p{p:<3} {:>28} {:>12}", percent(percentile(&errors, p)), percent(percentile(&spreads, p))));
     }
+    out(&format!(
+        "  of the {} values whose runs were all quiet: median {}, p95 {}",
+        quiet.len(),
+        percent(percentile(&quiet, 50)),
+        percent(percentile(&quiet, 95))
+    ));
     for counter in COUNTERS {
         let of = sorted(Compared::error_bp, Some(counter));
         let (median, p95) = (percent(percentile(&of, 50)), percent(percentile(&of, 95)));

@@ -7,12 +7,19 @@ use crate::loop_swap::Device;
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) script: String,
-    pub(crate) pages: u32,
+    /// Pages of each region.
+    pub(crate) regions: Vec<u32>,
+    /// With 2, the second region belongs to a process of its own.
+    pub(crate) processes: u32,
     pub(crate) memory: u32,
     pub(crate) page_cluster: u32,
     pub(crate) vma: bool,
     pub(crate) swappiness: u32,
     pub(crate) devices: Vec<Device>,
+    /// Its phase `t` plays the recorded program; pages and memory follow from it.
+    pub(crate) traced: bool,
+    /// What is known of its misses.
+    pub(crate) note: &'static str,
 }
 
 impl Row {
@@ -20,12 +27,15 @@ impl Row {
         Self {
             name: name.to_owned(),
             script: script.to_owned(),
-            pages,
+            regions: vec![pages],
+            processes: 1,
             memory,
             page_cluster: 3,
             vma: true,
             swappiness: 60,
             devices: vec![Device { pages: pages * 4, priority: None }],
+            traced: false,
+            note: "",
         }
     }
 
@@ -39,19 +49,51 @@ impl Row {
         self
     }
 
+    fn regions(mut self, regions: &[u32], processes: u32) -> Self {
+        self.regions = regions.to_vec();
+        self.processes = processes;
+        self
+    }
+
     fn devices(mut self, priorities: [i16; 2]) -> Self {
-        let pages = self.pages * 2;
+        let pages = self.pages() * 2;
         self.devices = priorities.map(|p| Device { pages, priority: Some(p) }).to_vec();
         self
     }
 
+    fn note(mut self, note: &'static str) -> Self {
+        self.note = note;
+        self
+    }
+
+    /// The recorded program in a part of its pages.
+    fn traced(name: &str, eighths: u32) -> Self {
+        Self { traced: true, memory: eighths, ..Self::new(name, "t t", 1, 0) }
+    }
+
+    /// Fills in what a trace of so many pages decides.
+    pub(crate) fn with_trace(&self, pages: u32) -> Self {
+        if !self.traced {
+            return self.clone();
+        }
+        let devices = vec![Device { pages: pages * 4, priority: None }];
+        Self { regions: vec![pages], memory: pages / 8 * self.memory, devices, ..self.clone() }
+    }
+
+    /// Pages of all regions.
+    pub(crate) fn pages(&self) -> u32 {
+        self.regions.iter().sum()
+    }
+
     /// The set-up in words.
     pub(crate) fn describe(&self) -> String {
+        let regions: Vec<String> = self.regions.iter().map(u32::to_string).collect();
         format!(
-            "script `{}`, {} pages in {} of memory, page-cluster {}, {} readahead, {} device(s)",
+            "script `{}`, {} pages in {} of memory, {} process(es), page-cluster {}, {} readahead, {} device(s)",
             self.script,
-            self.pages,
+            regions.join(" + "),
             self.memory,
+            self.processes,
             self.page_cluster,
             if self.vma { "vma" } else { "cluster" },
             self.devices.len()
@@ -59,34 +101,49 @@ impl Row {
     }
 }
 
+/// A branching process: one page that comes back under its own write widens the next window, and that one the next.
+const CHAOS: &str = "one hit more or less at the right place changes all windows after it";
+
 /// All rows.
 pub(crate) fn all() -> Vec<Row> {
     let golden = |name: &str, script: &str| Row::new(&format!("golden/{name}"), script, 32_768, 16_384);
     let mut rows = vec![
         golden("sequential", "w r w r r"),
         golden("backward", "w b"),
-        golden("stride", "w s"),
+        golden("stride", "w s").note(CHAOS),
         golden("random", "w R40000"),
         golden("random-writes", "w W40000 r"),
-        golden("page-cluster-5", "w r").cluster(5),
-        golden("page-cluster-0", "w r").cluster(0),
         golden("by-slots", "w r").by_slots(),
-        golden("random-by-slots", "w R40000").by_slots(),
+        golden("random-by-slots", "w R40000").by_slots().note(CHAOS),
         golden("phases", "w r R20000 b s W20000 r"),
+        golden("strides", "w s3 s5 s16 s"),
         golden("equal-devices", "w r b").devices([5, 5]),
         golden("ranked-devices", "w r b").devices([5, 9]),
+        golden("equal-devices-by-slots", "w r b").devices([5, 5]).by_slots(),
+        golden("swapoff", "w L36000 o0"),
+        golden("swapoff-by-slots", "w L36000 o0").by_slots(),
+        golden("swapoff-to-the-other", "w r o1 r").devices([5, 9]),
+        golden("limits", "w r L8192 r L24576 r w"),
+        golden("two-regions", "w r X x b").regions(&[16_384, 16_384], 1),
+        golden("two-regions-by-slots", "w r X x b").regions(&[16_384, 16_384], 1).by_slots(),
+        golden("unequal-regions", "w x R20000 r").regions(&[24_576, 8_192], 1),
+        golden("two-processes", "w r X x b").regions(&[16_384, 16_384], 2),
     ];
-    for page_cluster in [1, 2, 4, 6] {
+    for page_cluster in [0, 1, 2, 4, 5, 6] {
         rows.push(golden(&format!("page-cluster-{page_cluster}"), "w r b").cluster(page_cluster));
+        rows.push(golden(&format!("page-cluster-{page_cluster}-by-slots"), "w r b").cluster(page_cluster).by_slots());
     }
-    for pages in [8_192u32, 65_536, 262_144] {
+    for pages in [8_192u32, 65_536, 131_072, 262_144] {
         rows.push(Row::new(&format!("size/{pages}"), "w r w", pages, pages / 2));
         rows.push(Row::new(&format!("size/{pages}-random"), "w R30000", pages, pages / 2));
     }
-    for sixteenths in [2u32, 4, 6, 10, 12, 15] {
+    for sixteenths in [2u32, 4, 6, 10, 12, 14, 15] {
         let memory = 32_768 / 16 * sixteenths;
         rows.push(Row::new(&format!("limit/{sixteenths}-of-16"), "w r w", 32_768, memory));
         rows.push(Row::new(&format!("limit/{sixteenths}-of-16-random"), "w R30000", 32_768, memory));
+    }
+    for eighths in [2, 4, 6] {
+        rows.push(Row::traced(&format!("program/{eighths}-of-8"), eighths));
     }
     rows
 }
