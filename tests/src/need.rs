@@ -66,12 +66,6 @@ pub fn source_directory() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The gap of several tests: what a fork shares is not charged to both sides as they write it.
-pub const GAP_FORK: &str =
-    "memory that parent and child both rewrite after a fork is over the budget until both have shrunk";
-/// The gap of several tests: few pages a second where each is read alone.
-pub const GAP_RANDOM: &str = "random access at a quarter of the memory takes minutes on a loaded machine";
-
 /// True if the tests of what is known not to hold yet are to run (`PAGETIDE_GAPS=1`). Otherwise it says which gap it is; the
 /// gaps are listed in GUARANTEES.md, and a test leaves this list when its promise holds.
 pub fn runs_gap(gap: &str) -> bool {

@@ -57,9 +57,6 @@ fn a_program_that_closes_descriptors_one_by_one_goes_on() {
 
 #[test]
 fn a_program_without_free_descriptors_pages_and_forks() {
-    if !pagetide_tests::need::runs_gap("fork under pressure: seen to fail") {
-        return;
-    }
     expect_right("exhaust-files", FaultMode::Default);
 }
 
@@ -75,17 +72,11 @@ fn a_program_with_two_hundred_threads_pages() {
 
 #[test]
 fn a_program_at_its_address_space_limit_pages() {
-    if !pagetide_tests::need::runs_gap("a program at its address-space limit ends with its runtime") {
-        return;
-    }
     expect_right("no-new-memory", FaultMode::Default);
 }
 
 #[test]
 fn parent_and_child_share_the_budget_while_both_rewrite() {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_FORK) {
-        return;
-    }
     expect_right("two", FaultMode::Default);
 }
 
@@ -170,9 +161,6 @@ fn open_swap_files(run: &Running) -> Vec<File> {
 /// The checksum of every page that comes back must tell: the program gets SIGBUS and a message, never other bytes.
 #[test]
 fn a_page_damaged_on_the_disk_is_never_served() {
-    if !pagetide_tests::need::runs_gap("a damaged page may end the program by SIGBUS before the message is out") {
-        return;
-    }
     expect_no_wrong_byte_after(|file| {
         let bytes = file.metadata().expect("an open file").len();
         let noise = vec![0x5A; 1 << 20];

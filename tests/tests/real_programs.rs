@@ -27,9 +27,6 @@ fn check(tools: &[Feature], budgeted: impl FnOnce(&Scratch) -> Budgeted) {
 
 #[test]
 fn python_sorts_large_dicts_and_dumps_the_same_json() {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
-        return;
-    }
     check(&[Feature::Tool("python3")], |_| {
         Budgeted::new(Program::new(["python3", &source("dicts.py"), "150000"]).env("PYTHONHASHSEED", "0"))
     });
@@ -37,9 +34,6 @@ fn python_sorts_large_dicts_and_dumps_the_same_json() {
 
 #[test]
 fn python_workers_forked_with_memory_paged_out_see_every_byte() {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_FORK) {
-        return;
-    }
     check(&[Feature::Tool("python3")], |_| {
         Budgeted::new(Program::new(["python3", &source("forks.py"), "60"]).env("PYTHONHASHSEED", "0"))
     });
@@ -47,9 +41,6 @@ fn python_workers_forked_with_memory_paged_out_see_every_byte() {
 
 #[test]
 fn gnu_sort_with_a_large_buffer_and_two_threads_sorts_the_same() {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
-        return;
-    }
     check(&[Feature::Tool("sort")], |scratch| {
         let lines = shuffled_lines(scratch, 1_000_000);
         let sorted = scratch.file("sorted");
@@ -61,9 +52,6 @@ fn gnu_sort_with_a_large_buffer_and_two_threads_sorts_the_same() {
 
 #[test]
 fn sqlite_joins_and_indexes_in_memory_with_the_same_rows() {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
-        return;
-    }
     check(&[Feature::Tool("sqlite3")], |_| {
         Budgeted::new(Program::new([
             "sqlite3",
@@ -87,9 +75,6 @@ fn gcc_compiles_a_very_large_file_to_the_same_object() {
 
 #[test]
 fn perl_hashes_of_hashes_come_out_the_same() {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
-        return;
-    }
     check(&[Feature::Tool("perl")], |_| {
         Budgeted::new(Program::new(["perl", &source("words.pl"), "150000"]).env("PERL_HASH_SEED", "0"))
     });
@@ -97,9 +82,6 @@ fn perl_hashes_of_hashes_come_out_the_same() {
 
 #[test]
 fn node_objects_and_typed_arrays_come_out_the_same() {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_RANDOM) {
-        return;
-    }
     check(&[Feature::Tool("node")], |_| {
         Budgeted::new(Program::new(["node", "--max-old-space-size=2000", &source("objects.js"), "300000"]))
     });
@@ -107,11 +89,6 @@ fn node_objects_and_typed_arrays_come_out_the_same() {
 
 #[test]
 fn java_with_its_own_heap_and_collector_prints_the_same() {
-    if !pagetide_tests::need::runs_gap(
-        "a program that touches its memory at random is minutes, not seconds, at a quarter of it",
-    ) {
-        return;
-    }
     check(&[Feature::Tool("java"), Feature::Tool("javac")], |scratch| {
         let classes = java_classes(scratch, "Heap.java");
         let argv = ["java", "-Xmx200m", "-XX:+UseSerialGC", "-cp", &classes.display().to_string(), "Heap", "400000"];

@@ -39,9 +39,6 @@ fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
 }
 
 fn ranges_keep_their_bytes(seed: &str) {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_FORK) {
-        return;
-    }
     if !need::has(&[Feature::Uffd]) {
         return;
     }
@@ -69,9 +66,6 @@ fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_seed_3() {
 /// Each case apart, so that one failure names its system call and hides no other.
 #[test]
 fn system_calls_and_forks_work_on_paged_out_memory() {
-    if !pagetide_tests::need::runs_gap("pread of /proc/PID/mem on a paged-out page is EIO (a kernel limit)") {
-        return;
-    }
     if !need::has(&[Feature::Uffd]) {
         return;
     }
@@ -117,9 +111,6 @@ fn system_calls_and_forks_work_on_paged_out_memory() {
 /// All cases in one process: what one leaves behind must not hurt the next.
 #[test]
 fn system_calls_and_forks_work_one_after_the_other_in_a_hard_limit() {
-    if !pagetide_tests::need::runs_gap(pagetide_tests::need::GAP_FORK) {
-        return;
-    }
     if !need::has(&[Feature::Uffd]) {
         return;
     }

@@ -2,6 +2,8 @@
 //!
 //! At load it starts the runtime's agent; around forks it tells it. Everything else is in `pagetide`.
 
+mod lent;
+
 use std::ffi::CStr;
 
 use pagetide::agent_entry;
