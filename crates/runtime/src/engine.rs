@@ -1,13 +1,14 @@
 //! The two engines: io_uring, and threads that call preadv2 and pwritev2 where io_uring is refused (containers).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagetide_sys::Errno;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::file;
 use pagetide_sys::futex::{self, Mutex, Scope};
-use pagetide_sys::thread::{self, Table};
+use pagetide_sys::mem::Mapping;
+use pagetide_sys::thread::{self, RawThread, Table};
 use pagetide_sys::uring::{Refused, Ring, SetupFlags};
 
 use crate::io::{Direction, Engine, REQUESTS, Request, WATCHED};
@@ -16,7 +17,7 @@ use crate::own;
 /// User data of the wait for the first watched descriptor; those of requests are smaller.
 const WATCH_TOKEN: u64 = 1 << 32;
 
-/// io_uring. The thread that makes it uses it: completions are run when that thread asks for them, not by interrupting it.
+/// io_uring.
 #[derive(Debug)]
 pub(crate) struct UringEngine {
     ring: Ring,
@@ -27,15 +28,24 @@ pub(crate) struct UringEngine {
 }
 
 impl UringEngine {
-    /// A ring that holds all requests at once.
+    /// A ring for the one thread that makes it: completions are run when that thread asks for them, not by interrupting it.
     pub(crate) fn new() -> Result<Self, Refused> {
-        let entries = u32::try_from((REQUESTS + WATCHED).next_power_of_two()).expect("a small constant");
-        let make = |flags| Ring::new(entries, entries * 2, flags);
-        let ring = match make(SetupFlags::DEFER) {
+        match Self::make(SetupFlags::DEFER) {
             // Before Linux 6.1.
-            Err(Refused::BadFlags) => make(SetupFlags::PLAIN)?,
-            answer => answer?,
-        };
+            Err(Refused::BadFlags) => Self::make(SetupFlags::PLAIN),
+            answer => answer,
+        }
+    }
+
+    /// A ring for several threads, one at a time.
+    pub(crate) fn for_threads() -> Result<Self, Refused> {
+        Self::make(SetupFlags::PLAIN)
+    }
+
+    /// A ring that holds all requests at once.
+    fn make(flags: SetupFlags) -> Result<Self, Refused> {
+        let entries = u32::try_from((REQUESTS + WATCHED).next_power_of_two()).expect("a small constant");
+        let ring = Ring::new(entries, entries * 2, flags)?;
         let finished = VecDeque::with_capacity(REQUESTS);
         Ok(Self { ring, armed: [false; WATCHED], readable: [false; WATCHED], finished })
     }
@@ -82,6 +92,10 @@ impl Engine for UringEngine {
         }
     }
 
+    fn event(&self) -> &Fd {
+        self.ring.fd()
+    }
+
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {
         for (index, fd) in watched.into_iter().enumerate() {
             if !self.armed[index] {
@@ -112,7 +126,7 @@ struct Job {
 // SAFETY: the request lies in a table that does not move and is left alone until the job's result has been taken.
 unsafe impl Send for Job {}
 
-/// What engine and workers share; lives as long as the process.
+/// What engine and workers share; lives until the workers have ended.
 #[derive(Debug)]
 struct Shared {
     jobs: Mutex<Queue<Job>>,
@@ -120,6 +134,7 @@ struct Shared {
     /// Counts submissions; workers sleep on it.
     submitted: AtomicU32,
     event: Fd,
+    is_over: AtomicBool,
     alive: [AtomicU32; WORKERS],
 }
 
@@ -154,6 +169,7 @@ impl<T: Copy> Queue<T> {
 #[derive(Debug)]
 pub(crate) struct ThreadEngine {
     shared: &'static Shared,
+    workers: Vec<(RawThread, Mapping)>,
 }
 
 impl ThreadEngine {
@@ -164,26 +180,48 @@ impl ThreadEngine {
             results: Mutex::new(Queue::new()),
             submitted: AtomicU32::new(0),
             event: fd::eventfd(0)?,
+            is_over: AtomicBool::new(false),
             alive: [const { AtomicU32::new(0) }; WORKERS],
         }));
+        let mut engine = Self { shared, workers: Vec::with_capacity(WORKERS) };
         for alive in &shared.alive {
-            let stack = own::map(STACK_BYTES, true)?.into_range();
+            let stack = own::map(STACK_BYTES, true)?;
             let arg = std::ptr::from_ref(shared).cast_mut().cast::<u8>();
-            // SAFETY: the stack is ours for ever; `work` keeps to system calls and the shared tables.
-            unsafe { thread::spawn(stack, alive, Table::Shared, work, arg) }?;
+            // SAFETY: the stack is kept until the worker has ended; `work` keeps to system calls and the shared tables.
+            let worker = unsafe { thread::spawn(stack.range(), alive, Table::Shared, work, arg) }?;
+            engine.workers.push((worker, stack));
         }
-        Ok(Self { shared })
+        Ok(engine)
+    }
+}
+
+impl Drop for ThreadEngine {
+    /// The workers end, and with them all that they share.
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Release);
+        self.shared.submitted.fetch_add(1, Ordering::Release);
+        futex::wake(&self.shared.submitted, u32::MAX, Scope::Private);
+        for (worker, stack) in self.workers.drain(..) {
+            worker.join();
+            own::forget(stack.range());
+        }
+        let shared = std::ptr::from_ref(self.shared).cast_mut();
+        // SAFETY: `new` leaked the box; the workers have ended, and the engine is being dropped.
+        drop(unsafe { Box::from_raw(shared) });
     }
 }
 
 extern "C" fn work(arg: *mut u8) -> ! {
-    // SAFETY: `new` passes a reference that lives for ever.
+    // SAFETY: `new` passes a reference that outlives the worker.
     let shared = unsafe { &*arg.cast_const().cast::<Shared>() };
     thread::set_name(c"pagetide-io");
     loop {
         let seen = shared.submitted.load(Ordering::Acquire);
         let job = shared.jobs.lock("next job").pop();
         let Some(job) = job else {
+            if shared.is_over.load(Ordering::Acquire) {
+                thread::exit_thread();
+            }
             futex::wait(&shared.submitted, seen, None, Scope::Private);
             continue;
         };
@@ -222,6 +260,10 @@ impl Engine for ThreadEngine {
                 break;
             }
         }
+    }
+
+    fn event(&self) -> &Fd {
+        &self.shared.event
     }
 
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {

@@ -71,6 +71,8 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
     fn flush(&mut self);
     /// Hand out the results that are there (bytes moved, or the error) while `done` returns true.
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool);
+    /// Readable while results are there. For hosts whose threads wait for results without having the engine at hand.
+    fn event(&self) -> &Fd;
     /// Pass on what is queued, then sleep until a result is there, one of the descriptors is readable or the time is up.
     /// Which descriptors are readable. They are the same ones at every call.
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED];

@@ -19,4 +19,7 @@ mod store;
 pub mod alloc;
 mod own;
 mod unshare;
+mod pool;
+
 pub use error::{Error, ErrorKind, ErrorPage};
+pub use pool::{Advice, EngineChoice, Hold, Pool, PoolBuilder, Region};

@@ -26,6 +26,7 @@ use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
 use crate::frames::{Frame, FrameRun, Frames};
 use crate::io::{Direction, Engine, Requests, Transfer};
+use crate::own;
 use crate::spans::{PAGE_SHIFT, Spans};
 use crate::store::{Store, checksum};
 use crate::unshare::{Unsharer, WAITING_MAX};
@@ -84,7 +85,8 @@ impl MachineStats {
 pub(crate) struct MachineParts {
     pub(crate) uffd: Uffd,
     pub(crate) engine: Box<dyn Engine>,
-    pub(crate) unsharer: Unsharer,
+    /// Where a fork may share pages.
+    pub(crate) unsharer: Option<Unsharer>,
     pub(crate) staging: Mapping,
     pub(crate) zeroes: Mapping,
     pub(crate) pages_max: u32,
@@ -106,12 +108,14 @@ pub(crate) struct LiveMachine {
     zeroes: Mapping,
     stores: Vec<(DeviceId, Store)>,
     deferred: VecDeque<Effect>,
-    unsharer: Unsharer,
+    unsharer: Option<Unsharer>,
     /// Pages to be moved out that are being made private, in the order asked.
     unsharing: VecDeque<PageRange>,
     unshared: u32,
     /// Spare memory cannot be given back.
     is_stuck: bool,
+    /// Writes that failed since the last one that did not.
+    failed_writes: u32,
     /// A page whose place was not found, and when.
     placeless: Option<(PageIdx, Nanos)>,
     /// Pages that were mapped just now, whose waiters the kernel woke with that.
@@ -155,6 +159,7 @@ impl LiveMachine {
             unsharing: VecDeque::with_capacity(WAITING_MAX),
             unshared: 0,
             is_stuck: false,
+            failed_writes: 0,
             placeless: None,
             woken: PageRange::new(PageIdx(0), 0),
             waiting: Vec::with_capacity(256),
@@ -175,6 +180,16 @@ impl LiveMachine {
     /// for a request; at most `timeout_ns`.
     pub(crate) fn wait(&mut self, other: &Fd, timeout_ns: u64) -> [bool; 2] {
         self.engine.wait([self.uffd.fd(), other], timeout_ns)
+    }
+
+    /// Readable while results of requests wait to be collected.
+    pub(crate) fn event(&self) -> &Fd {
+        self.engine.event()
+    }
+
+    /// Requests that the engine has.
+    pub(crate) fn requests_in_flight(&self) -> usize {
+        self.requests.in_flight()
     }
 
     pub(crate) const fn seed(&self) -> u64 {
@@ -426,6 +441,13 @@ impl LiveMachine {
             self.is_stuck = false;
         }
         released
+    }
+}
+
+impl Drop for LiveMachine {
+    fn drop(&mut self) {
+        own::forget(self.staging.range());
+        own::forget(self.zeroes.range());
     }
 }
 

@@ -183,7 +183,8 @@ impl Pager {
         }
     }
 
-    fn on_unmap(&mut self, now: Nanos, start: u64, end: u64) {
+    /// `[start, end)` is not managed any more; it is unmapped, or will be before anything else happens.
+    pub(crate) fn on_unmap(&mut self, now: Nanos, start: u64, end: u64) {
         self.forget(now, start >> PAGE_SHIFT, end >> PAGE_SHIFT);
     }
 
@@ -214,7 +215,7 @@ impl Pager {
 
     /// The contents of these addresses are gone; the mapping stays. The core first: what it is told in answer to an order that
     /// waited must not bring the old content back.
-    fn discard(&mut self, now: Nanos, start: u64, end: u64) {
+    pub(crate) fn discard(&mut self, now: Nanos, start: u64, end: u64) {
         let (mut vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
         while let Some((range, behind)) = self.machine().spans.first_piece(vpn, end) {
             self.driver.step(now, Event::Discarded { range });
@@ -356,6 +357,16 @@ impl Pager {
             return;
         }
         self.add_span(now, from, to, is_heap);
+    }
+
+    /// Manage a fresh mapping of our own making, which nobody knows yet. False: no page indices are left for it.
+    pub(crate) fn add_fresh(&mut self, now: Nanos, range: ManagedRange) -> Result<bool, Errno> {
+        let vpn = (range.start() >> PAGE_SHIFT) as u64;
+        let Ok(pages) = u32::try_from(range.len() >> PAGE_SHIFT) else { return Ok(false) };
+        self.machine().uffd().register(range, Modes::MISSING)?;
+        let Some(span) = self.machine_mut().spans.add(vpn, pages, 0) else { return Ok(false) };
+        self.driver.step(now, Event::RegionAdded { region: span.region, range: span.range });
+        Ok(true)
     }
 
     /// The range is registered: it becomes a region, and what is there is charged.

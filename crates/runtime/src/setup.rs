@@ -50,7 +50,7 @@ impl std::fmt::Display for SetupError {
     }
 }
 
-fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, SetupError> {
+pub(crate) fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, SetupError> {
     result.map_err(|errno| SetupError::Step(name, errno))
 }
 
@@ -93,7 +93,13 @@ pub(crate) fn pager(
     };
     let share = agent.entry().share_pages.load(Ordering::Relaxed);
     let whole = agent.control().header().budget_pages.load(Ordering::Relaxed);
-    let machine = machine(uffd, seed, whole)?;
+    own::make_room(RINGS_BYTES);
+    let engine: Box<dyn Engine> = match UringEngine::new() {
+        Ok(engine) => Box::new(engine),
+        Err(_refused) => Box::new(step("the I/O threads", ThreadEngine::new())?),
+    };
+    let unsharer = step("the thread that makes pages private", Unsharer::start())?;
+    let machine = machine(uffd, seed, whole, engine, Some(unsharer))?;
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
@@ -112,36 +118,42 @@ pub(crate) fn pager(
         pager.step(clock::now(), Event::DeviceAdded { device, spec });
     }
     for ((device, offer), directory) in (first_own..).zip(&agent.hello().devices).zip(agent.directories()) {
-        let file = step("the swap file", swap_file(directory))?;
-        let mut store = step("the swap file", Store::new(file, offer.slots))?;
-        let slots = step("the swap file", store.grow(agent.hello().floor_bytes))?;
-        let device = DeviceId(device);
-        pager.machine_mut().add_store(device, store);
-        let spec = DeviceSpec {
-            slots,
-            priority: offer.priority,
-            rotational: offer.rotational,
-            synchronous: false,
-            inherited: false,
-        };
-        pager.step(clock::now(), Event::DeviceAdded { device, spec });
+        let offer = (offer.slots, offer.priority, offer.rotational);
+        add_swap(&mut pager, DeviceId(device), directory, offer, agent.hello().floor_bytes)?;
     }
     Ok(pager)
 }
 
+/// A new swap file in `directory`; `(slots, priority, rotational)` say what it is.
+pub(crate) fn add_swap(
+    pager: &mut Pager,
+    device: DeviceId,
+    directory: &Fd,
+    (slots_max, priority, rotational): (u32, Option<i16>, bool),
+    floor_bytes: u64,
+) -> Result<(), SetupError> {
+    let file = step("the swap file", swap_file(directory))?;
+    let mut store = step("the swap file", Store::new(file, slots_max))?;
+    let slots = step("the swap file", store.grow(floor_bytes))?;
+    pager.machine_mut().add_store(device, store);
+    let spec = DeviceSpec { slots, priority, rotational, synchronous: false, inherited: false };
+    pager.step(clock::now(), Event::DeviceAdded { device, spec });
+    Ok(())
+}
+
 /// The machine over a fresh staging area that has room for the whole run's budget.
-pub(crate) fn machine(uffd: Uffd, seed: u64, budget_pages: u64) -> Result<LiveMachine, SetupError> {
+pub(crate) fn machine(
+    uffd: Uffd,
+    seed: u64,
+    budget_pages: u64,
+    engine: Box<dyn Engine>,
+    unsharer: Option<Unsharer>,
+) -> Result<LiveMachine, SetupError> {
     let frames = (budget_pages * 2 + STAGING_SLACK_PAGES).min(u64::from(u32::MAX));
     let bytes = usize::try_from(frames << PAGE_SHIFT).expect("addresses are 64 bit");
     let staging = step("the staging area", own::map(bytes, false))?;
     step("registering the staging area", uffd.register(staging.range(), Modes::MISSING).map(|_| ()))?;
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
-    own::make_room(RINGS_BYTES);
-    let engine: Box<dyn Engine> = match UringEngine::new() {
-        Ok(engine) => Box::new(engine),
-        Err(_refused) => Box::new(step("the I/O threads", ThreadEngine::new())?),
-    };
-    let unsharer = step("the thread that makes pages private", Unsharer::start())?;
     let parts = MachineParts { uffd, engine, unsharer, staging, zeroes, pages_max: PAGES_MAX, seed, can_move: true };
     Ok(LiveMachine::new(parts))
 }

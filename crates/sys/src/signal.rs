@@ -247,6 +247,51 @@ pub unsafe fn fault_was_write(context: *const u8) -> Option<bool> {
     None
 }
 
+/// The signals that the thread blocked when it was interrupted: what is blocked again when the handler returns.
+///
+/// # Safety
+/// `context` is the third argument of a handler that runs.
+pub unsafe fn interrupted_mask(context: *const u8) -> SignalSet {
+    // Flags, link and stack; on x86_64 the registers come before the mask.
+    #[cfg(target_arch = "x86_64")]
+    const MASK: usize = 40 + 256;
+    #[cfg(target_arch = "aarch64")]
+    const MASK: usize = 40;
+    // SAFETY: the context holds the mask there.
+    let place = unsafe { context.add(MASK) };
+    // SAFETY: as above; the kernel aligns the context to 8 and more.
+    SignalSet(unsafe { place.cast::<u64>().read() })
+}
+
+/// Run the handler of `action` as the kernel would have for this signal, from within another handler of it. False: it has none.
+///
+/// # Safety
+/// `action` was installed for this signal and its handler's code is still there; `info` and `context` are the arguments of a
+/// handler that runs.
+pub unsafe fn run_action(action: &Action, signal: u32, info: *mut SigInfo, context: *mut u8) -> bool {
+    if matches!(action.handler, DEFAULT | IGNORE) {
+        return false;
+    }
+    // SAFETY: as the caller promises.
+    let interrupted = unsafe { interrupted_mask(context) };
+    let own = if action.flags & action_flags::NO_DEFER == 0 { SignalSet::one(signal).0 } else { 0 };
+    let before = change_mask(k::SIG_SETMASK, SignalSet(interrupted.0 | action.mask.0 | own));
+    let pointer: *const u8 = core::ptr::with_exposed_provenance(action.handler);
+    if action.flags & action_flags::INFO == 0 {
+        // SAFETY: without the flag a handler takes the signal's number only.
+        let handler = unsafe { core::mem::transmute::<*const u8, unsafe extern "C" fn(i32)>(pointer) };
+        // SAFETY: as the caller promises.
+        unsafe { handler(signal.cast_signed()) };
+    } else {
+        // SAFETY: with the flag a handler takes all three arguments.
+        let handler = unsafe { core::mem::transmute::<*const u8, Handler>(pointer) };
+        // SAFETY: as the caller promises.
+        unsafe { handler(signal.cast_signed(), info, context) };
+    }
+    before.restore();
+    true
+}
+
 /// An alternate signal stack: the kernel's `stack_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

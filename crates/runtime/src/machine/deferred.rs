@@ -14,7 +14,7 @@ use super::moves::Busy;
 impl LiveMachine {
     /// Orders that waited for the program, or for pages to be made private, are tried again.
     pub(crate) fn retry_deferred(&mut self, core: &Core, answers: &mut Answers) {
-        while self.unshared != self.unsharer.done() {
+        while self.unsharer.as_ref().is_some_and(|unsharer| self.unshared != unsharer.done()) {
             self.unshared = self.unshared.wrapping_add(1);
             let range = self.unsharing.pop_front().expect("ranges are done in the order asked");
             self.unmap(core, range, Busy::Answer, answers);

@@ -254,6 +254,10 @@ impl LiveMachine {
         answers.push(Event::Unmapped { range: run, answer });
     }
 
+    fn can_unshare(&self) -> bool {
+        self.unsharer.is_some() && self.unsharing.len() < WAITING_MAX
+    }
+
     /// Move pages out, from the start of `piece`; the number of pages answered for or deferred.
     pub(super) fn unmap_run(
         &mut self,
@@ -294,9 +298,11 @@ impl LiveMachine {
         let next = PageRange::one(PageIdx(piece.first.0 + done));
         match stop {
             Stop::Hole | Stop::Gone => answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone }),
-            Stop::Busy if busy == Busy::MakePrivate && self.unsharing.len() < WAITING_MAX => {
+            Stop::Busy if busy == Busy::MakePrivate && self.can_unshare() => {
                 let rest = PageRange::new(next.first, piece.len - done);
-                self.unsharer.ask(managed(vpn + u64::from(done), rest.len));
+                if let Some(unsharer) = &self.unsharer {
+                    unsharer.ask(managed(vpn + u64::from(done), rest.len));
+                }
                 self.unsharing.push_back(rest);
                 return piece.len;
             }

@@ -10,6 +10,10 @@ use crate::frames::{Frame, FrameRun};
 use crate::io::{Direction, PagePart, REQUEST_PAGES};
 use crate::store::checksum;
 
+/// After so many writes that failed one after the other, nothing more is written: a fault that waits for room would wait for
+/// ever.
+const FAILED_WRITES_MAX: u32 = 64;
+
 impl LiveMachine {
     /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
     /// `is_gathering`: a few writes may wait for more.
@@ -103,11 +107,31 @@ impl LiveMachine {
         }
     }
 
+    /// Take the results that are there, and do nothing with them: the pages are not needed any more.
+    pub(crate) fn abandon_results(&mut self) {
+        self.engine.flush();
+        let requests = &mut self.requests;
+        self.engine.reap(&mut |token, _result| {
+            requests.end(token);
+            true
+        });
+    }
+
     fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
+        if result == Err(Errno::ECANCELED) {
+            // The thread that began it has ended, and the kernel gave up what it had not begun yet.
+            self.submit(token);
+            return;
+        }
         let request = self.requests.get(token);
         let (direction, device, len) = (request.direction, request.device, request.len);
+        let is_done = result == Ok(request.bytes());
+        if direction == Direction::Write {
+            self.failed_writes = if is_done { 0 } else { self.failed_writes.saturating_add(1) };
+        }
         let outcome = match result {
-            Ok(bytes) if bytes == request.bytes() => Outcome::Done,
+            _ if is_done => Outcome::Done,
+            _ if direction == Direction::Write && self.failed_writes > FAILED_WRITES_MAX => Outcome::NoSpace,
             Err(Errno::ENOSPC | Errno::EDQUOT) if direction == Direction::Write => Outcome::NoSpace,
             Ok(_) | Err(_) => Outcome::Failed,
         };

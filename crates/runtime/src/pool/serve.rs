@@ -1,0 +1,229 @@
+//! Waiting for pages: what a faulting thread does under the lock and between, and the pool's own thread.
+//!
+//! A fault goes to the pager as in thread mode. If its page is not there at once, one of the waiting threads sleeps on the
+//! engine's event (it *watches*), the others on a word that it changes. Who wakes collects the results for all.
+//!
+//! Invariants: nobody sleeps with the lock held; every sleep is bounded, so a wake that is lost costs time, not life.
+
+use std::sync::atomic::Ordering;
+
+use pagetide_core::page::{Flight, PageState};
+use pagetide_core::types::{Access, Nanos, PageIdx, TaskId};
+use pagetide_sys::fd::{self, Fd, PollFd, events};
+use pagetide_sys::file;
+use pagetide_sys::futex::{self, Scope};
+use pagetide_sys::{clock, thread};
+
+use super::{FAILED_FAULTS, Locked, Shared, State, until};
+use crate::pager::FaultAnswer;
+use crate::spans::PAGE_SHIFT;
+
+/// A waiting thread looks again after this long, whatever happens.
+const LOOK_NS: Nanos = 1_000_000;
+/// A fault that is parked nowhere any more is put again.
+const ASK_AGAIN_NS: Nanos = 10_000_000;
+/// The pool's thread while someone else watches the engine.
+const BESIDE_NS: Nanos = 500_000;
+/// The pool's thread while requests are under way.
+const BUSY_NS: Nanos = 2_000_000;
+/// The pool's thread while nothing is.
+const IDLE_NS: Nanos = 1_000_000_000;
+/// Requests of a pool that is dropped end within this time, or are left to the kernel.
+const FINISH_NS: Nanos = 30_000_000_000;
+
+/// How a fault ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The page is there.
+    Mapped,
+    /// Its content is lost.
+    Lost,
+    /// There is no room for it.
+    NoSpace,
+    /// The address is not ours.
+    Unknown,
+}
+
+impl State {
+    /// The page of an address.
+    pub(super) fn page(&self, address: usize) -> Option<PageIdx> {
+        self.pager.machine().spans.page((address >> PAGE_SHIFT) as u64)
+    }
+
+    /// One step of all that is to be done. True if there is more at once.
+    fn pump(&mut self, now: Nanos) -> bool {
+        let busy = self.pager.pump(now);
+        let machine = self.pager.machine_mut();
+        if let Some(failed) = machine.outbox.out_of_memory.take()
+            && self.failed.len() < FAILED_FAULTS
+        {
+            self.failed.push(failed);
+        }
+        // Who touches a lost page is told then. The kernel marks at once: no change of the address space waits to be read.
+        while let Some(range) = machine.outbox.poisoned.pop() {
+            machine.poison(range);
+        }
+        machine.flush();
+        busy
+    }
+
+    /// How this page's fault stands; `None`: not answered yet.
+    fn answer(&mut self, page: PageIdx, task: TaskId) -> Option<Answer> {
+        let view = self.pager.core().page(page);
+        if view.flight != Flight::None {
+            return None;
+        }
+        match view.state {
+            PageState::Mapped => Some(Answer::Mapped),
+            PageState::Poisoned => Some(Answer::Lost),
+            PageState::Untouched | PageState::Cached | PageState::Swapped => {
+                let before = self.failed.len();
+                self.failed.retain(|&failed| failed != (task, page));
+                (self.failed.len() < before).then_some(Answer::NoSpace)
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Bring the page of a fault in. In the signal handler: all signals are blocked already.
+    pub(super) fn serve(&self, address: usize, access: Access) -> Answer {
+        let state = self.lock("a fault");
+        self.bring_in(state, address, access).1
+    }
+
+    /// Bring a page in, and give the lock back.
+    pub(super) fn bring_in<'a>(
+        &'a self,
+        mut state: Locked<'a>,
+        address: usize,
+        access: Access,
+    ) -> (Locked<'a>, Answer) {
+        let task = TaskId(thread::gettid().cast_unsigned());
+        state.failed.retain(|&(failed, _)| failed != task);
+        let mut asked = clock::now();
+        if state.pager.on_fault(asked, address as u64, access, task) == FaultAnswer::Unknown {
+            return (state, Answer::Unknown);
+        }
+        let page = state.page(address).expect("the fault was on a page of ours");
+        loop {
+            let mut answer = state.answer(page, task);
+            let now = clock::now();
+            let mut is_busy = false;
+            if answer.is_none() {
+                is_busy = state.pump(now);
+                answer = state.answer(page, task);
+            }
+            if let Some(answer) = answer {
+                self.leave(&mut state, now);
+                return (state, answer);
+            }
+            if is_busy {
+                continue;
+            }
+            if now >= asked + ASK_AGAIN_NS && state.pager.core().page(page).flight == Flight::None {
+                asked = now;
+                // `Later` too is looked at again at the next turn.
+                let _ = state.pager.on_fault(now, address as u64, access, task);
+                continue;
+            }
+            state = self.sleep(state);
+        }
+    }
+
+    /// Let the others go on, and the pool's thread do what is left.
+    fn leave(&self, state: &mut State, now: Nanos) {
+        self.turn.fetch_add(1, Ordering::Release);
+        futex::wake(&self.turn, u32::MAX, Scope::Private);
+        let has_work = state.pager.core().deadline().is_some_and(|deadline| deadline < now + BUSY_NS)
+            || state.pager.machine().requests_in_flight() > 0;
+        if state.is_idle && has_work {
+            state.is_idle = false;
+            self.ring();
+        }
+    }
+
+    /// Sleep, without the lock, until something may have changed.
+    fn sleep<'a>(&'a self, mut state: Locked<'a>) -> Locked<'a> {
+        let turn = self.turn.load(Ordering::Acquire);
+        if state.is_watched {
+            drop(state);
+            futex::wait(&self.turn, turn, Some(LOOK_NS), Scope::Private);
+            return self.lock("after a wait");
+        }
+        state.is_watched = true;
+        drop(state);
+        self.wait_for_engine(LOOK_NS);
+        let mut state = self.lock("after the engine");
+        state.is_watched = false;
+        self.turn.fetch_add(1, Ordering::Release);
+        state
+    }
+
+    fn wait_for_engine(&self, timeout_ns: Nanos) {
+        // SAFETY: the engine's descriptor is open while the state lives.
+        let event = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(self.event) });
+        // An interrupted wait is one that saw nothing.
+        let _ = fd::poll(&mut [PollFd::new(&event, events::IN)], Some(timeout_ns));
+    }
+
+    /// Wake the pool's thread.
+    pub(super) fn ring(&self) {
+        let rung = file::signal_event(&self.bell, 1);
+        debug_assert!(rung.is_ok(), "the bell is open: {rung:?}");
+    }
+
+    /// Wait until no request names the pool's memory any more.
+    pub(super) fn finish_requests(&self) {
+        let end = clock::now() + FINISH_NS;
+        loop {
+            let mut state = self.lock("the end");
+            state.pager.machine_mut().abandon_results();
+            if state.pager.machine().requests_in_flight() == 0 {
+                return;
+            }
+            drop(state);
+            assert!(clock::now() < end, "the disk did not answer for 30 s while a pool was dropped");
+            self.wait_for_engine(LOOK_NS);
+        }
+    }
+}
+
+/// The pool's thread: background reclaim, results that nobody waits for, writes that were gathered.
+pub(super) fn run_thread(shared: &Shared) {
+    loop {
+        let mut state = shared.lock("background work");
+        if shared.is_over.load(Ordering::Acquire) {
+            return;
+        }
+        state.is_idle = false;
+        let now = clock::now();
+        let is_busy = state.pump(now);
+        if is_busy {
+            drop(state);
+            thread::yield_now();
+            continue;
+        }
+        state.pager.begin_writes(now);
+        state.pager.machine_mut().flush();
+        state.pager.take_latencies(|_ns| {});
+        let is_watched = state.is_watched;
+        let has_requests = state.pager.machine().requests_in_flight() > 0 || state.pager.machine().has_deferred();
+        let core = state.pager.core();
+        let deadline = core.deadline().unwrap_or(Nanos::MAX);
+        let deadline = if core.can_wait() { deadline.max(state.pager.quiet_until()) } else { deadline };
+        let most = match (is_watched, has_requests) {
+            (true, _) => BESIDE_NS,
+            (false, true) => BUSY_NS,
+            (false, false) => IDLE_NS,
+        };
+        state.is_idle = most == IDLE_NS;
+        drop(state);
+        // SAFETY: the engine's descriptor is open while the state lives.
+        let event = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(shared.event) });
+        let engine = if is_watched { PollFd::none() } else { PollFd::new(&event, events::IN) };
+        // An interrupted wait is one that saw nothing.
+        let _ = fd::poll(&mut [PollFd::new(&shared.bell, events::IN), engine], Some(until(deadline, now, most)));
+        let _ = file::take_event(&shared.bell);
+    }
+}
