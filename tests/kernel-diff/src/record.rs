@@ -16,16 +16,16 @@ use pagetide_tests::scratch::Scratch;
 
 use crate::loop_swap::{Device, LoopSwap};
 
-/// What runs: some 20,000 pages, most of them used more than once.
-const PROGRAM: &str = "d = {str(i * 7919 % 1000003): [i] for i in range(300000)}\n\
+/// What runs: some 6,000 pages, most of them used more than once.
+const PROGRAM: &str = "d = {str(i * 7919 % 1000003): [i] for i in range(80000)}\n\
                        s = 0\n\
                        for k in sorted(d): s += d[k][0]\n\
                        for k in d: s += len(d[k])\n\
                        d = {k: v for k, v in d.items() if v[0] % 3}\n\
                        print(s, len(d))\n";
 /// In so much memory.
-const MEMORY: u64 = 16 << 20;
-const DEVICE_PAGES: u32 = 200_000;
+const MEMORY: u64 = 12 << 20;
+const DEVICE_PAGES: u32 = 40_000;
 const TRACING: &str = "/sys/kernel/tracing";
 
 /// A recorded program.

@@ -101,6 +101,9 @@ impl Row {
     }
 }
 
+/// Reclaim within a readahead window writes thousands of pages at once.
+const BURST: &str = "a burst of some 4,000 writes falls before or after the end of a phase";
+
 /// A branching process: one page that comes back under its own write widens the next window, and that one the next.
 const CHAOS: &str = "one hit more or less at the right place changes all windows after it";
 
@@ -108,7 +111,7 @@ const CHAOS: &str = "one hit more or less at the right place changes all windows
 pub(crate) fn all() -> Vec<Row> {
     let golden = |name: &str, script: &str| Row::new(&format!("golden/{name}"), script, 32_768, 16_384);
     let mut rows = vec![
-        golden("sequential", "w r w r r"),
+        golden("sequential", "w r w r r").note(BURST),
         golden("backward", "w b"),
         golden("stride", "w s").note(CHAOS),
         golden("random", "w R40000"),
@@ -123,9 +126,12 @@ pub(crate) fn all() -> Vec<Row> {
         golden("swapoff", "w L36000 o0"),
         golden("swapoff-by-slots", "w L36000 o0").by_slots(),
         golden("swapoff-to-the-other", "w r o1 r").devices([5, 9]),
-        golden("limits", "w r L8192 r L24576 r w"),
+        golden("limits", "w r L8192 r L24576 r w").note(BURST),
         golden("two-regions", "w r X x b").regions(&[16_384, 16_384], 1),
-        golden("two-regions-by-slots", "w r X x b").regions(&[16_384, 16_384], 1).by_slots(),
+        golden("two-regions-by-slots", "w r X x b")
+            .regions(&[16_384, 16_384], 1)
+            .by_slots()
+            .note("the kernel reads more in the last phase, for a reason not yet found"),
         golden("unequal-regions", "w x R20000 r").regions(&[24_576, 8_192], 1),
         golden("two-processes", "w r X x b").regions(&[16_384, 16_384], 2),
     ];
