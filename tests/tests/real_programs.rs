@@ -91,8 +91,8 @@ fn node_objects_and_typed_arrays_come_out_the_same() {
 fn java_with_its_own_heap_and_collector_prints_the_same() {
     check(&[Feature::Tool("java"), Feature::Tool("javac")], |scratch| {
         let classes = java_classes(scratch, "Heap.java");
-        let argv = ["java", "-Xmx200m", "-XX:+UseSerialGC", "-cp", &classes.display().to_string(), "Heap", "400000"];
-        Budgeted::new(Program::new(argv))
+        let argv = ["java", "-Xmx200m", "-XX:+UseSerialGC", "-cp", &classes.display().to_string(), "Heap", "150000"];
+        Budgeted::new(Program::new(argv).deadline_s(240))
     });
 }
 

@@ -194,14 +194,9 @@ pub fn run(options: &RunOptions) -> Result<RunReport, Error> {
 impl Supervisor {
     fn new(options: &RunOptions) -> Result<Self, Error> {
         if options.budget_bytes < BUDGET_BYTES_MIN {
-            let least = BUDGET_BYTES_MIN >> 20;
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!(
-                    "a budget of {} bytes is under the minimum of {least} MiB: give --memory more",
-                    options.budget_bytes
-                ),
-            ));
+            let (bytes, least) = (options.budget_bytes, BUDGET_BYTES_MIN >> 20);
+            let text = format!("a budget of {bytes} bytes is under the minimum of {least} MiB: give --memory more");
+            return Err(Error::new(ErrorKind::Config, text));
         }
         let budget_pages = options.budget_bytes / PAGE_BYTES;
         let uffd_device = open_uffd_device(options.fault_mode)?;
