@@ -170,7 +170,7 @@ fn play_script(args: ScriptArgs, out: &mut dyn Write) -> Result<u8, CliError> {
 fn reproduce_tables(args: &ReproduceArgs, progress: bool, out: &mut dyn Write) -> Result<u8, CliError> {
     let reproduction: Reproduction = reproduce::reproduce(args.table.as_deref(), |done, all| {
         if progress {
-            eprint!("\rtable {} of {all}", done + 1);
+            eprint!("\rtable {done} of {all}");
         }
     });
     if progress {

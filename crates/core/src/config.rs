@@ -330,6 +330,11 @@ pub struct Config {
     /// Refault sizes compare with the active file list only (until 5.8).
     pub(crate) refault_active_file: bool,
     pub(crate) slot_order: SlotOrder,
+    /// Dirty and under-write pages that reclaim meets go up the lists (since 4.11) instead of round the inactive one.
+    pub(crate) activate_dirty: bool,
+    /// kswapd of 3.10 as released: scans whole targets, one priority lower each pass until the high watermark is met, down to
+    /// 0, and writes dirty file pages itself. (That it does not begin again after a few freed pages is an assumption.)
+    pub(crate) kswapd_unlimited: bool,
     /// Page-cache readahead aligns its windows (since 6.17).
     pub(crate) aligned_readahead: bool,
     /// Slots kept for clean pages are freed once fewer than one slot in so many is free.
@@ -393,6 +398,8 @@ impl Config {
             file_shadows: true,
             refault_active_file: false,
             slot_order: SlotOrder::Nonfull,
+            activate_dirty: true,
+            kswapd_unlimited: false,
             aligned_readahead: true,
             early_free: 2,
             skip_zero_cost: true,
@@ -428,12 +435,14 @@ impl Config {
         self.older_5_6();
         self.readahead = Readahead::Cluster;
         self.lru_batch = 14;
+        self.activate_dirty = false;
     }
 
     fn older_3_10(&mut self) {
         self.older_4_10();
         self.readahead = Readahead::ClusterFixed;
         self.file_shadows = false;
+        self.kswapd_unlimited = true;
     }
 
     fn ours(&mut self) {
@@ -506,6 +515,13 @@ impl Config {
         self.stat_interval_ns = ns;
         self.stat_first_ns = first;
         self.stat_start = start;
+        self
+    }
+
+    /// Profile `linux-3.10`: kswapd as the series of S4 builds on it, limited in what it reclaims at each priority.
+    #[must_use]
+    pub const fn kswapd_limited(mut self) -> Self {
+        self.kswapd_unlimited = false;
         self
     }
 

@@ -7,12 +7,13 @@
 //! Reclaim never writes a file page: it sends dirty ones up (they are activated) and wakes the flusher, which also works
 //! when more than a tenth of the memory is dirty; a task that dirties more than a fifth waits for it.
 
+use crate::config::Balance;
 use crate::effect::{Effect, Effects, Source};
 use crate::event::{Advice, FILE_DEVICE_FIRST, FileSpec};
 use crate::job::{Charge, Job, JobKind, JobState, STEP_ROOM, Step};
 use crate::page::{
     ACTIVE, DIRTY, FILE, FRAME, Flight, LRU, MAP_WRITE, MAPPED, PCP, PageState, READAHEAD, REFERENCED, UNEVICTABLE,
-    YOUNG,
+    WORKINGSET, YOUNG,
 };
 use crate::policy::Core;
 use crate::readahead::Window;
@@ -358,6 +359,9 @@ impl Core {
         } else if word & ACTIVE == 0 {
             self.pages.clear(p, REFERENCED);
             self.pages.set(p, ACTIVE);
+            if self.cfg.balance == Balance::LruCost2016 {
+                self.pages.set(p, WORKINGSET);
+            }
             self.age += 1;
             if word & LRU != 0 && word & PCP == 0 {
                 self.lru.putback(&mut self.pages, p);
@@ -411,6 +415,14 @@ impl Core {
             if word & (DIRTY | FRAME | FILE) == DIRTY | FRAME | FILE && !self.pages.in_flight(p) {
                 self.write_file(p, file, out);
             }
+        }
+    }
+
+    /// Reclaim writes the page itself.
+    pub(crate) fn write_file_now(&mut self, p: u32, out: &mut Effects) {
+        if let Some((_, file)) = self.file_of(p) {
+            self.write_file(p, file, out);
+            self.count(Counter::nr_vmscan_write, 1);
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) const MAX_RECLAIM_RETRIES: u32 = 16;
 const LOOK_EFFECTS: usize = 4;
 /// Effects of one step of a blind host's kswapd.
 const STEP_EFFECTS: usize = 2;
+/// 2013: pages under write when the queue of a disk is full (128 requests of a few pages each): who wants to write waits.
+const QUEUE_PAGES: u32 = 512;
 /// Pages looked at in one event; then the run goes on in the next (I1).
 const LOOKS_MAX: u32 = 1 << 15;
 
@@ -64,6 +66,8 @@ pub(crate) struct Batch {
     pub(crate) activated: u32,
     pub(crate) rotated: u32,
     pub(crate) referenced: u32,
+    /// Met under write, or dirty and left to the flusher.
+    pub(crate) unready: u32,
 }
 
 /// A run of reclaim.
@@ -114,13 +118,27 @@ impl ReclaimRun {
             nr: [0; 4],
             target: [0; 4],
             list: 0,
-            batch: Batch { left: 0, scanned: 0, freed: 0, pageout: 0, activated: 0, rotated: 0, referenced: 0 },
+            batch: Batch {
+                left: 0,
+                scanned: 0,
+                freed: 0,
+                pageout: 0,
+                activated: 0,
+                rotated: 0,
+                referenced: 0,
+                unready: 0,
+            },
             may_deactivate: [false; 2],
             force_deactivate: false,
             skipped_deactivate: false,
             full_walk: false,
             last_pass: false,
         }
+    }
+
+    /// So little was found that the run is below its first three priorities.
+    pub(crate) const fn has_sunk(&self) -> bool {
+        self.priority < DEF_PRIORITY - 2
     }
 
     /// The current batch freed a page (or is sure to).
@@ -186,7 +204,8 @@ impl Core {
         match self.reclaim(&mut run, out) {
             RunEnd::Done => {
                 if run.nr_reclaimed == 0 {
-                    self.kswapd.failures += 1;
+                    // Old kernels had no such end; what is under write will be there to be freed.
+                    self.kswapd.failures += u32::from(self.cfg.activate_dirty || self.pending == 0);
                 } else {
                     self.kswapd.failures = 0;
                 }
@@ -211,7 +230,10 @@ impl Core {
                             continue;
                         }
                         // What is being written is as good as free: more would only be written for nothing.
-                        if self.pending > 0 && self.mem.free() + self.pending >= self.mem.high {
+                        // (What the flusher writes stays in memory.)
+                        let leaving = self.pending - self.flusher.writing;
+                        let wait = leaving > 0 && !self.cfg.kswapd_unlimited;
+                        if wait && self.mem.free() + leaving >= self.mem.high {
                             return RunEnd::WaitIo;
                         }
                         if self.inactive_is_low(0) && self.swap.total > 0 {
@@ -237,13 +259,24 @@ impl Core {
                         return stop;
                     }
                     let wrote = run.batch.pageout > 0;
+                    let clogged = self.is_clogged(run);
                     self.end_batch(run);
+                    if clogged || self.cfg.kswapd_unlimited && self.pending >= QUEUE_PAGES {
+                        return RunEnd::WaitIo;
+                    }
                     if wrote && !self.cfg.is_blind() {
                         // Writes end while a run is going on: in virtual time that takes a turn of the host.
                         return RunEnd::Yield;
                     }
                 }
-                Stage::PassEnd => self.end_pass(run),
+                Stage::PassEnd => {
+                    self.end_pass(run);
+                    let unlimited = self.cfg.kswapd_unlimited && run.kind == RunKind::Kswapd;
+                    if unlimited && run.has_sunk() && self.pending > 0 {
+                        // 2013: where little was found it slept for a moment, or until writes had ended.
+                        return RunEnd::WaitIo;
+                    }
+                }
                 Stage::Done => {
                     self.ws_snapshot = self.policy_activations();
                     if run.nr_reclaimed > 0 {
@@ -253,6 +286,18 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// All pages of the batch have to be written before they can go: until 4.10 the reclaimer then waits for some write to
+    /// end, later such pages go out of its way.
+    const fn is_clogged(&self, run: &ReclaimRun) -> bool {
+        let unlimited = self.cfg.kswapd_unlimited && matches!(run.kind, RunKind::Kswapd);
+        let batch = &run.batch;
+        !self.cfg.activate_dirty
+            && !unlimited
+            && self.pending > 0
+            && batch.scanned > 0
+            && batch.unready == batch.scanned
     }
 
     /// Decide what this priority asks for.
@@ -311,7 +356,8 @@ impl Core {
     /// Goal met? Then scan the larger side down to the share that the smaller one has reached, and stop.
     fn end_round(&mut self, run: &mut ReclaimRun) {
         run.stage = Stage::Round;
-        let proportional = run.kind == RunKind::Direct && run.priority == DEF_PRIORITY;
+        let unlimited = self.cfg.kswapd_unlimited && run.kind == RunKind::Kswapd;
+        let proportional = unlimited || run.kind == RunKind::Direct && run.priority == DEF_PRIORITY;
         if run.pass_reclaimed < run.nr_to_reclaim || proportional {
             return;
         }
@@ -430,6 +476,14 @@ impl Core {
         self.count(Counter::pt_reclaim_pass, 1);
         run.nr_reclaimed += run.pass_reclaimed;
         run.stage = Stage::Pass;
+        if run.kind == RunKind::Kswapd && self.cfg.kswapd_unlimited {
+            if run.priority == 0 {
+                run.stage = Stage::Done;
+            } else {
+                run.priority -= 1;
+            }
+            return;
+        }
         if run.kind == RunKind::Kswapd {
             let enough = run.pass_scanned >= run.nr_to_reclaim;
             if !enough || run.pass_reclaimed == 0 {

@@ -192,9 +192,14 @@ impl Core {
             self.pages.set(p, JOB_WAIT);
             return Look::Wait;
         }
+        // Only what has come round the list and is still under write is worth waiting for.
+        run.batch.unready += u32::from(self.pages.is(p, RECLAIM));
         self.pages.set(p, RECLAIM);
-        self.count(Counter::nr_vmscan_immediate_reclaim, 1);
-        self.activate(run, p);
+        if self.cfg.activate_dirty {
+            self.activate(run, p);
+        } else {
+            self.keep(p);
+        }
         Look::Next
     }
 
@@ -220,7 +225,17 @@ impl Core {
     fn shrink_file(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) {
         if self.pages.is(p, DIRTY) {
             self.dirty_file_met(p);
-            self.activate(run, p);
+            run.batch.unready += 1;
+            let writes = self.cfg.kswapd_unlimited && run.kind == RunKind::Kswapd && run.has_sunk();
+            if writes && !self.io.is_full() {
+                self.write_file_now(p, out);
+                run.batch.pageout += 1;
+            }
+            if self.cfg.activate_dirty {
+                self.activate(run, p);
+            } else {
+                self.keep(p);
+            }
             return;
         }
         if self.pages.is(p, MAPPED) {

@@ -74,7 +74,7 @@ counters! {
     workingset_restore_file,
     /// Pages handed to write-back by reclaim.
     nr_vmscan_write,
-    /// Pages met by reclaim while under write-back for reclaim.
+    /// Dirty file pages that reclaim met and left to be written first.
     nr_vmscan_immediate_reclaim,
     /// Pages put on the unevictable list.
     unevictable_pgs_culled,

@@ -56,6 +56,10 @@ impl Core {
         self.age += 1;
         self.ws_activate[kind] += 1;
         self.stats.add([Counter::workingset_activate_anon, Counter::workingset_activate_file][kind], 1);
+        if self.cfg.balance == Balance::LruCost2016 {
+            // The posted series marks what it puts on an active list.
+            self.pages.set(p, WORKINGSET);
+        }
         if shadow & 1 != 0 {
             self.pages.set(p, WORKINGSET);
             self.note_cost(kind, 1, 0);

@@ -7,11 +7,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use serde_json::{Value, json};
 
 mod vma;
+mod linpack;
 mod swapoff;
+mod pgbench;
+mod parallelio;
+mod multibuild;
 mod left_out;
 
 /// The documents' tables.
@@ -103,16 +109,21 @@ pub struct Reproduction {
 struct Model {
     doc: &'static str,
     table: &'static str,
-    run: fn() -> Modelled,
+    run: fn() -> Vec<Modelled>,
 }
 
-const MODELS: [Model; 6] = [
-    Model { doc: "S0", table: "combined", run: vma::s0_combined },
-    Model { doc: "S2", table: "histogram", run: swapoff::histogram },
-    Model { doc: "S2", table: "swapoff", run: swapoff::times },
-    Model { doc: "S3", table: "sequential", run: vma::s3_sequential },
-    Model { doc: "S3", table: "random", run: vma::s3_random },
-    Model { doc: "S3", table: "combined", run: vma::s3_combined },
+const MODELS: [Model; 11] = [
+    Model { doc: "S0", table: "combined", run: || vec![vma::s0_combined()] },
+    Model { doc: "S0", table: "linpack", run: || vec![linpack::table()] },
+    Model { doc: "S1", table: "pgbench", run: pgbench::tables },
+    Model { doc: "S1", table: "parallelio", run: parallelio::s1 },
+    Model { doc: "S2", table: "histogram", run: || vec![swapoff::histogram()] },
+    Model { doc: "S2", table: "swapoff", run: || vec![swapoff::times()] },
+    Model { doc: "S3", table: "sequential", run: || vec![vma::s3_sequential()] },
+    Model { doc: "S3", table: "random", run: || vec![vma::s3_random()] },
+    Model { doc: "S3", table: "combined", run: || vec![vma::s3_combined()] },
+    Model { doc: "S4", table: "parallelio", run: parallelio::s4 },
+    Model { doc: "S4", table: "multibuild", run: || vec![multibuild::table()] },
 ];
 
 /// Names of all tables, `S3/random` and so on.
@@ -120,23 +131,51 @@ pub fn tables() -> Vec<String> {
     MODELS.iter().map(|m| format!("{}/{}", m.doc, m.table)).collect()
 }
 
-/// Runs the models whose `doc/table` or `table` or `doc` is `only`, or all. `progress` is told of each that is done.
-pub fn reproduce(only: Option<&str>, mut progress: impl FnMut(usize, usize)) -> Reproduction {
-    let wanted = |m: &&Model| only.is_none_or(|name| matches(m, name));
-    let models: Vec<&Model> = MODELS.iter().filter(wanted).collect();
+/// Runs the models whose `doc/table` or `table` or `doc` is `only`, or all, on as many threads as the machine has CPUs.
+/// `progress` is told of each that is done.
+pub fn reproduce(only: Option<&str>, progress: impl Fn(usize, usize) + Sync) -> Reproduction {
+    let models: Vec<&Model> = MODELS.iter().filter(|m| only.is_none_or(|name| matches(m, name))).collect();
     let source: Value = serde_json::from_str(SOURCE).expect("the data file is checked by a test");
     let mut out = Reproduction::default();
     let mut joined: Vec<String> = Vec::new();
-    for (done, model) in models.iter().enumerate() {
-        progress(done, models.len());
-        let modelled = (model.run)();
+    for modelled in run_all(&models, progress).into_iter().flatten() {
         join(&source, &modelled, &mut out.rows, &mut joined);
-        out.recipes.push((format!("{}/{}", modelled.doc, modelled.table), modelled.recipe));
+        let name = format!("{}/{}", modelled.doc, modelled.table);
+        if out.recipes.iter().all(|(table, _)| *table != name) {
+            out.recipes.push((name, modelled.recipe));
+        }
     }
     if only.is_none() {
         out.left_out = left_out(&source, &joined);
     }
     out
+}
+
+/// The models' answers in the models' order, whoever computes them when.
+fn run_all(models: &[&Model], progress: impl Fn(usize, usize) + Sync) -> Vec<Vec<Modelled>> {
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
+    let answers: Vec<Mutex<Vec<Modelled>>> = models.iter().map(|_| Mutex::default()).collect();
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(models.len().max(1));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(at) = Some(next.fetch_add(1, Relaxed)).filter(|at| *at < models.len()) {
+                    let modelled = (models[at].run)();
+                    *answers[at].lock().expect("a thread that panicked ends the scope") = modelled;
+                    progress(done.fetch_add(1, Relaxed) + 1, models.len());
+                }
+            });
+        }
+    });
+    answers.into_iter().map(|answer| answer.into_inner().expect("the scope has ended well")).collect()
+}
+
+/// A count of a model whose sizes and times are divided by `scale`.
+fn full(n: u64, scale: u32) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    let n = n as f64;
+    n * f64::from(scale)
 }
 
 fn matches(model: &Model, name: &str) -> bool {
@@ -254,16 +293,19 @@ impl Row {
     }
 }
 
-impl Reproduction {
-    /// For programs: the list of rows.
-    pub fn json(&self) -> Value {
-        Value::Array(self.rows.iter().map(Row::json).collect())
+impl LeftOut {
+    fn json(&self) -> Value {
+        let mut parts = self.path.trim_start_matches('/').splitn(3, '/');
+        let mut part = || parts.next().unwrap_or("").to_owned();
+        let (doc, table, row) = (part(), part(), part());
+        json!({"doc": doc.split('_').next(), "table": table, "row": row, "left_out": self.reason})
     }
+}
 
-    /// For programs: what was left out.
-    pub fn left_out_json(&self) -> Value {
-        let item = |l: &LeftOut| json!({"path": l.path, "reason": l.reason});
-        Value::Array(self.left_out.iter().map(item).collect())
+impl Reproduction {
+    /// For programs: the list of rows, then what was left out (`left_out` holds the reason).
+    pub fn json(&self) -> Value {
+        Value::Array(self.rows.iter().map(Row::json).chain(self.left_out.iter().map(LeftOut::json)).collect())
     }
 
     /// Rows that change by more than 5 % in the source, and how many of them change the same way here.
@@ -339,6 +381,21 @@ mod tests {
         for model in ["/S0_vma_readahead_v4/combined/base/ra_hit_pct", "/S2_swapoff_2020/swapoff_s/cluster/vanilla"] {
             assert!(source.pointer(model).and_then(Value::as_f64).is_some(), "{model}");
         }
+    }
+
+    /// Of 115 rows that change, 100 change the same way; the misses are named in docs/sim.md. To be raised, never lowered.
+    const SAME_WAY: usize = 99;
+
+    #[test]
+    fn the_tables_change_the_way_the_documents_say() {
+        let all = reproduce(None, |_, _| {});
+        let (changing, same) = all.directions();
+        assert!(changing >= 115 && same >= SAME_WAY, "{same} of {changing}\n{}", all.text());
+        for (table, row) in [("pgbench", "tps_incl"), ("parallelio", "Swap Ins"), ("combined", "throughput_kB_s")] {
+            let mut rows = all.rows.iter().filter(|r| r.table == table && r.row == row);
+            assert!(rows.all(|r| r.direction() != Some(false)), "{table} {row} goes the other way");
+        }
+        assert!(all.left_out.iter().all(|l| l.reason != "no model gives this value"), "{:?}", all.left_out);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 /// Path prefix or part, and the reason. The first that fits counts.
 const REASONS: &[(&str, &str)] = &[
-    ("/S0_vma_readahead_v4/linpack", "the letter gives neither the size of the matrix nor of its blocks"),
     ("/Stddev", "spread of three real runs: the model has no noise between runs to show"),
     ("/CoeffVar", "spread of three real runs: the model has no noise between runs to show"),
     ("/stddev", "spread between real runs"),
@@ -22,8 +21,12 @@ const REASONS: &[(&str, &str)] = &[
     ("inode", "the model has no inodes"),
     ("Page rescued", "zero everywhere: the counter is of a path the documents' kernels do not take"),
     ("Kswapd skipped", "zero everywhere: the counter is of a path the documents' kernels do not take"),
-    ("/S1_lru_cost_2016", "the file side of the core is not modelled here yet"),
-    ("/S4_priority0_2013", "the file side of the core is not modelled here yet"),
+    ("/User", "computing of the benchmark programs: an input of the model"),
+    ("/System", "computing of the benchmark programs: an input of the model"),
+    ("/Elapsed", "the length of a run is an input of the model"),
+    ("time", "the length of a run and its computing are inputs of the model"),
+    ("/latency_stddev_ms", "spread between transactions, of which checkpoints, not modelled, are a part"),
+    ("Max sda", "largest of one-second means: the model keeps no samples by the second"),
 ];
 
 /// Parts of the source that say a set-up or repeat what the rows say.

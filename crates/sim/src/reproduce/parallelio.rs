@@ -1,0 +1,377 @@
+//! S1 and S4, parallelio of mmtests: memcached holds most of the memory and is asked for items as fast as one client can,
+//! while `dd` writes a file of growing size and syncs it.
+//!
+//! | parameter | S1 | S4 | |
+//! | --- | --- | --- | --- |
+//! | memory | 7,692 MB | 7,155 MB | known: the smallest copy is a tenth of it, the others a third and 17/30 |
+//! | of it the kernel's and other programs' | none | 12 % | S1: in the fit of the next line; S4: fitted to the swap of the smallest copy, which fits in more (tried: 0, 5, 9, 12, 15) |
+//! | anonymous memory | 2,264,000 pages | 80 % of the memory | S1: fitted to the swap-outs without any copy; S4: known from the minor faults |
+//! | of which items are asked for | 70 %, scattered | all | S1: fitted to the swap-ins without any copy: what is asked for fits in memory |
+//! | requests | 4 threads at 47 us | 4 threads at 173 us | fitted to the throughput without any copy |
+//! | items set | one page in 188 us by each thread | the same | assumed: items of 1 KiB, at the rate of S1's requests |
+//! | copy | 128 KiB at a time, then a sync | | assumed: `dd` |
+//! | disk of the file | the `disk` preset: 120 MB/s | the same | known: copies take 8.5 ms for each MB in both documents |
+//! | swap | the `sata-ssd` preset | behind the file, same disk | S1: known of the letter's other machine; S4: its iostat names one disk |
+//! | length of a run | 500 s | 290 s | known: elapsed by runs |
+//! | profile | linux-4.10, scanned-rotated against lru-cost-2016 | linux-3.10 against its kswapd of mmotm and min-scan-priority | known |
+//! | scale | 1/16 of all sizes, and of times, so that rates stay | | a test says what it does |
+
+use pagetide_core::event::FileSpec;
+use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
+use pagetide_core::{Config, Counter, HostKind, MemoryMode};
+
+use super::{Metrics, Modelled, Place};
+use crate::device::preset;
+use crate::disk::DiskStats;
+use crate::rng::XorShift64;
+use crate::task::{Behaviour, Call, Program, Step, Task};
+use crate::world::{Costs, NewFile, SwapDevice, World};
+
+const SCALE: u32 = 16;
+const PAGES_PER_MB: u32 = 256;
+const THREADS: u32 = 4;
+const CPUS: u32 = 4;
+/// Setting one item's page.
+const SET_NS: Nanos = 188_000;
+/// Pages of one write of the copy, and its CPU time beside the copying.
+const COPY_PAGES: u32 = 32;
+/// A copy that is not done by then is not waited for.
+const COPY_LIMIT_NS: Nanos = 2_000_000_000_000;
+const SECOND: Nanos = 1_000_000_000;
+
+/// One document's machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine {
+    memory_mb: u32,
+    /// Of 100 pages of memory, so many are the kernel's and other programs'.
+    taken_percent: u32,
+    anon_pages: u32,
+    /// Of 100 pages of items, so many are asked for.
+    asked_percent: u32,
+    get_ns: Nanos,
+    swap_on_file_disk: bool,
+    run_s: u64,
+    copies_mb: [u32; 4],
+    iterations: f64,
+    config: fn(bool) -> Config,
+}
+
+pub(crate) const S1: Machine = Machine {
+    memory_mb: 7_692,
+    taken_percent: 0,
+    anon_pages: 2_264_000,
+    asked_percent: 70,
+    get_ns: 47_000,
+    swap_on_file_disk: false,
+    run_s: 500,
+    copies_mb: [0, 769, 2565, 4361],
+    iterations: 3.0,
+    config: s1_config,
+};
+
+pub(crate) const S4: Machine = Machine {
+    memory_mb: 7_155,
+    taken_percent: 12,
+    anon_pages: 7_155 * 256 / 5 * 4,
+    asked_percent: 100,
+    get_ns: 173_000,
+    swap_on_file_disk: true,
+    run_s: 290,
+    copies_mb: [0, 715, 2385, 4055],
+    iterations: 1.0,
+    config: s4_config,
+};
+
+fn s1_config(after: bool) -> Config {
+    let mut config = Config::profile("linux-4.10", HostKind::Exact).expect("a known profile");
+    let balance = if after { "lru-cost-2016" } else { "scanned-rotated" };
+    config.set(&format!("balance={balance}")).expect("a known balance");
+    config
+}
+
+pub(super) fn s4_config(after: bool) -> Config {
+    let mut config = Config::profile("linux-3.10", HostKind::Exact).expect("a known profile");
+    if after {
+        config.set("min-scan-priority=1").expect("a known setting");
+        config = config.kswapd_limited();
+    }
+    config
+}
+
+/// A thread of memcached: sets its share of the items, then gets items of all shares.
+#[derive(Debug)]
+struct Memcached {
+    all: PageRange,
+    share: PageRange,
+    set: u32,
+    asked_percent: u32,
+    get_ns: Nanos,
+    touching: bool,
+    rng: XorShift64,
+}
+
+impl Behaviour for Memcached {
+    fn step(&mut self, _now: Nanos) -> Option<Step> {
+        self.touching = !self.touching;
+        let is_setting = self.set < self.share.len;
+        if self.touching {
+            return Some(Step::Think(if is_setting { SET_NS } else { self.get_ns }));
+        }
+        if is_setting {
+            self.set += 1;
+            return Some(Step::Touch(PageIdx(self.share.first.0 + self.set - 1), Access::Write));
+        }
+        loop {
+            let n = self.rng.below(self.all.len);
+            // Which items are asked for is scattered over the memory.
+            if n.wrapping_mul(2_654_435_761) / (u32::MAX / 100 + 1) < self.asked_percent {
+                return Some(Step::Touch(PageIdx(self.all.first.0 + n), Access::Read));
+            }
+        }
+    }
+
+    fn is_filling(&self) -> bool {
+        self.set < self.share.len
+    }
+}
+
+/// `dd` with a sync at its end.
+#[derive(Debug)]
+struct Copy {
+    file: PageRange,
+    at: u32,
+    synced: bool,
+}
+
+impl Behaviour for Copy {
+    fn step(&mut self, _now: Nanos) -> Option<Step> {
+        if self.at < self.file.len {
+            let n = COPY_PAGES.min(self.file.len - self.at);
+            self.at += n;
+            return Some(Step::Call(Call::Write(self.file.part(self.at - n, n))));
+        }
+        if std::mem::replace(&mut self.synced, true) { None } else { Some(Step::Call(Call::Sync(self.file))) }
+    }
+}
+
+/// What one run showed, at full scale.
+#[derive(Debug)]
+struct Run {
+    ops_per_s: f64,
+    io_s: f64,
+    vmstat: Vec<(&'static str, f64)>,
+    minor: f64,
+    elapsed_s: f64,
+    disk: DiskStats,
+}
+
+fn full(n: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    let n = n as f64;
+    n * f64::from(SCALE)
+}
+
+fn seconds(ns: Nanos) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds far below 2^52")]
+    let ns = ns as f64;
+    ns * f64::from(SCALE) / 1e9
+}
+
+fn run(machine: &Machine, copy_mb: u32, after: bool) -> Run {
+    let memory = machine.memory_mb * PAGES_PER_MB / SCALE / 100 * (100 - machine.taken_percent);
+    let share = machine.anon_pages / SCALE / THREADS;
+    let file_pages = (copy_mb * PAGES_PER_MB / SCALE).max(1);
+    let swap = memory;
+    let pages_max = World::table_pages([share * THREADS, file_pages]);
+    let min_kb = (16 * u64::from(machine.memory_mb) * 1024).isqrt();
+    let min_free = u32::try_from(min_kb / 4).expect("small") / SCALE;
+    let config = (machine.config)(after).memory(MemoryMode::Watermarks, pages_max, memory);
+    let config = config.slots_max(swap + 1024).min_free(min_free);
+    let mut world = World::new(config, pages_max, memory, CPUS, Costs::default(), 1);
+    let disk_params = preset("disk").expect("a preset").params.clone();
+    let disk = world.add_disk(&disk_params);
+    let swap_params = if machine.swap_on_file_disk { "disk" } else { "sata-ssd" };
+    let params = preset(swap_params).expect("a preset").params.clone();
+    let device = SwapDevice { params, pages: swap, priority: None, rotational: machine.swap_on_file_disk };
+    if machine.swap_on_file_disk {
+        world.add_device_on(&device, disk, 1 << 22);
+    } else {
+        world.add_device(&device);
+    }
+    let all = world.add_region(share * THREADS);
+    for n in 0..THREADS {
+        let program = Memcached {
+            all,
+            share: all.part(n * share, share),
+            set: 0,
+            asked_percent: machine.asked_percent,
+            get_ns: machine.get_ns,
+            touching: false,
+            rng: XorShift64::stream(7, u64::from(n)),
+        };
+        world.spawn(Task::new(Program::Custom(Box::new(program)), 0, 200), 0);
+    }
+    let spec = FileSpec { ra_pages: 32, io_pages: 0, executable: false };
+    let file = world.add_file(NewFile { pages: file_pages, disk, at: 0, spec });
+    let ends = machine.run_s * SECOND / u64::from(SCALE);
+    let mut io_s = 0.0;
+    // The copy begins when all items are set.
+    let mut now = 0;
+    while world.tasks.iter().any(|t| t.program.is_filling()) && now < ends {
+        now += SECOND / 100;
+        world.run(now);
+    }
+    let (from, ends) = (now, now + ends);
+    if copy_mb > 0 {
+        let copy = Copy { file: file.range, at: 0, synced: false };
+        let id = world.spawn(Task::new(Program::Custom(Box::new(copy)), 0, 200), from) as usize;
+        while world.tasks[id].stats.ended_at.is_none() && now < COPY_LIMIT_NS / u64::from(SCALE) {
+            now += SECOND / 100;
+            world.run(now);
+        }
+        io_s = seconds(world.tasks[id].stats.ended_at.unwrap_or(now) - from);
+    }
+    world.run(ends.max(now));
+    finish(&world, from, io_s, disk)
+}
+
+fn finish(world: &World, from: Nanos, io_s: f64, disk: usize) -> Run {
+    let threads = &world.tasks[..THREADS as usize];
+    let ops: u64 = threads.iter().map(|t| t.stats.accesses).sum();
+    let ns = (world.now() - from).max(1);
+    let vmstat: Vec<(&'static str, f64)> = world.core.vmstat().iter().map(|(name, n)| (name, full(n))).collect();
+    let get = |counter| world.core.vmstat().get(counter);
+    Run {
+        ops_per_s: full(ops) / seconds(ns),
+        io_s,
+        vmstat,
+        minor: full(get(Counter::pgfault) - get(Counter::pgmajfault)),
+        elapsed_s: seconds(world.now()),
+        disk: world.disk_stats()[disk],
+    }
+}
+
+impl Run {
+    fn get(&self, name: &str) -> f64 {
+        self.vmstat.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, n)| *n)
+    }
+}
+
+/// All sizes, before or after.
+fn runs(machine: &Machine, after: bool) -> Vec<Run> {
+    machine.copies_mb.iter().map(|mb| run(machine, *mb, after)).collect()
+}
+
+/// Rows by size: `(prefix, suffix)` of the row's name around the size.
+fn by_size(machine: &Machine, runs: &[Run], suffixes: [&str; 3]) -> Metrics {
+    let mut out = Metrics::new();
+    for (mb, run) in machine.copies_mb.iter().zip(runs) {
+        let swapped = run.get("pswpin") + run.get("pswpout");
+        let [ops, mean, counts] = suffixes;
+        out.insert(format!("memcachetest-{mb}M{ops}"), run.ops_per_s);
+        out.insert(format!("io-duration-{mb}M{mean}"), run.io_s.round());
+        out.insert(format!("swaptotal-{mb}M{counts}"), swapped);
+        out.insert(format!("swapin-{mb}M{counts}"), run.get("pswpin"));
+        out.insert(format!("minorfaults-{mb}M{counts}"), run.minor);
+        out.insert(format!("majorfaults-{mb}M{counts}"), run.get("pgmajfault"));
+    }
+    out
+}
+
+/// Rows over all sizes.
+fn totals(machine: &Machine, runs: &[Run]) -> Metrics {
+    let sum = |value: &dyn Fn(&Run) -> f64| runs.iter().map(value).sum::<f64>() * machine.iterations;
+    let count = |name: &'static str| sum(&|r: &Run| r.get(name));
+    let percent = |part: f64, whole: f64| if whole > 0.0 { (100.0 * part / whole).floor() } else { 100.0 };
+    let elapsed = sum(&|r: &Run| r.elapsed_s);
+    let (kswapd, direct) = (count("pgscan_kswapd"), count("pgscan_direct"));
+    // What reclaim itself wrote of files: the 2013 kernel's kswapd does.
+    let file_writes = count("nr_vmscan_write") - count("pswpout");
+    let rows = [
+        ("Minor Faults", sum(&|r: &Run| r.minor)),
+        ("Major Faults", count("pgmajfault")),
+        ("Swap Ins", count("pswpin")),
+        ("Swap Outs", count("pswpout")),
+        ("Allocation stalls", count("allocstall")),
+        ("Direct pages scanned", direct),
+        ("Kswapd pages scanned", kswapd),
+        ("Kswapd pages reclaimed", count("pgsteal_kswapd")),
+        ("Direct pages reclaimed", count("pgsteal_direct")),
+        ("Kswapd efficiency", percent(count("pgsteal_kswapd"), kswapd)),
+        ("Kswapd velocity", kswapd / elapsed),
+        ("Direct efficiency", percent(count("pgsteal_direct"), direct)),
+        ("Direct velocity", direct / elapsed),
+        ("Percentage direct scans", percent(direct, (direct + kswapd).max(1.0))),
+        ("Page writes by reclaim", count("nr_vmscan_write")),
+        ("Page writes file", file_writes),
+        ("Page writes anon", count("pswpout")),
+        ("Page reclaim immediate", count("nr_vmscan_immediate_reclaim")),
+        ("Sector Reads", count("pgpgin") + 4.0 * count("pswpin")),
+        ("Sector Writes", count("pgpgout") + 4.0 * count("pswpout")),
+    ];
+    rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// What iostat says of the disk.
+fn iostat(runs: &[Run]) -> Metrics {
+    let sum = |value: fn(&DiskStats) -> u64| full(runs.iter().map(|r| value(&r.disk)).sum());
+    let waits = [sum(|d| d.wait_ns[0]), sum(|d| d.wait_ns[1])];
+    let requests = [sum(|d| d.requests[0]).max(1.0), sum(|d| d.requests[1]).max(1.0)];
+    let elapsed_ns = runs.iter().map(|r| r.elapsed_s).sum::<f64>() * 1e9;
+    let rows = [
+        ("Mean sda-avgqz", (waits[0] + waits[1]) / elapsed_ns),
+        ("Mean sda-await", (waits[0] + waits[1]) / (requests[0] + requests[1]) / 1e6),
+        ("Mean sda-r_await", waits[0] / requests[0] / 1e6),
+        ("Mean sda-w_await", waits[1] / requests[1] / 1e6),
+    ];
+    rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Rows that are no rates of one table: S1 keeps them in three objects.
+pub(super) fn s1() -> Vec<Modelled> {
+    let (before, after) = (runs(&S1, false), runs(&S1, true));
+    let recipe = format!(
+        "memcached of {} MB in {} MB and a copy, profile linux-4.10, balance scanned-rotated against lru-cost-2016, sizes and times / {SCALE}",
+        S1.anon_pages / PAGES_PER_MB,
+        S1.memory_mb
+    );
+    let modelled = |at, before, after| Modelled {
+        doc: "S1",
+        table: "parallelio",
+        place: Place::Columns { at, before: "0", after: "1" },
+        before,
+        after,
+        recipe: recipe.clone(),
+    };
+    let suffixes = ["/Hmean", "/Amean", "/Amean"];
+    let sizes = |at| modelled(at, by_size(&S1, &before, suffixes), by_size(&S1, &after, suffixes));
+    vec![
+        sizes("/S1_lru_cost_2016/parallelio/transactions_per_s"),
+        sizes("/S1_lru_cost_2016/parallelio/background_io_s"),
+        sizes("/S1_lru_cost_2016/parallelio/swap_and_faults"),
+        modelled("/S1_lru_cost_2016/parallelio/totals_[vanilla,lrucost]", totals(&S1, &before), totals(&S1, &after)),
+    ]
+}
+
+/// The tables of S4: its third column is what the series led to.
+pub(super) fn s4() -> Vec<Modelled> {
+    let (before, after) = (runs(&S4, false), runs(&S4, true));
+    let recipe = format!(
+        "memcached of {} MB in {} MB and a copy, profile linux-3.10 against its limited kswapd with min-scan-priority=1, sizes and times / {SCALE}",
+        S4.anon_pages / PAGES_PER_MB,
+        S4.memory_mb
+    );
+    let modelled = |at, before, after| Modelled {
+        doc: "S4",
+        table: "parallelio",
+        place: Place::Columns { at, before: "0", after: "2" },
+        before,
+        after,
+        recipe: recipe.clone(),
+    };
+    vec![
+        modelled("/S4_priority0_2013/parallelio/ops", by_size(&S4, &before, [""; 3]), by_size(&S4, &after, [""; 3])),
+        modelled("/S4_priority0_2013/parallelio/totals", totals(&S4, &before), totals(&S4, &after)),
+        modelled("/S4_priority0_2013/parallelio/iostat_sda", iostat(&before), iostat(&after)),
+    ]
+}
