@@ -53,13 +53,10 @@ fn gnu_sort_with_a_large_buffer_and_two_threads_sorts_the_same() {
 #[test]
 fn sqlite_joins_and_indexes_in_memory_with_the_same_rows() {
     check(&[Feature::Tool("sqlite3")], |_| {
-        Budgeted::new(Program::new([
-            "sqlite3",
-            "-init",
-            "/dev/null",
-            ":memory:",
-            &format!(".read {}", source("joins.sql")),
-        ]))
+        Budgeted::new(
+            Program::new(["sqlite3", "-init", "/dev/null", ":memory:", &format!(".read {}", source("joins.sql"))])
+                .deadline_s(240),
+        )
     });
 }
 
@@ -83,7 +80,9 @@ fn perl_hashes_of_hashes_come_out_the_same() {
 #[test]
 fn node_objects_and_typed_arrays_come_out_the_same() {
     check(&[Feature::Tool("node")], |_| {
-        Budgeted::new(Program::new(["node", "--max-old-space-size=2000", &source("objects.js"), "300000"]))
+        Budgeted::new(
+            Program::new(["node", "--max-old-space-size=2000", &source("objects.js"), "300000"]).deadline_s(240),
+        )
     });
 }
 
@@ -91,7 +90,7 @@ fn node_objects_and_typed_arrays_come_out_the_same() {
 fn java_with_its_own_heap_and_collector_prints_the_same() {
     check(&[Feature::Tool("java"), Feature::Tool("javac")], |scratch| {
         let classes = java_classes(scratch, "Heap.java");
-        let argv = ["java", "-Xmx200m", "-XX:+UseSerialGC", "-cp", &classes.display().to_string(), "Heap", "150000"];
+        let argv = ["java", "-Xmx200m", "-XX:+UseSerialGC", "-cp", &classes.display().to_string(), "Heap", "200000"];
         Budgeted::new(Program::new(argv).deadline_s(240))
     });
 }
