@@ -114,6 +114,8 @@ pub(crate) struct LiveMachine {
     unshared: u32,
     /// Spare memory cannot be given back.
     is_stuck: bool,
+    /// Requests that have ended; wraps.
+    ended: u32,
     /// Writes that failed since the last one that did not.
     failed_writes: u32,
     /// A page whose place was not found, and when.
@@ -159,6 +161,7 @@ impl LiveMachine {
             unsharing: VecDeque::with_capacity(WAITING_MAX),
             unshared: 0,
             is_stuck: false,
+            ended: 0,
             failed_writes: 0,
             placeless: None,
             woken: PageRange::new(PageIdx(0), 0),
@@ -185,6 +188,11 @@ impl LiveMachine {
     /// Readable while results of requests wait to be collected.
     pub(crate) fn event(&self) -> &Fd {
         self.engine.event()
+    }
+
+    /// Requests whose results have been collected, in all; wraps.
+    pub(crate) const fn requests_ended(&self) -> u32 {
+        self.ended
     }
 
     /// Requests that the engine has.

@@ -245,6 +245,8 @@ struct Shared {
     is_over: AtomicBool,
     /// Wakes the pool's thread.
     bell: Fd,
+    /// Wakes the thread that watches the engine, when another one has taken results.
+    again: Fd,
     /// The engine's event: as long as the state lives, which is as long as this.
     event: i32,
 }
@@ -326,6 +328,7 @@ impl Pool {
             turn: AtomicU32::new(0),
             is_over: AtomicBool::new(false),
             bell: fd::eventfd(0).map_err(failed)?,
+            again: fd::eventfd(0).map_err(failed)?,
             event: pager.machine().event().raw(),
             state: Mutex::new(State {
                 pager,

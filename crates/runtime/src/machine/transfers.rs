@@ -123,6 +123,7 @@ impl LiveMachine {
             self.submit(token);
             return;
         }
+        self.ended = self.ended.wrapping_add(1);
         let request = self.requests.get(token);
         let (direction, device, len) = (request.direction, request.device, request.len);
         let is_done = result == Ok(request.bytes());

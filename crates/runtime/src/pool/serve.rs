@@ -51,9 +51,15 @@ impl State {
     }
 
     /// One step of all that is to be done. True if there is more at once.
-    fn pump(&mut self, now: Nanos) -> bool {
+    fn pump(&mut self, now: Nanos, again: &Fd) -> bool {
+        let ended = self.pager.machine().requests_ended();
         let busy = self.pager.pump(now);
         let machine = self.pager.machine_mut();
+        if self.is_watched && machine.requests_ended() != ended {
+            // The result that the watching thread sleeps for may be among those that were taken here.
+            let told = file::signal_event(again, 1);
+            debug_assert!(told.is_ok(), "the counter is open: {told:?}");
+        }
         if let Some(failed) = machine.outbox.out_of_memory.take()
             && self.failed.len() < FAILED_FAULTS
         {
@@ -111,7 +117,7 @@ impl Shared {
             let now = clock::now();
             let mut is_busy = false;
             if answer.is_none() {
-                is_busy = state.pump(now);
+                is_busy = state.pump(now, &self.again);
                 answer = state.answer(page, task);
             }
             if let Some(answer) = answer {
@@ -164,7 +170,8 @@ impl Shared {
         // SAFETY: the engine's descriptor is open while the state lives.
         let event = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(self.event) });
         // An interrupted wait is one that saw nothing.
-        let _ = fd::poll(&mut [PollFd::new(&event, events::IN)], Some(timeout_ns));
+        let _ = fd::poll(&mut [&event, &self.again].map(|fd| PollFd::new(fd, events::IN)), Some(timeout_ns));
+        let _ = file::take_event(&self.again);
     }
 
     /// Wake the pool's thread.
@@ -198,7 +205,7 @@ pub(super) fn run_thread(shared: &Shared) {
         }
         state.is_idle = false;
         let now = clock::now();
-        let is_busy = state.pump(now);
+        let is_busy = state.pump(now, &shared.again);
         if is_busy {
             drop(state);
             thread::yield_now();
