@@ -8,7 +8,7 @@
 //! The end of the supervisor (its socket closes) ends the program: its budget would hold no more, and nothing may be left
 //! behind. The end of the program ends the thread with it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use pagetide_core::types::{Access, Nanos, TaskId};
 use pagetide_sys::fd::{self, Fd, PollFd, events};
@@ -37,6 +37,8 @@ const STALL_TOLD_NS: Nanos = 3_000_000_000;
 const STALL_MAX_NS: Nanos = 120_000_000_000;
 /// By how much our threads are less nice than the program's.
 const NICER: i32 = 5;
+/// Events told of when an invariant breaks.
+const TOLD_EVENTS: usize = 40;
 /// Messages read in one turn at most.
 const MESSAGES: usize = 1024;
 /// Faults noted before the list grows: threads of the program that fault at once.
@@ -74,6 +76,25 @@ pub(crate) struct Managed {
     stall_told: bool,
     /// Faults that were read and are not answered or with the core yet.
     faults: Vec<(u64, Access)>,
+}
+
+/// The pager that this process's agent serves, for what is told when an invariant breaks.
+static SERVED: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Tell of the last events before the process ends, oldest first.
+///
+/// Only for the agent's own thread, when it goes no further.
+pub(crate) fn tell_last_events(supervisor: &Fd) {
+    let pager = SERVED.load(Ordering::Relaxed);
+    if pager.is_null() {
+        return;
+    }
+    // SAFETY: the pager lies on the agent's stack, which never returns; this thread is the only one that uses it, and it has
+    // stopped in the middle of an event: the ring of past events is complete.
+    let pager = unsafe { &*pager };
+    for (now, event) in pager.last_events(TOLD_EVENTS) {
+        say(supervisor, format_args!("{now} {event:?}"));
+    }
 }
 
 /// Why the runtime cannot go on.
@@ -194,6 +215,7 @@ impl Agent {
 
     /// The loop of the managed phase.
     fn serve(mut self, mut managed: Managed) -> ! {
+        SERVED.store(&raw mut managed.pager, Ordering::Relaxed);
         let mut timeout = 0;
         loop {
             let [is_message, is_supervisor] = managed.pager.machine_mut().wait(&self.supervisor, timeout);
@@ -436,8 +458,9 @@ pub(crate) fn go_first() {
     let _ = thread::set_nice((thread::nice() - NICER).max(-20));
 }
 
-/// Keep none of the program's descriptors in this thread's own table.
+/// Keep none of the program's descriptors in this thread's own table, and forget the pager of a forking parent.
 pub(crate) fn close_inherited() {
+    SERVED.store(std::ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: the thread's table is its own copy, and nothing of ours is open yet.
     let closed = unsafe { fd::close_range(0, u32::MAX, false) };
     debug_assert!(closed.is_ok(), "close_range exists since Linux 5.9: {closed:?}");

@@ -116,7 +116,11 @@ fn tell_of_panics(supervisor: &Fd) {
     std::panic::set_hook(Box::new(|info| {
         // SAFETY: the agent keeps the socket open as long as the process lives.
         let supervisor = ManuallyDrop::new(unsafe { Fd::from_raw(SUPERVISOR.load(Ordering::Relaxed)) });
-        agent::say(&supervisor, format_args!("process {}: a broken invariant: {info}", thread::getpid()));
+        agent::say(
+            &supervisor,
+            format_args!("process {}: a broken invariant: {info}; the last events:", thread::getpid()),
+        );
+        agent::tell_last_events(&supervisor);
     }));
 }
 

@@ -114,6 +114,12 @@ impl Pager {
         self.excluded.push((start >> PAGE_SHIFT, end.div_ceil(1 << PAGE_SHIFT)));
     }
 
+    /// The last `most` events that the core was told, oldest first.
+    pub(crate) fn last_events(&self, most: usize) -> impl Iterator<Item = &(Nanos, Event)> {
+        let recorder = self.driver.recorder();
+        recorder.last().skip(recorder.last().count().saturating_sub(most))
+    }
+
     /// Feed one event.
     pub(crate) fn step(&mut self, now: Nanos, event: Event) {
         self.driver.step(now, event);

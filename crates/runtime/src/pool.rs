@@ -19,6 +19,8 @@
 //! What it is not: an allocator (a region is one piece), and not memory that system calls may use as it is. A system call on
 //! a page that is not there fails with EFAULT; [`Region::hold`] makes a part stay in memory for as long as one is made.
 //!
+//! A finite limit on the address space (RLIMIT_AS) is raised by what the pool's own tables map, as far as that is allowed.
+//!
 //! Invariants: the pager is used under the lock `state`, which is only taken with all signals blocked, so that no handler
 //! can interrupt its holder; nobody touches a region while he holds it; the thread of the pool never touches a region.
 
