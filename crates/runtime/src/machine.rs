@@ -91,7 +91,6 @@ pub(crate) struct MachineParts {
     pub(crate) zeroes: Mapping,
     pub(crate) pages_max: u32,
     pub(crate) seed: u64,
-    pub(crate) can_move: bool,
 }
 
 /// The machine.
@@ -128,7 +127,6 @@ pub(crate) struct LiveMachine {
     answered_at: Nanos,
     seed: u64,
     zero_sum: u128,
-    can_move: bool,
     pub(crate) outbox: Outbox,
     pub(crate) stats: MachineStats,
 }
@@ -169,7 +167,6 @@ impl LiveMachine {
             latencies: Vec::with_capacity(256),
             answered_at: 0,
             seed: parts.seed,
-            can_move: parts.can_move,
             outbox: Outbox::default(),
             stats: MachineStats::default(),
         }

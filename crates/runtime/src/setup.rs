@@ -154,7 +154,7 @@ pub(crate) fn machine(
     let staging = step("the staging area", own::map(bytes, false))?;
     step("registering the staging area", uffd.register(staging.range(), Modes::MISSING).map(|_| ()))?;
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
-    let parts = MachineParts { uffd, engine, unsharer, staging, zeroes, pages_max: PAGES_MAX, seed, can_move: true };
+    let parts = MachineParts { uffd, engine, unsharer, staging, zeroes, pages_max: PAGES_MAX, seed };
     Ok(LiveMachine::new(parts))
 }
 

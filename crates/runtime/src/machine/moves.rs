@@ -76,7 +76,7 @@ impl LiveMachine {
     /// Map zero pages at the start of `piece`; the number of pages answered for or deferred.
     pub(super) fn zero_run(&mut self, vpn: u64, piece: PageRange, access: Access, answers: &mut Answers) -> u32 {
         // Memory that is there already goes first: beside it a fresh page would exceed the budget.
-        let answer = if let Some(run) = self.spare_for_zero(piece.len) {
+        let answer = if let Some(run) = self.frames.take_spare(piece.len.min(ZEROES_PAGES)) {
             self.zero_from_spare(managed(vpn, run.len), run)
         } else if access == Access::Read && piece.len == 1 {
             self.uffd.zeropage_run(managed(vpn, 1), Wake::Now)
@@ -108,10 +108,6 @@ impl LiveMachine {
             return self.uffd.copy_run(to, self.zeroes(run.len), false, Wake::Now);
         }
         answer
-    }
-
-    fn spare_for_zero(&mut self, most: u32) -> Option<FrameRun> {
-        self.can_move.then(|| self.frames.take_spare(most.min(ZEROES_PAGES))).flatten()
     }
 
     /// Map the longest run of neighbouring frames at the start of `piece`; the number of pages answered for or deferred.
