@@ -22,6 +22,7 @@ use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx, T
 use pagetide_driver::{Answers, Machine};
 use pagetide_sys::fd::Fd;
 use pagetide_sys::mem::{self, ManagedRange, Mapping};
+use pagetide_sys::pagemap::Pagemap;
 use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
 use crate::frames::{Frame, FrameRun, Frames};
@@ -97,6 +98,8 @@ pub(crate) struct MachineParts {
 #[derive(Debug)]
 pub(crate) struct LiveMachine {
     uffd: Uffd,
+    /// None where /proc is not to be had.
+    pagemap: Option<Pagemap>,
     engine: Box<dyn Engine>,
     requests: Requests,
     pub(crate) spans: Spans,
@@ -145,6 +148,7 @@ impl LiveMachine {
             .expect("the staging area has less than 2^32 frames");
         Self {
             uffd: parts.uffd,
+            pagemap: Pagemap::open().ok(),
             engine: parts.engine,
             requests: Requests::new(),
             spans: Spans::new(parts.pages_max),
@@ -174,6 +178,10 @@ impl LiveMachine {
 
     pub(crate) const fn uffd(&self) -> &Uffd {
         &self.uffd
+    }
+
+    pub(crate) const fn pagemap(&self) -> Option<&Pagemap> {
+        self.pagemap.as_ref()
     }
 
     /// Begin what is queued and sleep until there is something to do for the faults (first answer), for `other` (second), or

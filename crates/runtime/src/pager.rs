@@ -18,7 +18,7 @@ use pagetide_driver::{Driver, Recorder};
 use pagetide_sys::Errno;
 use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
 use pagetide_sys::mem::ManagedRange;
-use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
+use pagetide_sys::pagemap::{Categories, Run, Scanned};
 use pagetide_sys::uffd::{Modes, Msg, Stop, Uffd, Wake};
 
 use crate::machine::{LiveMachine, managed};
@@ -52,7 +52,6 @@ pub(crate) struct Pager {
     driver: Driver<LiveMachine>,
     /// Address ranges, in page numbers, that are never managed: what existed before us, and our own memory.
     excluded: Vec<(u64, u64)>,
-    pagemap: Option<Pagemap>,
     /// Where the kernel answers questions about single addresses; else the text of all mappings is read.
     query: Option<MapsQuery>,
     maps_buffer: Vec<u8>,
@@ -88,7 +87,6 @@ impl Pager {
         Self {
             driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, false)),
             excluded: Vec::with_capacity(256),
-            pagemap: Pagemap::open().ok(),
             query: MapsQuery::open().ok(),
             maps_buffer: vec![0; 64 << 10],
             runs: vec![Run::default(); 512],
@@ -451,7 +449,7 @@ impl Pager {
 
     fn scan_present(&self, range: ManagedRange, runs: &mut [Run]) -> Result<Scanned, Errno> {
         let wanted = Categories::PRESENT.with(Categories::SWAPPED);
-        let pagemap = self.pagemap.as_ref().ok_or(Errno::ENOENT)?;
+        let pagemap = self.machine().pagemap().ok_or(Errno::ENOENT)?;
         match pagemap.scan(range, wanted, runs) {
             Err(Errno::ENOTTY | Errno::EINVAL) => pagemap.read(range, wanted, runs),
             answer => answer,

@@ -132,8 +132,8 @@ pub enum Advice {
     PopulateRead,
     /// Fault the pages in for writing.
     PopulateWrite,
-    /// Push the pages out to the kernel's own swap.
-    PageOut,
+    /// The next ones to go where the kernel is short of memory: clears their accessed bits.
+    Cold,
     /// Never merge with equal pages.
     Unmergeable,
 }
@@ -151,7 +151,7 @@ impl Advice {
             Self::Free => k::MADV_FREE,
             Self::PopulateRead => k::MADV_POPULATE_READ,
             Self::PopulateWrite => k::MADV_POPULATE_WRITE,
-            Self::PageOut => k::MADV_PAGEOUT,
+            Self::Cold => k::MADV_COLD,
             Self::Unmergeable => k::MADV_UNMERGEABLE,
         };
         code as usize

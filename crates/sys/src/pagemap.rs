@@ -161,6 +161,24 @@ impl Pagemap {
         Ok(Scanned { runs: found, walked_to: range.end() })
     }
 
+    /// Bytes of the pages at the start of `range` that are all there (in memory, in the kernel's swap or on their way), or all
+    /// missing. On every kernel.
+    pub fn leading(&self, range: ManagedRange, there: bool) -> Result<usize, Errno> {
+        let mut words = [0u64; 256];
+        let mut addr = range.start();
+        while addr < range.end() {
+            let left = ((range.end() - addr) / PAGE_BYTES).min(words.len());
+            let count = self.read_words(addr, &mut words[..left])?;
+            for &word in &words[..count] {
+                if (word & THERE != 0) != there {
+                    return Ok(addr - range.start());
+                }
+                addr += PAGE_BYTES;
+            }
+        }
+        Ok(range.len())
+    }
+
     fn read_words(&self, addr: usize, words: &mut [u64]) -> Result<usize, Errno> {
         let mut bytes = [0u8; 256 * 8];
         let bytes = &mut bytes[..words.len() * 8];
@@ -176,12 +194,14 @@ impl Pagemap {
     }
 }
 
+/// The bits of a word of the table that a page without content has not: present, swapped.
+const THERE: u64 = 3 << 62;
+
 /// The categories that a word of the table shows.
 const fn categories_of(word: u64) -> Categories {
     const SHOWN: [(u32, Categories); 3] =
         [(63, Categories::PRESENT), (62, Categories::SWAPPED), (61, Categories::FILE)];
     const PROTECTED: u64 = 1 << 57;
-    const USED: u64 = 3 << 62;
     let mut categories = Categories::NONE;
     let mut index = 0;
     while index < SHOWN.len() {
@@ -191,7 +211,7 @@ const fn categories_of(word: u64) -> Categories {
         }
         index += 1;
     }
-    if word & USED != 0 && word & PROTECTED == 0 {
+    if word & THERE != 0 && word & PROTECTED == 0 {
         categories = categories.with(Categories::WRITTEN);
     }
     categories

@@ -9,7 +9,7 @@ use pagetide_core::event::{Event, MoveAnswer};
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 use pagetide_driver::Answers;
 use pagetide_sys::mem::ManagedRange;
-use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
+use pagetide_sys::uffd::{Frames, RangeAnswer, Stop, Wake};
 
 use super::deferred::with_range;
 use super::{LiveMachine, ZEROES_PAGES, managed};
@@ -95,8 +95,7 @@ impl LiveMachine {
     fn zero_from_spare(&mut self, to: ManagedRange, run: FrameRun) -> RangeAnswer {
         let memory = self.frames_memory(run);
         zero_memory(memory);
-        let answer = self.uffd.move_run(to, memory, false, Wake::Now);
-        self.stats.moves += 1;
+        let answer = self.move_in(to, memory);
         for (index, frame) in run.frames().enumerate() {
             if (index << PAGE_SHIFT) < answer.done {
                 self.frames.now_hole(frame);
@@ -152,10 +151,15 @@ impl LiveMachine {
             self.stats.copied_pages += u64::from(pages_of(answer.done));
             return answer;
         }
-        let answer = self.uffd.move_run(to, from, false, Wake::Now);
-        self.stats.moves += 1;
+        let answer = self.move_in(to, from);
         self.stats.moved_in_pages += u64::from(pages_of(answer.done));
         answer
+    }
+
+    /// Move frames into the program, and wake those who wait.
+    fn move_in(&mut self, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
+        self.stats.moves += 1;
+        self.uffd.move_frames(to, from, Frames::From, self.pagemap.as_ref(), Wake::Now)
     }
 
     /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
@@ -268,7 +272,8 @@ impl LiveMachine {
             return piece.len;
         };
         let piece = PageRange::new(piece.first, run.len);
-        let answer = self.uffd.move_run(self.frames_memory(run), managed(vpn, run.len), false, Wake::Later);
+        let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
+        let answer = self.uffd.move_frames(to, from, Frames::To, self.pagemap.as_ref(), Wake::Later);
         self.stats.moves += 1;
         if piece.len > 1 && answer.done == 0 && answer.stop == Some(Stop::Invalid) {
             run.frames().for_each(|frame| self.frames.now_hole(frame));
