@@ -173,6 +173,9 @@ impl Core {
                 self.keep(p);
                 Look::Next
             }
+            // A blind host's writes end one by one, and each end lets the runs go on: to look for what has a slot every time would
+            // be a look at every page for every page. What is under way frees memory first, and there may be more slots then.
+            Pageout::NoSlot if self.cfg.is_blind() && self.pending > 0 => Look::NoIo,
             Pageout::NoSlot => {
                 self.activate(run, p);
                 Look::Next

@@ -3,7 +3,8 @@
 mod common;
 
 use common::World;
-use pagetide_core::HostKind;
+use pagetide_core::types::{Access, DeviceId};
+use pagetide_core::{Event, HostKind};
 
 const KINDS: [HostKind; 2] = [HostKind::Exact, HostKind::Blind];
 
@@ -80,4 +81,29 @@ fn a_pass_over_watched_pages_costs_a_few_soft_faults() {
     let faults = world.count("pgfault") - before.0;
     assert!(watched > 1000, "{watched} pages are watched");
     assert!(faults < 200 + (world.count("pswpin") - before.1) / 8, "{faults} faults");
+}
+
+/// A budget that is cut to a tenth while the swap file is still small: a thousand writes end one by one, and none of their
+/// ends may look through all pages for one that could go.
+#[test]
+fn a_full_swap_is_not_searched_again_after_every_write() {
+    const PAGES: u32 = 2048;
+    let mut world = World::simple("pagetide", HostKind::Blind, PAGES, PAGES, 1024);
+    world.audits = false;
+    (0..PAGES - 64).for_each(|p| world.write(p));
+    world.event(Event::BudgetChanged { pages: PAGES / 10 });
+    // A task that waits for memory meanwhile.
+    world.begin(2, PAGES - 1, Access::Write);
+    world.settle();
+    let scanned = world.count("pgscan_anon");
+    // Before it gives up, kswapd makes 16 fruitless runs and the task as many; a run looks at each page about twice.
+    assert!(scanned <= 100 * u64::from(PAGES), "{scanned} looks at {PAGES} pages");
+    assert!(world.count("pswpout") >= 1000, "{} pages were written", world.count("pswpout"));
+    assert_eq!(world.oom, [2], "the task is told");
+    world.oom.clear();
+    world.event(Event::DeviceGrown { device: DeviceId(0), slots: PAGES });
+    world.settle();
+    assert!(world.core.charged() <= PAGES / 10, "{} pages are charged", world.core.charged());
+    world.core.audit();
+    (0..PAGES - 64).for_each(|p| world.read(p));
 }

@@ -258,11 +258,17 @@ impl LiveMachine {
         self.frame(page).map(|frame| self.frame_memory(frame))
     }
 
-    /// Back more slots of a device when less than a third of them is free: that many lie together in runs long enough for large
-    /// writes. The device and its slots, if there are more.
-    pub(crate) fn grow_if_needed(&mut self, free_slots: u32, floor_bytes: u64) -> Option<(DeviceId, u32)> {
+    /// Back more slots of a device when less than a third of them is free, which is what lies together in runs long enough for
+    /// large writes, or fewer than `leaving` pages need at once. The device and its slots, if there are more.
+    pub(crate) fn grow_if_needed(
+        &mut self,
+        free_slots: u32,
+        leaving: u32,
+        floor_bytes: u64,
+    ) -> Option<(DeviceId, u32)> {
         let own = self.stores.iter_mut().filter(|(_, store)| !store.is_inherited());
-        if free_slots >= SLOTS_AHEAD.max(own.map(|(_, store)| store.slots_backed()).sum::<u32>() / 3) {
+        let third = own.map(|(_, store)| store.slots_backed()).sum::<u32>() / 3;
+        if free_slots >= third.max(leaving + SLOTS_AHEAD) {
             return None;
         }
         self.stores

@@ -231,12 +231,12 @@ impl Pager {
     /// Completions, orders that waited, new requests, and one step of what the core has to do at its deadline. True if there is
     /// more to do at once.
     pub(crate) fn pump(&mut self, now: Nanos) -> bool {
+        self.grow_stores(now);
         self.driver.drain(now, |machine, core, answers| {
             machine.reap(answers);
             machine.retry_deferred(core, answers);
             machine.begin_requests(core.can_wait(), answers);
         });
-        self.grow_stores(now);
         self.release_surplus(SURPLUS_PAGES);
         if self.core().deadline().is_none_or(|deadline| deadline > now) {
             return false;
@@ -269,11 +269,15 @@ impl Pager {
         (self.last_fault + READ_SPIN_NS).max(self.machine().answered_at() + FAULT_SPIN_NS)
     }
 
-    /// Back more slots when the core runs out of the ones it has.
+    /// Back more slots before the core runs out of the ones it has.
     fn grow_stores(&mut self, now: Nanos) {
-        let free = self.core().swap_free();
-        let Some((device, slots)) = self.driver.machine_mut().grow_if_needed(free, self.floor_bytes) else { return };
-        self.driver.step(now, Event::DeviceGrown { device, slots });
+        loop {
+            let core = self.core();
+            let (free, leaving) = (core.swap_free(), core.charged().saturating_sub(core.budget()));
+            let grown = self.driver.machine_mut().grow_if_needed(free, leaving, self.floor_bytes);
+            let Some((device, slots)) = grown else { return };
+            self.driver.step(now, Event::DeviceGrown { device, slots });
+        }
     }
 
     /// Take what is not managed yet of a candidate mapping under management.
