@@ -100,11 +100,6 @@ fn java_with_its_own_heap_and_collector_prints_the_same() {
 /// over its memory. Left out by name: `cache-lines` and `prime-incdec`, of which one pass takes minutes natively.
 #[test]
 fn stress_ng_vm_verifies_all_its_methods() {
-    if !pagetide_tests::need::runs_gap(
-        "a program that forks its workers and rewrites at random exceeds the hard limit or takes minutes",
-    ) {
-        return;
-    }
     const METHODS: &str = "all cache-stripe checkerboard flip fwdrev galpat-0 galpat-1 gray grayflip rowhammer incdec \
         inc-nybble lfsr32 rand-set rand-sum read64 ror swap move-inv modulo-x mscan wrrd128nt prime-0 prime-1 prime-gray-0 \
         prime-gray-1 walk-0d walk-1d walk-0a walk-1a write64 write64nt write1024v zero-one";

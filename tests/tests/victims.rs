@@ -38,6 +38,18 @@ fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
     eight_threads_share_an_array(FaultMode::Thread);
 }
 
+#[test]
+fn processes_that_fill_fresh_memory_at_once_stay_in_a_hard_limit() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "burst");
+    let burst = program(&binary, &["4", "64"]).deadline_s(60);
+    Budgeted::new(burst).native_peak_bytes(4 * 64 * MIB).divisor(8).check(&scratch);
+}
+
 fn ranges_keep_their_bytes(seed: &str) {
     if !need::has(&[Feature::Uffd]) {
         return;

@@ -3,6 +3,7 @@
 //! At load it starts the runtime's agent; around forks it tells it. Everything else is in `pagetide`.
 
 mod lent;
+mod mapped;
 
 use std::ffi::CStr;
 

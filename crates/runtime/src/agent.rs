@@ -24,7 +24,7 @@ use crate::control::{CONTROL_BYTES, Control, Entry, Phase};
 use crate::fork::{self, Forks};
 use crate::pager::{FaultAnswer, Followup, Pager};
 use crate::protocol::{ADOPT, Hello, PACKET_BYTES, PACKET_FDS, SAY};
-use crate::{own, setup};
+use crate::{bell, own, setup};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -159,12 +159,25 @@ impl Agent {
         self.control.entry(self.hello.entry)
     }
 
-    /// The native phase: sleep until the supervisor speaks.
+    /// The native phase: sleep until the supervisor speaks, or a thread of the program rings (`bell`).
     pub(crate) fn wait_for_adoption(&self) {
+        // Without a descriptor to spare nobody can ring.
+        let rung = bell::SIGNAL.descriptor().ok();
+        if rung.is_some() {
+            bell::hang(self.control.header())
+        } else {
+            bell::take_down()
+        }
         loop {
-            let mut fds = [PollFd::new(&self.supervisor, events::IN)];
+            let fds = [&self.supervisor, rung.as_ref().unwrap_or(&self.supervisor)];
+            let mut fds = fds.map(|fd| PollFd::new(fd, events::IN));
             if fd::poll(&mut fds, None).is_err() {
                 continue;
+            }
+            if rung.is_some() && fds[1].seen() != 0 {
+                // The supervisor divides the budget anew.
+                let _ = socket::send(&self.supervisor, ADOPT, &[], true);
+                return;
             }
             let mut packet = [0; 64];
             match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
@@ -194,6 +207,7 @@ impl Agent {
         self.adopt(&mut managed, now);
         fork::publish(&self, &mut managed);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
+        bell::take_down();
         self.serve(managed)
     }
 

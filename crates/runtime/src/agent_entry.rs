@@ -12,6 +12,7 @@ use pagetide_sys::thread::{self, Table};
 
 use crate::agent::{self, Agent};
 use crate::alloc::OwnMemory;
+use crate::bell;
 use crate::fork;
 
 /// Length of a supervisor's name at most.
@@ -66,7 +67,12 @@ pub fn start(name: &[u8]) {
         }
     }
     OWN_PID.store(thread::getpid(), Ordering::Relaxed);
-    spawn_agent();
+    spawn_agent(true);
+}
+
+/// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
+pub fn mapped(bytes: usize) {
+    bell::mapped(bytes, OWN_PID.load(Ordering::Relaxed), &AGENT_ALIVE);
 }
 
 /// Before a fork.
@@ -87,7 +93,7 @@ pub fn after_fork_in_child(memory: &OwnMemory) {
     let parent = OWN_PID.swap(thread::getpid(), Ordering::Relaxed);
     PARENT.store(if taken_over { parent } else { 0 }, Ordering::Relaxed);
     TAKEN_OVER.store(0, Ordering::Relaxed);
-    spawn_agent();
+    spawn_agent(!taken_over);
     // No code of the program runs before its memory is served by its own agent: what it would change meanwhile would reach the
     // parent's agent, which cannot tell ours.
     while taken_over && TAKEN_OVER.load(Ordering::Acquire) == 0 {
@@ -95,12 +101,19 @@ pub fn after_fork_in_child(memory: &OwnMemory) {
     }
 }
 
-fn spawn_agent() {
-    let Ok(stack) = agent::stack(STACK_BYTES) else { return };
+/// `listens`: it will wait for the supervisor and the bell first.
+fn spawn_agent(listens: bool) {
+    if listens {
+        bell::order()
+    } else {
+        bell::take_down()
+    }
+    let Ok(stack) = agent::stack(STACK_BYTES) else { return bell::take_down() };
     // SAFETY: the stack is the thread's for ever; `agent_main` uses system calls and memory of our own only.
     let spawned =
         unsafe { thread::spawn(stack.into_range(), &AGENT_ALIVE, Table::Own, agent_main, std::ptr::null_mut()) };
     if let Err(errno) = spawned {
+        bell::take_down();
         pagetide_sys::text::write_stderr(b"pagetide: no thread can be started in this process: ");
         pagetide_sys::text::write_stderr(errno.name().as_bytes());
         pagetide_sys::text::write_stderr(b"\n");

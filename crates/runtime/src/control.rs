@@ -71,6 +71,8 @@ pub(crate) struct Entry {
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) budget_pages: AtomicU64,
+    /// What the tree keeps resident, as the supervisor saw it last.
+    pub(crate) resident_pages: AtomicU64,
     /// Slots that all processes together may use.
     pub(crate) swap_slots_max: AtomicU64,
     /// Slots that are backed by disk space now.

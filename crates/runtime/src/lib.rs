@@ -7,6 +7,7 @@ mod control;
 mod protocol;
 pub mod agent_entry;
 mod agent;
+mod bell;
 mod fork;
 mod setup;
 mod pager;

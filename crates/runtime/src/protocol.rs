@@ -10,7 +10,7 @@ pub(crate) const PACKET_BYTES: usize = 8192;
 /// Descriptors in a packet at most.
 pub(crate) const PACKET_FDS: usize = 32;
 
-/// The supervisor to an agent: take your memory under management.
+/// The supervisor to an agent: take your memory under management. An agent to the supervisor: that happens now, unasked.
 pub(crate) const ADOPT: &[u8] = b"adopt";
 /// An agent to the supervisor: what follows is for the person's eyes.
 pub(crate) const SAY: &[u8] = b"say ";

@@ -333,6 +333,7 @@ impl Supervisor {
                     if let Some(text) = packet[..bytes].strip_prefix(SAY) {
                         eprintln!("pagetide: {}", String::from_utf8_lossy(text));
                     }
+                    self.processes[index].asked |= &packet[..bytes] == ADOPT;
                 }
                 Ok(Received::Cut) => {}
                 Ok(Received::Closed) | Err(_) => {
@@ -397,7 +398,9 @@ impl Supervisor {
         for index in 0..self.processes.len() {
             self.processes[index].resident = self.size_of(index);
         }
-        self.resident_max = self.resident_max.max(self.resident());
+        let resident = self.resident();
+        self.control.header().resident_pages.store(resident, Ordering::Relaxed);
+        self.resident_max = self.resident_max.max(resident);
         self.adopt_if_near();
         self.divide();
     }

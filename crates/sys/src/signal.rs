@@ -2,8 +2,11 @@
 //! which must see the kernel's truth and not libc's.
 
 use linux_raw_sys::general as k;
-use linux_raw_sys::general::{__NR_kill, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_sigaltstack, __NR_tgkill};
+use linux_raw_sys::general::{
+    __NR_kill, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_sigaltstack, __NR_signalfd4, __NR_tgkill,
+};
 
+use crate::fd::Fd;
 use crate::mem::ManagedRange;
 use crate::syscall;
 use crate::syscall::Errno;
@@ -27,6 +30,8 @@ pub mod number {
     pub const CHLD: u32 = k::SIGCHLD;
     /// `SIGUSR1`
     pub const USR1: u32 = k::SIGUSR1;
+    /// The first real-time signal, which glibc and musl keep for themselves and send to threads that they know, by number.
+    pub const RESERVED: u32 = 32;
 }
 
 /// Flags of an [`Action`].
@@ -84,6 +89,16 @@ impl SignalSet {
     /// Unblock these in the calling thread; the mask as it was.
     pub fn unblock(self) -> Self {
         change_mask(k::SIG_UNBLOCK, self)
+    }
+
+    /// A descriptor that is readable while one of these, which the calling thread blocks, waits for it.
+    pub fn descriptor(self) -> Result<Fd, Errno> {
+        const FLAGS: u32 = k::O_CLOEXEC | k::O_NONBLOCK;
+        let (set, none) = (addr_of(&raw const self), usize::MAX);
+        // SAFETY: the kernel reads the set and makes a new descriptor.
+        let register = unsafe { syscall!(__NR_signalfd4, none, set, size_of::<Self>(), FLAGS as usize) }?;
+        // SAFETY: signalfd4 returned it.
+        Ok(unsafe { Fd::from_register(register) })
     }
 
     /// Make this the mask of the calling thread.
