@@ -1,9 +1,9 @@
-/* Plays a script of phases over anonymous regions and prints what each phase did to /proc/vmstat.
+/* Plays a script of phases over anonymous regions and a file and prints what each phase did to /proc/vmstat.
  *
- * Arguments: CGROUP_PROCS MEMORY_STAT LIMIT_FILE DEVICE[,DEVICE...] PAGES[,PAGES...] PROCESSES TRACE PHASE...
+ * Arguments: CGROUP_PROCS MEMORY_STAT LIMIT_FILE DEVICE[,DEVICE...] PAGES[,PAGES...] PROCESSES TRACE FILE PHASE...
  * Phases as in `pagetide sim script` (see crates/sim/src/script/parse.rs). With 2 PROCESSES each region after the first
  * belongs to a child of its own, which makes its accesses when it is told to. TRACE is a file of 4-byte words,
- * `page * 2 + write`, or `-`.
+ * `page * 2 + write`, or `-`. FILE is what the phases that use a file read, or `-`; the first word of its page i is i + 1.
  *
  * It joins its memory cgroup before it allocates, stays on one CPU (slots and charges are per CPU), and reads memory.stat
  * every 200 accesses: decisions of memcg reclaim use counters that are folded only then or every 2 s, and without the read
@@ -20,11 +20,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/swap.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, KEYS_MAX = 512, FLUSH_EVERY = 200, REGIONS_MAX = 4, DEVICES_MAX = 4, BORDER = 2 << 20 };
+enum { PAGE = 4096, KEYS_MAX = 512, FLUSH_EVERY = 200, REGIONS_MAX = 4, DEVICES_MAX = 4, BORDER = 2 << 20, CALL_PAGES_MAX = 64 };
 
 static char names[KEYS_MAX][64];
 static long long before[KEYS_MAX], after[KEYS_MAX];
@@ -34,6 +35,10 @@ static int device_count;
 static const char *limit_file;
 static uint32_t *trace;
 static size_t trace_len;
+static int file_fd = -1;
+static const char *file_map;
+static uint64_t file_pages, file_next;
+static char call_buffer[CALL_PAGES_MAX * PAGE] __attribute__((aligned(4096)));
 static uint64_t pages, lap = 1, touched, x = 88172645463325252ULL;
 
 /* A run of pages; `ask` and `answer` lead to the child that owns it (0: it is ours). */
@@ -169,6 +174,33 @@ static void touch(uint64_t page, int write_it)
 		flush_stats();
 }
 
+static void check_file(uint64_t page, const char *content)
+{
+	uint64_t word;
+	memcpy(&word, content, sizeof word);
+	if (word != page + 1) {
+		fprintf(stderr, "page %llu of the file holds %llu\n", (unsigned long long)page, (unsigned long long)word);
+		exit(1);
+	}
+	if (++touched % FLUSH_EVERY == 0)
+		flush_stats();
+}
+
+/* A call that reads up to n pages of the file. One access, as far as memory.stat goes. */
+static void call(uint64_t page, uint64_t n)
+{
+	if (n > file_pages - page)
+		n = file_pages - page;
+	if (pread(file_fd, call_buffer, n * PAGE, (off_t)(page * PAGE)) != (ssize_t)(n * PAGE))
+		die("pread");
+	check_file(page, call_buffer);
+}
+
+static void load(uint64_t page)
+{
+	check_file(page, file_map + page * PAGE);
+}
+
 static uint64_t next_random(void)
 {
 	x ^= x << 13;
@@ -215,6 +247,35 @@ static void play(const char *phase)
 	case 'W':
 		for (uint64_t i = 0; i < n; i++)
 			touch(next_random() % pages, phase[0] == 'W');
+		break;
+	case 'f':
+		for (uint64_t p = 0; p < file_pages; p += n ? n : 1)
+			call(p, n ? n : 1);
+		break;
+	case 'F':
+		for (uint64_t i = 0; i < n; i++)
+			call(next_random() % file_pages, 1);
+		break;
+	case 'm':
+		for (uint64_t p = 0; p < file_pages; p++)
+			load(p);
+		break;
+	case 'M':
+		for (uint64_t i = 0; i < n; i++)
+			load(next_random() % file_pages);
+		break;
+	case 'a':
+		for (uint64_t i = 0; i < n; i++) {
+			touch(next_random() % pages, 0);
+			call(file_next, 1);
+			file_next = (file_next + 1) % file_pages;
+		}
+		break;
+	case 'A':
+		for (uint64_t i = 0; i < n; i++) {
+			touch(next_random() % pages, 0);
+			call(next_random() % file_pages, 1);
+		}
 		break;
 	case 't':
 		for (size_t i = 0; i < trace_len; i++)
@@ -309,9 +370,28 @@ static void open_trace(const char *name)
 		die(name);
 }
 
+/* At a 2 MiB border, as the regions. */
+static void open_file(const char *name)
+{
+	if (strcmp(name, "-") == 0)
+		return;
+	file_fd = open(name, O_RDONLY);
+	off_t bytes = file_fd < 0 ? -1 : lseek(file_fd, 0, SEEK_END);
+	if (bytes < PAGE)
+		die(name);
+	file_pages = (uint64_t)bytes / PAGE;
+	char *map = mmap(NULL, (size_t)bytes + BORDER, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (map == MAP_FAILED)
+		die("mmap");
+	map = (char *)(((uintptr_t)map + BORDER - 1) & ~(uintptr_t)(BORDER - 1));
+	file_map = mmap(map, (size_t)bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file_fd, 0);
+	if (file_map == MAP_FAILED)
+		die("mmap of the file");
+}
+
 int main(int argc, char **argv)
 {
-	if (argc < 9)
+	if (argc < 10)
 		return 2;
 	/* If the harness is killed, its swap devices must come off: nobody may keep pages on them. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
@@ -325,14 +405,18 @@ int main(int argc, char **argv)
 	CPU_SET(0, &cpu);
 	if (sched_setaffinity(0, sizeof cpu, &cpu) != 0)
 		die("sched_setaffinity");
+	/* Other programs on our CPU would let writes end later than they do on an idle machine. */
+	if (setpriority(PRIO_PROCESS, 0, -20) != 0)
+		die("setpriority");
 	stat_fd = open(argv[2], O_RDONLY);
 	if (stat_fd < 0)
 		die(argv[2]);
 	limit_file = argv[3];
 	for (char *d = strtok(argv[4], ","); d && device_count < DEVICES_MAX; d = strtok(NULL, ","))
 		devices[device_count++] = d;
+	open_file(argv[8]);
 	make_regions(argv[5], atoi(argv[6]));
-	for (int i = 8; i < argc; i++) {
+	for (int i = 9; i < argc; i++) {
 		flush_stats();
 		read_counters(before);
 		play(argv[i]);

@@ -121,7 +121,7 @@ fn a_wrong_script_says_where() {
     let error = run_script(&ScriptSpec::new("w q", 512, 512, "linux-6.18")).expect_err("q is no phase");
     assert_eq!(
         error.to_string(),
-        "phase 2: `q` is none of w, r, b, s, sN, RN, WN, x, X, t, LN, oN (as in `w r R40000`)"
+        "phase 2: `q` is none of w, r, b, s, sN, RN, WN, x, X, f, fN, FN, m, MN, aN, AN, t, LN, oN (as in `w r R40000`)"
     );
     let error = run_script(&ScriptSpec::new("w", 512, 8, "linux-6.18")).expect_err("too small");
     assert_eq!(error.to_string(), "memory: 8 pages is less than 101");

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use pagetide_tests::cgroup::{Cgroup, KernelSwap};
 use pagetide_tests::scratch::Scratch;
 
+use crate::file_system::make_file;
 use crate::loop_swap::LoopSwap;
 use crate::rows::Row;
 use crate::say;
@@ -57,14 +58,18 @@ pub(crate) fn measure(row: &Row, trace: Option<&Path>, runs: usize) -> Result<Me
 fn play(row: &Row, trace: Option<&Path>) -> Result<(u64, Phases), String> {
     let _turn = pagetide_tests::serial::turn();
     let scratch = Scratch::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("player.c");
+    let source = scratch.write("player.c", include_str!("../player.c"));
     let player = pagetide_tests::victim::compile(&source, &scratch.file("player"), &[]);
     let cluster = row.page_cluster.to_string();
     let settings = [
         ("/proc/sys/vm/page-cluster", cluster.as_str()),
         ("/sys/kernel/mm/swap/vma_ra_enabled", if row.vma { "true" } else { "false" }),
     ];
-    let swap = LoopSwap::on(scratch.path(), &row.devices, &settings)?;
+    let mut swap = LoopSwap::on(scratch.path(), &row.devices, &settings)?;
+    let file = match row.file {
+        0 => PathBuf::from("-"),
+        pages => make_file(&mut swap.loops, scratch.path(), pages)?,
+    };
     let group = Cgroup::limited(u64::from(row.memory) * 4096, KernelSwap::Allowed(row.swappiness));
     let procs = group.procs_file();
     let directory = procs.parent().ok_or("a cgroup has a directory")?;
@@ -78,12 +83,16 @@ fn play(row: &Row, trace: Option<&Path>) -> Result<(u64, Phases), String> {
         .arg(regions.join(","))
         .arg(row.processes.to_string())
         .arg(trace.unwrap_or_else(|| Path::new("-")))
+        .arg(file)
         .args(row.script.split_whitespace())
         .output()
         .map_err(|e| format!("player: {e}"))?;
     let after = busy_ticks()?;
     if !output.status.success() {
         return Err(format!("player: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    if !swap.is_alone() {
+        return Err("somebody switched swap on meanwhile".into());
     }
     let phases = parse(&String::from_utf8_lossy(&output.stdout))?;
     let others = (after.0 - before.0).saturating_sub(after.1 - before.1);

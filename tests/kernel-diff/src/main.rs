@@ -5,22 +5,26 @@
 //! happens. It needs root and a quiet machine: slots and swap counters are global. It is no test of the core alone: a
 //! difference may be the machine's noise, so every figure is printed and the distribution is what counts.
 
+mod file_system;
+mod kept;
 mod kernel;
 mod loop_swap;
+mod loops;
 mod record;
 mod rows;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use kept::Kept;
 use kernel::{Measured, Phases};
-use pagetide_sim::script::{ScriptSpec, run_script};
+use pagetide_sim::script::{ScriptSpec, Timing, run_script};
 use record::Recording;
 use rows::Row;
 use serde_json::json;
 
 /// The counters that are compared.
-const COUNTERS: [&str; 11] = [
+const COUNTERS: [&str; 15] = [
     "pswpin",
     "pswpout",
     "pgscan_anon",
@@ -32,6 +36,10 @@ const COUNTERS: [&str; 11] = [
     "swap_ra_hit",
     "workingset_refault_anon",
     "workingset_activate_anon",
+    "pgscan_file",
+    "pgsteal_file",
+    "workingset_refault_file",
+    "workingset_activate_file",
 ];
 
 /// A difference of so many pages is noise of the process's own pages, whatever the relative error.
@@ -78,20 +86,41 @@ struct Arguments {
     json: bool,
     /// Only the simulator's side.
     simulate: bool,
+    /// Where the kernel's runs are kept: rows found there are not measured again.
+    kept: Option<Kept>,
     /// Parts of row names; none: all rows.
     wanted: Vec<String>,
 }
 
-fn main() -> ExitCode {
-    let (flags, wanted): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|a| a.starts_with("--"));
-    let has = |name: &str| flags.iter().any(|flag| flag == name);
-    let arguments = Arguments { json: has("--json"), simulate: has("--simulate"), wanted };
-    if let Some(unknown) = flags.iter().find(|flag| !["--json", "--simulate"].contains(&flag.as_str())) {
-        say(&format!(
-            "{unknown}: the options are --json and --simulate; other words choose rows by a part of their name"
-        ));
-        return ExitCode::from(2);
+const USAGE: &str = "the options are --json, --simulate (no kernel), --keep=DIRECTORY (runs of the kernel, kept and used \
+                     again); other words choose rows by a part of their name";
+
+fn arguments() -> Result<Arguments, String> {
+    let mut arguments = Arguments { json: false, simulate: false, kept: None, wanted: Vec::new() };
+    for word in std::env::args().skip(1) {
+        if word == "--json" {
+            arguments.json = true;
+        } else if word == "--simulate" {
+            arguments.simulate = true;
+        } else if let Some(directory) = word.strip_prefix("--keep=") {
+            arguments.kept = Some(Kept::new(directory)?);
+        } else if word.starts_with("--") {
+            return Err(format!("{word}: {USAGE}"));
+        } else {
+            arguments.wanted.push(word);
+        }
     }
+    Ok(arguments)
+}
+
+fn main() -> ExitCode {
+    let arguments = match arguments() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            say(&error);
+            return ExitCode::from(2);
+        }
+    };
     let mut all = Vec::new();
     let mut failed = false;
     let mut recording = None;
@@ -115,7 +144,10 @@ fn main() -> ExitCode {
 
 fn one_row(row: &Row, arguments: &Arguments, recording: &mut Option<Recording>) -> Result<Vec<Compared>, String> {
     if row.traced && recording.is_none() {
-        *recording = Some(record::record()?);
+        *recording = Some(match &arguments.kept {
+            Some(kept) => record::record_once(&kept.trace())?,
+            None => record::record()?,
+        });
     }
     let recording = recording.as_ref().filter(|_| row.traced);
     let row = row.with_trace(recording.map_or(0, |r| r.pages));
@@ -128,7 +160,14 @@ fn one_row(row: &Row, arguments: &Arguments, recording: &mut Option<Recording>) 
         }
         return Ok(Vec::new());
     }
-    let measured = kernel::measure(&row, recording.map(|r| r.file.as_path()), KERNEL_RUNS)?;
+    let kept = arguments.kept.as_ref().map_or(Ok(None), |kept| kept.load(&row))?;
+    let measured = if let Some(measured) = kept {
+        measured
+    } else {
+        let measured = kernel::measure(&row, recording.map(|r| r.file.as_path()), KERNEL_RUNS)?;
+        arguments.kept.as_ref().map_or(Ok(()), |kept| kept.save(&row, &measured))?;
+        measured
+    };
     let compared = compare(&row, &measured, &simulated)?;
     if !arguments.json {
         print(&row, &compared, measured.disturbed);
@@ -186,6 +225,8 @@ fn simulate(row: &Row, recording: Option<&Recording>) -> Result<Phases, String> 
     ];
     spec.stat_accesses = STAT_ACCESSES;
     spec.devices = row.devices.iter().map(|d| (d.pages + 1, d.priority)).collect();
+    spec.file_pages = row.file;
+    spec.timing = Timing::MEMORY;
     spec.trace = recording.map(|r| r.accesses.clone()).unwrap_or_default();
     let result = run_script(&spec).map_err(|e| format!("simulator: {e}"))?;
     let phases = result.iter().map(|phase| {

@@ -36,7 +36,21 @@ pub(crate) struct Recording {
     pub(crate) pages: u32,
     /// The same for the player.
     pub(crate) file: PathBuf,
-    _scratch: Scratch,
+    _scratch: Option<Scratch>,
+}
+
+/// The recording in `file`; if it is not there, it is made.
+pub(crate) fn record_once(file: &Path) -> Result<Recording, String> {
+    if !file.exists() {
+        let made = record()?;
+        fs::copy(&made.file, file).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    let bytes = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let words = bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word));
+    let accesses: Vec<(u32, Access)> =
+        words.map(|word| (word / 2, if word % 2 == 1 { Access::Write } else { Access::Read })).collect();
+    let pages = accesses.iter().map(|&(page, _)| page + 1).max().unwrap_or(0);
+    Ok(Recording { accesses, pages, file: file.to_owned(), _scratch: None })
 }
 
 /// Records the program.
@@ -58,7 +72,7 @@ pub(crate) fn record() -> Result<Recording, String> {
     let file = scratch.file("trace");
     fs::write(&file, words.collect::<Vec<u8>>()).map_err(|e| e.to_string())?;
     let pages = u32::try_from(numbers.len()).map_err(|_| "too many pages".to_owned())?;
-    Ok(Recording { accesses, pages, file, _scratch: scratch })
+    Ok(Recording { accesses, pages, file, _scratch: Some(scratch) })
 }
 
 /// `... page_fault_user: address=0x7f.. ip=0x.. error_code=0x6`: bit 1 says that it was a store.

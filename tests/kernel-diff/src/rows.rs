@@ -16,10 +16,17 @@ pub(crate) struct Row {
     pub(crate) vma: bool,
     pub(crate) swappiness: u32,
     pub(crate) devices: Vec<Device>,
+    /// Pages of the file; 0: none.
+    pub(crate) file: u32,
     /// Its phase `t` plays the recorded program; pages and memory follow from it.
     pub(crate) traced: bool,
     /// What is known of its misses.
     pub(crate) note: &'static str,
+}
+
+/// A device that never becomes half full: from there on the kernel frees slots early.
+const fn slots(pages: u32) -> u32 {
+    pages / 2 * 5
 }
 
 impl Row {
@@ -33,7 +40,8 @@ impl Row {
             page_cluster: 3,
             vma: true,
             swappiness: 60,
-            devices: vec![Device { pages: pages * 4, priority: None }],
+            devices: vec![Device { pages: slots(pages), priority: None }],
+            file: 0,
             traced: false,
             note: "",
         }
@@ -61,6 +69,16 @@ impl Row {
         self
     }
 
+    fn file(mut self, pages: u32) -> Self {
+        self.file = pages;
+        self
+    }
+
+    fn swappiness(mut self, swappiness: u32) -> Self {
+        self.swappiness = swappiness;
+        self
+    }
+
     fn note(mut self, note: &'static str) -> Self {
         self.note = note;
         self
@@ -76,7 +94,7 @@ impl Row {
         if !self.traced {
             return self.clone();
         }
-        let devices = vec![Device { pages: pages * 4, priority: None }];
+        let devices = vec![Device { pages: slots(pages), priority: None }];
         Self { regions: vec![pages], memory: pages / 8 * self.memory, devices, ..self.clone() }
     }
 
@@ -85,18 +103,26 @@ impl Row {
         self.regions.iter().sum()
     }
 
+    /// All that the kernel's runs depend on.
+    pub(crate) fn setup(&self) -> String {
+        format!("{}, {:?}", self.describe(), self.devices)
+    }
+
     /// The set-up in words.
     pub(crate) fn describe(&self) -> String {
         let regions: Vec<String> = self.regions.iter().map(u32::to_string).collect();
         format!(
-            "script `{}`, {} pages in {} of memory, {} process(es), page-cluster {}, {} readahead, {} device(s)",
+            "script `{}`, {} pages in {} of memory, {} process(es), page-cluster {}, {} readahead, {} device(s), a file of {} pages, \
+             swappiness {}",
             self.script,
             regions.join(" + "),
             self.memory,
             self.processes,
             self.page_cluster,
             if self.vma { "vma" } else { "cluster" },
-            self.devices.len()
+            self.devices.len(),
+            self.file,
+            self.swappiness
         )
     }
 }
@@ -147,6 +173,24 @@ pub(crate) fn all() -> Vec<Row> {
         let memory = 32_768 / 16 * sixteenths;
         rows.push(Row::new(&format!("limit/{sixteenths}-of-16"), "w r w", 32_768, memory));
         rows.push(Row::new(&format!("limit/{sixteenths}-of-16-random"), "w R30000", 32_768, memory));
+    }
+    // The player has one region at least: a few pages where only the file matters.
+    let file = |name: &str, script: &str| Row::new(&format!("file/{name}"), script, 512, 16_384).file(32_768);
+    rows.extend([
+        file("calls", "f f f4 f16"),
+        file("random-calls", "f F30000 f"),
+        file("mapped", "m m M30000 m"),
+        file("random-mapped", "M30000 f m"),
+        file("fits", "f f m F20000 f16").file(12_288),
+        file("nearly-fits", "f F30000 f F30000").file(20_480),
+    ]);
+    for swappiness in [0, 60, 100, 200] {
+        let mixed = |name: &str, script: &str, pages: u32, file: u32| {
+            Row::new(&format!("mixed/{name}-{swappiness}"), script, pages, 16_384).file(file).swappiness(swappiness)
+        };
+        rows.push(mixed("stream", "w a40000 a40000", 12_288, 32_768));
+        rows.push(mixed("random", "w A40000 A40000", 12_288, 12_288));
+        rows.push(mixed("phases", "w f r m f w", 12_288, 16_384));
     }
     for eighths in [2, 4, 6] {
         rows.push(Row::traced(&format!("program/{eighths}-of-8"), eighths));

@@ -1,4 +1,4 @@
-//! The swap device of scripts: a loop device on a file on a fast disk, and the plug in front of it.
+//! The devices of scripts: loop devices, and the plug in front of them.
 //!
 //! The kernel holds a task's requests back in a *plug* while the task submits a readahead window, or while reclaim makes a
 //! pass over the lists. Nothing of it reaches the device before the plug holds 32 requests, or its first request has 128 KiB
@@ -19,14 +19,47 @@ const REQUEST_PAGES: u32 = 128;
 /// Once the first request of a plug has so many pages, the plug is not filled further.
 const PLUG_PAGES: u32 = 32;
 
-/// A read: the loop device's thread, the file system, the disk, and the task's way to sleep and back; then each page of it.
-const READ_NS: Nanos = 100_000;
-const READ_PAGE_NS: Nanos = 2_500;
-/// A read goes before the writes that wait, but behind those that the disk has taken in already: at most so long.
+/// How long a device takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// From the request to the task that goes on, beside what follows.
+    read_ns: Nanos,
+    write_ns: Nanos,
+    /// What a request and each of its pages keep the device busy.
+    read_busy_ns: Nanos,
+    read_page_ns: Nanos,
+    write_busy_ns: Nanos,
+    write_page_ns: Nanos,
+    /// Reads and writes are taken in their order, one after the other; otherwise reads overtake.
+    in_order: bool,
+}
+
+/// A read goes before the writes that wait, but behind those that a disk has taken in already: at most so long.
 const READ_WAIT_NS_MAX: Nanos = 7_000_000;
-/// A write likewise; its pages go over one data path, one request after the other.
-const WRITE_NS: Nanos = 90_000;
-const WRITE_PAGE_NS: Nanos = 3_900;
+
+impl Timing {
+    /// A loop device on a file on a fast disk: its thread, the file system, the disk, and the task's way to sleep and back. A
+    /// second read begins when half of the first is done; writes go over one data path.
+    pub const DISK: Self = Self {
+        read_ns: 100_000,
+        write_ns: 90_000,
+        read_busy_ns: 0,
+        read_page_ns: 2_500,
+        write_busy_ns: 0,
+        write_page_ns: 3_900,
+        in_order: false,
+    };
+    /// A loop device on a file in memory: its thread copies, one request after the other.
+    pub const MEMORY: Self = Self {
+        read_ns: 10_000,
+        write_ns: 10_000,
+        read_busy_ns: 5_000,
+        read_page_ns: 1_000,
+        write_busy_ns: 5_000,
+        write_page_ns: 1_000,
+        in_order: true,
+    };
+}
 
 /// One I/O of the core, or the part of it that is in one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,8 +118,9 @@ impl Request {
 type Ending = (Nanos, u64, Part);
 
 /// The device and its plug.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Line {
+    timing: Timing,
     plug: Vec<Request>,
     /// A window's requests are being gathered.
     in_window: bool,
@@ -97,6 +131,18 @@ pub(super) struct Line {
 }
 
 impl Line {
+    pub(super) const fn new(timing: Timing) -> Self {
+        Self {
+            timing,
+            plug: Vec::new(),
+            in_window: false,
+            read_free: 0,
+            write_free: 0,
+            endings: BinaryHeap::new(),
+            numbers: 0,
+        }
+    }
+
     /// A window of more than one page begins.
     pub(super) const fn begin_window(&mut self) {
         self.in_window = true;
@@ -144,9 +190,14 @@ impl Line {
         }
     }
 
-    /// Reads overlap: the device takes the next when half of this one is done.
     fn read_ends(&mut self, now: Nanos, len: u32) -> Nanos {
-        let cost = READ_NS + u64::from(len) * READ_PAGE_NS;
+        let timing = self.timing;
+        let busy = timing.read_busy_ns + u64::from(len) * timing.read_page_ns;
+        if timing.in_order {
+            self.write_free = now.max(self.write_free) + busy;
+            return self.write_free + timing.read_ns;
+        }
+        let cost = timing.read_ns + busy;
         let behind = self.write_free.saturating_sub(now).min(READ_WAIT_NS_MAX);
         let start = (now + behind).max(self.read_free);
         self.read_free = start + cost / 2;
@@ -154,8 +205,10 @@ impl Line {
     }
 
     fn write_ends(&mut self, now: Nanos, len: u32) -> Nanos {
-        self.write_free = now.max(self.write_free) + u64::from(len) * WRITE_PAGE_NS;
-        self.write_free + WRITE_NS
+        let timing = self.timing;
+        let busy = timing.write_busy_ns + u64::from(len) * timing.write_page_ns;
+        self.write_free = now.max(self.write_free) + busy;
+        self.write_free + timing.write_ns
     }
 
     /// When something ends next.
@@ -176,19 +229,21 @@ impl Line {
 mod tests {
     use super::*;
 
+    const DISK: Timing = Timing::DISK;
+
     fn part(slot: u32, len: u32, write: bool) -> Part {
         Part { io: 0, first: 0, len, device: 0, slot, write }
     }
 
     #[test]
     fn what_is_plugged_waits_for_thirty_two_requests() {
-        let mut line = Line::default();
+        let mut line = Line::new(DISK);
         line.begin_window();
         line.submit(0, part(9_000, 3, false));
         line.submit(0, part(1, 31 * 128, true));
         assert_eq!(line.next_at(), None, "one read and 31 writes are in the plug");
         line.submit(0, part(1 + 31 * 128, 1, true));
-        assert_eq!(line.next_at(), Some(READ_NS + 3 * READ_PAGE_NS), "the next request flushes them");
+        assert_eq!(line.next_at(), Some(DISK.read_ns + 3 * DISK.read_page_ns), "the next request flushes them");
         line.flush(0);
         let mut ended = 0;
         while let Some(part) = line.ended(Nanos::MAX) {
@@ -199,21 +254,21 @@ mod tests {
 
     #[test]
     fn a_plug_that_begins_with_a_large_write_is_not_filled() {
-        let mut line = Line::default();
+        let mut line = Line::new(DISK);
         line.begin_window();
         line.submit(0, part(1, 128, true));
         assert_eq!(line.next_at(), None);
         line.submit(0, part(129, 1, true));
-        assert_eq!(line.next_at(), Some(WRITE_NS + 128 * WRITE_PAGE_NS));
+        assert_eq!(line.next_at(), Some(DISK.write_ns + 128 * DISK.write_page_ns));
     }
 
     #[test]
     fn outside_of_a_window_the_end_of_a_pass_sends_its_writes() {
-        let mut line = Line::default();
+        let mut line = Line::new(DISK);
         line.submit(7, part(1, 1, true));
         assert_eq!(line.next_at(), None);
         line.end_pass(9);
-        assert_eq!(line.next_at(), Some(9 + WRITE_NS + WRITE_PAGE_NS));
+        assert_eq!(line.next_at(), Some(9 + DISK.write_ns + DISK.write_page_ns));
         line.begin_window();
         line.submit(9, part(2, 40, true));
         line.end_pass(9);
@@ -223,11 +278,24 @@ mod tests {
 
     #[test]
     fn a_read_waits_behind_some_of_the_writes() {
-        let mut line = Line::default();
+        let mut line = Line::new(DISK);
         line.submit(0, part(1, 128, true));
         line.flush(0);
         line.submit(0, part(9_000, 1, false));
         assert_eq!(line.ended(Nanos::MAX).map(|part| part.write), Some(true));
-        assert_eq!(line.next_at(), Some(128 * WRITE_PAGE_NS + READ_NS + READ_PAGE_NS));
+        assert_eq!(line.next_at(), Some(128 * DISK.write_page_ns + DISK.read_ns + DISK.read_page_ns));
+    }
+
+    #[test]
+    fn a_thread_that_copies_takes_reads_and_writes_in_their_order() {
+        let memory = Timing::MEMORY;
+        let mut line = Line::new(memory);
+        line.submit(0, part(1, 128, true));
+        line.flush(0);
+        line.submit(0, part(9_000, 1, false));
+        let write_busy = memory.write_busy_ns + 128 * memory.write_page_ns;
+        assert_eq!(line.ended(Nanos::MAX).map(|part| part.write), Some(true));
+        let read = write_busy + memory.read_busy_ns + memory.read_page_ns + memory.read_ns;
+        assert_eq!(line.next_at(), Some(read));
     }
 }

@@ -1,13 +1,14 @@
 //! Scripts of page accesses under a memory cgroup limit: the language of the golden rows.
 //!
-//! A small exact host around the core: one task at a time, anonymous regions, asynchronous swap devices, virtual time. It is
-//! not the simulator proper (no CPUs, no queueing devices, no files); what it models is just what the counters of such a
-//! run depend on. The phases of a script are listed in [`mod@parse`].
+//! A small exact host around the core: one task at a time, anonymous regions, one file, asynchronous devices, virtual time. It
+//! is not the simulator proper (no CPUs, no write-back of files); what it models is just what the counters of such a run
+//! depend on. The phases of a script are listed in [`mod@parse`].
 //!
 //! Invariants: the same spec gives the same result, no access is answered wrongly (page versions are checked), and no script
 //! is endless.
 
 mod device;
+mod file;
 pub mod parse;
 mod player;
 
@@ -17,11 +18,14 @@ use pagetide_core::ConfigError;
 pub use pagetide_core::types::Access;
 use pagetide_core::types::Nanos;
 
+pub use device::Timing;
 pub use parse::{ACCESSES_MAX, Phase, parse};
 use player::Player;
 
 /// What a small program has beside its regions, as in the golden runs.
 const PROCESS_PAGES: u32 = 36;
+/// The kernel's default: 128 KiB.
+const READAHEAD_PAGES: u32 = 32;
 /// The kernel gathers a group's statistics every two seconds.
 const STAT_INTERVAL_NS: Nanos = 2_000_000_000;
 /// When it does so first is chance.
@@ -46,6 +50,12 @@ pub struct ScriptSpec {
     pub settings: Vec<String>,
     /// Swap devices: size in slots (0: as large as needed) and priority.
     pub devices: Vec<(u32, Option<i16>)>,
+    /// Pages of the file; 0: there is none.
+    pub file_pages: u32,
+    /// Limit of the file's readahead, in pages.
+    pub file_readahead: u32,
+    /// How long the devices take.
+    pub timing: Timing,
     /// What phase `t` plays.
     pub trace: Vec<(u32, Access)>,
     /// Age of the statistics that reclaim decides by (the kernel: 2 s; 0: always fresh).
@@ -71,6 +81,9 @@ impl ScriptSpec {
             profile: profile.to_owned(),
             settings: Vec::new(),
             devices: vec![(0, None)],
+            file_pages: 0,
+            file_readahead: READAHEAD_PAGES,
+            timing: Timing::DISK,
             trace: Vec::new(),
             stat_interval_ns: STAT_INTERVAL_NS,
             stat_first_ns: STAT_FIRST_NS,
@@ -117,6 +130,11 @@ pub enum ScriptError {
         /// Its place, from 1.
         place: usize,
     },
+    /// The phase uses a file, and there is none.
+    NoFile {
+        /// The phase.
+        word: String,
+    },
     /// Sizes that make no sense.
     Size(String),
     /// A wrong setting.
@@ -134,12 +152,14 @@ impl fmt::Display for ScriptError {
             Self::Phase { word, place } => {
                 write!(
                     f,
-                    "phase {place}: `{word}` is none of w, r, b, s, sN, RN, WN, x, X, t, LN, oN (as in `w r R40000`)"
+                    "phase {place}: `{word}` is none of w, r, b, s, sN, RN, WN, x, X, f, fN, FN, m, MN, aN, AN, t, LN, oN \
+                     (as in `w r R40000`)"
                 )
             }
             Self::TooLong { word, place } => {
                 write!(f, "phase {place}: `{word}` makes the script longer than {ACCESSES_MAX} accesses")
             }
+            Self::NoFile { word } => write!(f, "phase `{word}` uses a file: give its size"),
             Self::Size(what) => f.write_str(what),
             Self::Config(error) => error.fmt(f),
             Self::OutOfMemory { phase } => write!(f, "phase `{phase}`: out of memory and swap; give a larger device"),
@@ -162,6 +182,9 @@ impl From<ConfigError> for ScriptError {
 pub fn run_script(spec: &ScriptSpec) -> Result<Vec<PhaseResult>, ScriptError> {
     let phases = parse(&spec.script)?;
     let mut player = Player::new(spec)?;
-    parse::check_length(&phases, player.pages(), spec.trace.len() as u64)?;
+    parse::check_length(&phases, player.pages(), spec.file_pages, spec.trace.len() as u64)?;
+    if let Some((word, _)) = phases.iter().find(|(_, phase)| phase.needs_file() && spec.file_pages == 0) {
+        return Err(ScriptError::NoFile { word: word.clone() });
+    }
     phases.into_iter().map(|(word, phase)| player.play(word, phase)).collect()
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use pagetide_core::effect::{EFFECTS_MAX, Source};
-use pagetide_core::event::{DeviceSpec, Outcome};
+use pagetide_core::event::{DeviceSpec, FILE_DEVICE_FIRST, Outcome};
 use pagetide_core::types::{Access, DeviceId, Nanos, PMD_PAGES, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
 use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind, MemoryMode, Touch};
 
 use super::device::{Line, Part};
+use super::file::File;
 use super::{Phase, PhaseResult, ScriptError, ScriptSpec};
 
 const _: () = assert!(EFFECTS_MAX >= 64, "the host's loop relies on the core going on at its deadline");
@@ -26,23 +27,26 @@ const PAGEOUT_NS: Nanos = 3_700;
 const PAGES_MAX: u32 = 1 << 26;
 
 pub(super) struct Player {
-    core: Core,
+    pub(super) core: Core,
     regions: Vec<PageRange>,
     pages: u32,
     /// The limit less what the processes need for themselves; page tables take from it as they are needed.
-    budget: u32,
+    pub(super) budget: u32,
     overhead: u32,
     /// The 2 MiB ranges that have their page table.
     tables: Vec<bool>,
-    now: Nanos,
-    line: Line,
+    pub(super) now: Nanos,
+    pub(super) line: Line,
+    pub(super) file: Option<File>,
+    /// Pages that the kernel took for itself and that are not yet off the budget.
+    pub(super) kernel_pages_due: u32,
     /// What the program wrote last, what the frames hold, what the slots hold.
-    truth: Vec<u32>,
-    frames: Vec<u32>,
+    pub(super) truth: Vec<u32>,
+    pub(super) frames: Vec<u32>,
     slots: Vec<Vec<u32>>,
     version: u32,
-    woken: bool,
-    out_of_memory: bool,
+    pub(super) woken: bool,
+    pub(super) out_of_memory: bool,
     random: u64,
     trace: Vec<(u32, Access)>,
     /// Accesses between two looks at memory.stat, and until the next.
@@ -74,10 +78,11 @@ fn lay_out(sizes: &[u32]) -> Result<(Vec<PageRange>, u32), ScriptError> {
 
 impl Player {
     pub(super) fn new(spec: &ScriptSpec) -> Result<Self, ScriptError> {
-        let (regions, table) = lay_out(&spec.regions)?;
+        let (regions, anonymous) = lay_out(&spec.regions)?;
+        let (file, table) = File::place(spec, anonymous)?;
         let pages: u32 = spec.regions.iter().sum();
         let overhead = spec.process_pages + FORKED_PAGES * spec.processes.clamp(1, 4).saturating_sub(1);
-        let tables: u32 = spec.regions.iter().map(|size| size.div_ceil(PMD_PAGES)).sum();
+        let tables: u32 = spec.regions.iter().chain([&spec.file_pages]).map(|size| size.div_ceil(PMD_PAGES)).sum();
         let least = overhead + tables + 64;
         if spec.memory < least {
             return Err(ScriptError::Size(format!("memory: {} pages is less than {least}", spec.memory)));
@@ -107,7 +112,9 @@ impl Player {
             overhead,
             tables: vec![false; table.div_ceil(PMD_PAGES) as usize],
             now: 0,
-            line: Line::default(),
+            line: Line::new(spec.timing),
+            file,
+            kernel_pages_due: 0,
             truth: vec![0; table as usize],
             frames: vec![0; table as usize],
             slots: sizes.iter().map(|&size| vec![0; size as usize]).collect(),
@@ -127,6 +134,7 @@ impl Player {
         for (id, range) in (0..).zip(player.regions.clone()) {
             player.event(Event::RegionAdded { region: RegionId(id), range });
         }
+        player.add_file();
         for (at, (&slots, &(_, priority))) in sizes.iter().zip(&spec.devices).enumerate() {
             let device = DeviceId(u8::try_from(at).map_err(|_| ScriptError::Size("too many devices".to_owned()))?);
             let spec = DeviceSpec { slots, priority, rotational: false, synchronous: false, inherited: false };
@@ -169,6 +177,14 @@ impl Player {
             Phase::Random(count, access) => (0..count).all(|_| {
                 let page = self.random_page();
                 self.access(page, access)
+            }),
+            Phase::Calls(pages) => self.read_in_order(pages),
+            Phase::RandomCalls(count) => (0..count).all(|_| self.read_at_random()),
+            Phase::Mapped => self.load_in_order(),
+            Phase::RandomMapped(count) => (0..count).all(|_| self.load_at_random()),
+            Phase::Mixed(count, random) => (0..count).all(|_| {
+                let page = self.random_page();
+                self.access(page, Access::Read) && if random { self.read_at_random() } else { self.read_next() }
             }),
             Phase::Trace => {
                 let trace = std::mem::take(&mut self.trace);
@@ -213,11 +229,15 @@ impl Player {
     }
 
     fn random_page(&mut self) -> u32 {
+        self.random_below(self.pages)
+    }
+
+    pub(super) fn random_below(&mut self, end: u32) -> u32 {
         let x = &mut self.random;
         *x ^= *x << 13;
         *x ^= *x >> 7;
         *x ^= *x << 17;
-        u32::try_from(*x % u64::from(self.pages)).expect("less than a u32")
+        u32::try_from(*x % u64::from(end)).expect("less than a u32")
     }
 
     /// The table's page of a script's page.
@@ -232,25 +252,49 @@ impl Player {
         unreachable!("page {page} was checked against the sum of the regions")
     }
 
-    /// One access, with all that its fault brings. False: out of memory.
+    /// One access to a page of a region.
     fn access(&mut self, page: u32, access: Access) -> bool {
         let page = if self.regions.len() == 1 { page } else { self.place(page) };
+        self.access_at(page, access)
+    }
+
+    /// One access, with all that its fault brings. False: out of memory.
+    pub(super) fn access_at(&mut self, page: u32, access: Access) -> bool {
         self.now += HIT_NS;
         self.end_ios();
         while self.core.touch(PageIdx(page), access) == Touch::Fault {
             self.now += FAULT_NS;
             self.need_table(page);
-            self.woken = false;
-            self.event(Event::Fault { page: PageIdx(page), access, task: TaskId(0) });
-            while !self.woken {
-                assert!(self.go_on(), "I9: the task waits for nothing");
-            }
-            self.line.end_window(self.now);
-            if self.out_of_memory {
+            if !self.until_woken(Event::Fault { page: PageIdx(page), access, task: TaskId(0) }) {
                 return false;
             }
         }
         self.check(page, access);
+        self.note_access();
+        true
+    }
+
+    /// The task is in the kernel until what it asked for is there. False: out of memory.
+    pub(super) fn until_woken(&mut self, event: Event) -> bool {
+        let due = std::mem::take(&mut self.kernel_pages_due);
+        if due > 0 {
+            self.budget -= due;
+            self.event(Event::BudgetChanged { pages: self.budget });
+        }
+        self.woken = false;
+        self.event(event);
+        while !self.woken {
+            assert!(self.go_on(), "I9: the task waits for nothing");
+        }
+        self.line.end_window(self.now);
+        if let Some(file) = &mut self.file {
+            file.line.end_window(self.now);
+        }
+        !self.out_of_memory
+    }
+
+    /// Every so many accesses the player reads memory.stat.
+    pub(super) fn note_access(&mut self) {
         if self.stat_accesses > 0 {
             self.stat_left -= 1;
             if self.stat_left == 0 {
@@ -258,7 +302,6 @@ impl Player {
                 self.core.gather_stats();
             }
         }
-        true
     }
 
     /// The first fault in a 2 MiB range needs a page for its page table.
@@ -271,7 +314,7 @@ impl Player {
         }
     }
 
-    fn check(&mut self, page: u32, access: Access) {
+    pub(super) fn check(&mut self, page: u32, access: Access) {
         let at = page as usize;
         assert_eq!(self.frames[at], self.truth[at], "page {page} has the wrong content");
         if access == Access::Write {
@@ -293,7 +336,12 @@ impl Player {
         }
         // It sleeps: what it held back goes to the device.
         self.line.flush(self.now);
-        let Some(at) = self.line.next_at() else { return false };
+        let mut at = self.line.next_at();
+        if let Some(file) = &mut self.file {
+            file.line.flush(self.now);
+            at = at.into_iter().chain(file.line.next_at()).min();
+        }
+        let Some(at) = at else { return false };
         self.now = self.now.max(at);
         self.end_ios();
         true
@@ -308,6 +356,7 @@ impl Player {
 
     /// Deliver the I/Os that have ended.
     fn end_ios(&mut self) {
+        self.end_file_reads();
         while let Some(part) = self.line.ended(self.now) {
             for (i, page) in part.pages().pages().enumerate() {
                 let content = &mut self.slots[usize::from(part.device)][part.slot as usize + i];
@@ -322,11 +371,11 @@ impl Player {
         }
     }
 
-    fn event(&mut self, event: Event) {
-        let before = (self.counted(Counter::pgscan_anon), self.counted(Counter::pswpout));
+    pub(super) fn event(&mut self, event: Event) {
+        let before = (self.scanned(), self.counted(Counter::pswpout));
         let mut out = Effects::new();
         self.core.handle(self.now, event, &mut out);
-        let scanned = self.counted(Counter::pgscan_anon) - before.0;
+        let scanned = self.scanned() - before.0;
         self.note_calls(scanned);
         self.note_plugs();
         self.now += scanned * SCAN_NS + (self.counted(Counter::pswpout) - before.1) * PAGEOUT_NS;
@@ -375,6 +424,11 @@ impl Player {
         self.call = 0;
     }
 
+    /// Pages that reclaim has looked at.
+    fn scanned(&self) -> u64 {
+        self.counted(Counter::pgscan_anon) + self.counted(Counter::pgscan_file)
+    }
+
     fn counted(&self, counter: Counter) -> u64 {
         self.core.vmstat().get(counter)
     }
@@ -401,6 +455,11 @@ impl Player {
     }
 
     fn submit(&mut self, io: u32, device: DeviceId, slot: SlotIdx, range: PageRange, write: bool) {
+        if device.0 >= FILE_DEVICE_FIRST {
+            assert!(!write, "no phase makes pages of the file dirty");
+            self.submit_file(io, slot, range);
+            return;
+        }
         let part = Part { io, first: range.first.0, len: range.len, device: device.0, slot: slot.0, write };
         self.line.submit(self.now, part);
     }
