@@ -42,6 +42,9 @@ impl Core {
                 self.count(Counter::swap_ra_hit, 1);
             }
             if first && self.pages.is(p, FILE) {
+                if access == Access::Read {
+                    self.map_around(p, out);
+                }
                 self.file_found(p, out);
             }
             self.wait_for(p, access, task, out);

@@ -115,11 +115,23 @@ impl Core {
 
     /// A mapped access to a file page that is not mapped.
     pub(crate) fn fault_file(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
+        if first && access == Access::Read {
+            self.map_around(p, out);
+            if self.pages.is(p, MAPPED) {
+                self.wake(p, task, out);
+                return;
+            }
+        }
         if self.pages.state(p) == PageState::Cached {
+            // First, because a window that the access starts takes memory, and might push out the page itself.
+            self.map_cached_file(p, out);
+            if access == Access::Write {
+                self.pages.set(p, DIRTY);
+            }
             if first {
                 self.file_found(p, out);
             }
-            self.map_file(p, access, task, out);
+            self.wake(p, task, out);
             return;
         }
         if self.jobs.is_full() {
@@ -147,14 +159,15 @@ impl Core {
         let Some((at, file)) = self.file_of(p) else {
             return;
         };
-        self.regions.get_mut(at).file.as_mut().expect("it is a file").ra.mmap_hit();
+        self.regions.get_mut(at).file.as_mut().expect("it is a file").ra.mmap_hits(1);
         if self.pages.take(p, READAHEAD) {
             self.start_async(p, file.spec.ra_pages, out);
         }
     }
 
-    /// Map a page of the page cache, and its cached neighbours with it.
-    fn map_file(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
+    /// A load faulted: map what is in the page cache of the block around it, but for markers and what is in flight. Each page
+    /// that was met there, mapped before or not, makes up for a miss, unless it belongs to the working set.
+    pub(crate) fn map_around(&mut self, p: u32, out: &mut Effects) {
         let Some((at, _)) = self.file_of(p) else {
             return;
         };
@@ -162,22 +175,27 @@ impl Core {
         let block = p / FAULT_AROUND * FAULT_AROUND;
         let (from, to) = (block.max(region.start), (block + FAULT_AROUND).min(region.end));
         debug_assert!(PMD_PAGES.is_multiple_of(FAULT_AROUND));
+        let mut met = 0;
         for q in from..to {
             let word = self.pages.word(q);
-            let there = word & (FRAME | MAPPED | crate::page::DISCARD) == FRAME && !self.pages.in_flight(q);
+            if word & (FRAME | READAHEAD | crate::page::DISCARD) != FRAME || self.pages.in_flight(q) {
+                continue;
+            }
+            met += u32::from(word & WORKINGSET == 0);
             // Every second page may be one of its own effect: room is kept for the page itself and its wake.
-            let around = word & READAHEAD == 0 && out.room() >= STEP_ROOM / 2;
-            if there && (q == p || around) {
-                self.set_mapped(q);
-                self.pages.set(q, YOUNG);
-                let range = PageRange::one(PageIdx(q));
-                self.emit(Effect::Map { range, source: Source::Frame, access: Access::Read }, out);
+            if word & MAPPED == 0 && (q == p || out.room() >= STEP_ROOM / 2) {
+                self.map_cached_file(q, out);
             }
         }
-        if access == Access::Write {
-            self.pages.set(p, DIRTY);
-        }
-        self.wake(p, task, out);
+        self.regions.get_mut(at).file.as_mut().expect("it is a file").ra.mmap_hits(met);
+    }
+
+    /// Map a page of the page cache, alone.
+    fn map_cached_file(&mut self, p: u32, out: &mut Effects) {
+        self.set_mapped(p);
+        self.pages.set(p, YOUNG);
+        let range = PageRange::one(PageIdx(p));
+        self.emit(Effect::Map { range, source: Source::Frame, access: Access::Read }, out);
     }
 
     /// The pages of a window, cut to the file.

@@ -11,6 +11,7 @@ mod kernel;
 mod loop_swap;
 mod loops;
 mod record;
+mod report;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -21,7 +22,6 @@ use kernel::{Measured, Phases};
 use pagetide_sim::script::{ScriptSpec, Timing, run_script};
 use record::Recording;
 use rows::Row;
-use serde_json::json;
 
 /// The counters that are compared.
 const COUNTERS: [&str; 15] = [
@@ -41,6 +41,10 @@ const COUNTERS: [&str; 15] = [
     "workingset_refault_file",
     "workingset_activate_file",
 ];
+
+/// The player's name of the time that a phase took. Shown, and no part of the errors: what it depends on was measured on one
+/// machine.
+const ELAPSED: &str = "elapsed_ns";
 
 /// A difference of so many pages is noise of the process's own pages, whatever the relative error.
 const PAGES_OF_NOISE: u64 = 40;
@@ -63,9 +67,21 @@ struct Compared {
     simulated: u64,
     /// Other programs were busy in one of the kernel's runs.
     disturbed: bool,
+    /// The row has a file.
+    file: bool,
 }
 
 impl Compared {
+    /// It is more than noise on one side at least.
+    const fn counts(&self) -> bool {
+        self.kernel > PAGES_OF_NOISE || self.simulated > PAGES_OF_NOISE
+    }
+
+    /// Whole-machine counters of activation, and what follows from it, apart from what is read, written and scanned.
+    fn is_main(&self) -> bool {
+        !self.counter.contains("activate")
+    }
+
     /// Relative error in 1/100 %, 0 within the noise.
     fn error_bp(&self) -> u64 {
         let difference = self.kernel.abs_diff(self.simulated);
@@ -84,7 +100,7 @@ const PLAYER_PAGES: u32 = 16;
 /// What the command line asks for.
 struct Arguments {
     json: bool,
-    /// Only the simulator's side.
+    /// The kernel is not measured: rows that were not kept show the simulator's side only.
     simulate: bool,
     /// Where the kernel's runs are kept: rows found there are not measured again.
     kept: Option<Kept>,
@@ -92,8 +108,8 @@ struct Arguments {
     wanted: Vec<String>,
 }
 
-const USAGE: &str = "the options are --json, --simulate (no kernel), --keep=DIRECTORY (runs of the kernel, kept and used \
-                     again); other words choose rows by a part of their name";
+const USAGE: &str = "the options are --json, --keep=DIRECTORY (runs of the kernel, kept and used again), --simulate (nothing \
+                     but such runs is used of the kernel); other words choose rows by a part of their name";
 
 fn arguments() -> Result<Arguments, String> {
     let mut arguments = Arguments { json: false, simulate: false, kept: None, wanted: Vec::new() };
@@ -136,8 +152,10 @@ fn main() -> ExitCode {
             }
         }
     }
-    if !arguments.simulate {
-        summary(&all, arguments.json);
+    if arguments.json {
+        report::json(&all);
+    } else if !all.is_empty() {
+        report::summary(&all);
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
@@ -151,16 +169,15 @@ fn one_row(row: &Row, arguments: &Arguments, recording: &mut Option<Recording>) 
     }
     let recording = recording.as_ref().filter(|_| row.traced);
     let row = row.with_trace(recording.map_or(0, |r| r.pages));
-    let simulated = simulate(&row, recording)?;
-    if arguments.simulate {
-        for (phase, counters) in simulated {
+    let kept = arguments.kept.as_ref().map_or(Ok(None), |kept| kept.load(&row))?;
+    if kept.is_none() && arguments.simulate {
+        for (phase, counters) in simulate(&row, recording)? {
             let shown: Vec<String> =
                 COUNTERS.iter().map(|name| format!("{name} {}", counters.get(*name).unwrap_or(&0))).collect();
             out(&format!("{} {phase}: {}", row.name, shown.join(", ")));
         }
         return Ok(Vec::new());
     }
-    let kept = arguments.kept.as_ref().map_or(Ok(None), |kept| kept.load(&row))?;
     let measured = if let Some(measured) = kept {
         measured
     } else {
@@ -168,9 +185,15 @@ fn one_row(row: &Row, arguments: &Arguments, recording: &mut Option<Recording>) 
         arguments.kept.as_ref().map_or(Ok(()), |kept| kept.save(&row, &measured))?;
         measured
     };
+    let simulated = simulate(&row, recording)?;
     let compared = compare(&row, &measured, &simulated)?;
     if !arguments.json {
-        print(&row, &compared, measured.disturbed);
+        report::row(&row, &compared, measured.disturbed);
+        for (at, (phase, counters)) in simulated.iter().enumerate() {
+            let times = measured.runs.iter().filter_map(|run| run.get(at)?.1.get(ELAPSED).copied());
+            let (kernel, ours) = (times.min().unwrap_or(0) / 1000, counters.get(ELAPSED).copied().unwrap_or(0) / 1000);
+            out(&format!("{phase:<10} us, quickest run {kernel:>18} {ours:>12}"));
+        }
     }
     Ok(compared)
 }
@@ -206,6 +229,7 @@ fn compare(row: &Row, measured: &Measured, simulated: &Phases) -> Result<Vec<Com
                 spread: values[values.len() - 1] - values[0],
                 simulated: get(simulated),
                 disturbed: measured.disturbed > 0,
+                file: row.file > 0,
             });
         }
     }
@@ -230,87 +254,9 @@ fn simulate(row: &Row, recording: Option<&Recording>) -> Result<Phases, String> 
     spec.trace = recording.map(|r| r.accesses.clone()).unwrap_or_default();
     let result = run_script(&spec).map_err(|e| format!("simulator: {e}"))?;
     let phases = result.iter().map(|phase| {
-        let counters = phase.vmstat.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let counters = phase.vmstat.iter().map(|(name, value)| ((*name).to_owned(), *value));
+        let counters = counters.chain([(ELAPSED.to_owned(), phase.elapsed_ns)]).collect();
         (phase.phase.clone(), counters)
     });
     Ok(phases.collect())
-}
-
-fn print(row: &Row, compared: &[Compared], disturbed: usize) {
-    out(&format!("\n{}: {}", row.name, row.describe()));
-    if !row.note.is_empty() {
-        out(&format!("note: {}", row.note));
-    }
-    if disturbed > 0 {
-        out(&format!("{disturbed} of {KERNEL_RUNS} runs of the kernel were disturbed by other programs"));
-    }
-    out(&format!(
-        "{:<10} {:<26} {:>10} {:>10} {:>9} {:>12}",
-        "phase", "counter", "kernel", "simulated", "error", "its spread"
-    ));
-    for c in compared.iter().filter(|c| c.kernel > PAGES_OF_NOISE || c.simulated > PAGES_OF_NOISE) {
-        let (error, spread) = (c.error_bp(), c.spread_bp());
-        out(&format!(
-            "{:<10} {:<26} {:>10} {:>10} {:>5}.{:02} % {:>7}.{:02} %",
-            c.phase,
-            c.counter,
-            c.kernel,
-            c.simulated,
-            error / 100,
-            error % 100,
-            spread / 100,
-            spread % 100
-        ));
-    }
-}
-
-/// The distribution of the errors of all counters that are more than noise, and of the kernel's own spread.
-fn summary(all: &[Compared], as_json: bool) {
-    let counted: Vec<&Compared> = all.iter().filter(|c| c.kernel > PAGES_OF_NOISE || c.error_bp() > 0).collect();
-    let sorted = |value: fn(&Compared) -> u64, only: Option<&str>| {
-        let chosen = counted.iter().filter(|c| only.is_none_or(|name| c.counter == name));
-        let mut values: Vec<u64> = chosen.map(|c| value(c)).collect();
-        values.sort_unstable();
-        values
-    };
-    let errors = sorted(Compared::error_bp, None);
-    let mut quiet: Vec<u64> = counted.iter().filter(|c| !c.disturbed).map(|c| c.error_bp()).collect();
-    quiet.sort_unstable();
-    let spreads = sorted(Compared::spread_bp, None);
-    if as_json {
-        let item = |c: &Compared| {
-            json!({"row": c.row, "phase": c.phase, "counter": c.counter, "kernel": c.kernel,
-                   "kernel_spread": c.spread, "simulated": c.simulated, "disturbed": c.disturbed})
-        };
-        let rows: Vec<_> = all.iter().map(item).collect();
-        let report = json!({"rows": rows, "compared": errors.len(), "median_error_bp": percentile(&errors, 50),
-            "p90_error_bp": percentile(&errors, 90), "p95_error_bp": percentile(&errors, 95),
-            "compared_quiet": quiet.len(), "quiet_median_error_bp": percentile(&quiet, 50),
-            "quiet_p95_error_bp": percentile(&quiet, 95), "kernel_median_spread_bp": percentile(&spreads, 50), "kernel_p95_spread_bp": percentile(&spreads, 95)});
-        out(&report.to_string());
-        return;
-    }
-    out(&format!("\n{} values compared; in %:      error   kernel's own spread of {KERNEL_RUNS} runs", errors.len()));
-    for p in [50, 75, 90, 95, 99] {
-        out(&format!("  p{p:<3} {:>28} {:>12}", percent(percentile(&errors, p)), percent(percentile(&spreads, p))));
-    }
-    out(&format!(
-        "  of the {} values whose runs were all quiet: median {}, p95 {}",
-        quiet.len(),
-        percent(percentile(&quiet, 50)),
-        percent(percentile(&quiet, 95))
-    ));
-    for counter in COUNTERS {
-        let of = sorted(Compared::error_bp, Some(counter));
-        let (median, p95) = (percent(percentile(&of, 50)), percent(percentile(&of, 95)));
-        out(&format!("  {counter:<26} {:>4} values, error median {median}, p95 {p95}", of.len()));
-    }
-}
-
-fn percentile(sorted: &[u64], p: usize) -> u64 {
-    sorted.get((sorted.len() * p / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
-}
-
-fn percent(bp: u64) -> String {
-    format!("{}.{:02}", bp / 100, bp % 100)
 }

@@ -176,9 +176,9 @@ impl FileRa {
         Some(self.window())
     }
 
-    /// A mapped access found its page.
-    pub(crate) const fn mmap_hit(&mut self) {
-        self.mmap_miss = self.mmap_miss.saturating_sub(1);
+    /// Mapped accesses found so many pages.
+    pub(crate) const fn mmap_hits(&mut self, pages: u32) {
+        self.mmap_miss = self.mmap_miss.saturating_sub(pages);
     }
 
     /// A read ended: the next byte lies in page `end`.
@@ -248,7 +248,7 @@ mod tests {
 
         fn touch(&mut self, i: u32) {
             if self.cached.contains(&i) {
-                self.ra.mmap_hit();
+                self.ra.mmap_hits(1);
             } else {
                 let window = self.ra.mmap_miss(self.limits, i, false, false);
                 self.submit(window.unwrap_or(FileWindow { start: i, size: 1, marker: None }));

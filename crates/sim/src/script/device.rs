@@ -49,14 +49,16 @@ impl Timing {
         write_page_ns: 3_900,
         in_order: false,
     };
-    /// A loop device on a file in memory: its thread copies, one request after the other.
+    /// A loop device on a file in memory: its thread copies, one request after the other. Fitted to the kernel's block trace
+    /// (6.18.44, 2 virtual CPUs): an idle device ends a read of 1 page 9 us after its issue, of 8 pages 15 us; a write of 1
+    /// page 8 us, of 32 pages 25 us, of 60 pages 44 us; of 128 pages in a row each takes 70 us and more.
     pub const MEMORY: Self = Self {
-        read_ns: 10_000,
-        write_ns: 10_000,
-        read_busy_ns: 5_000,
-        read_page_ns: 1_000,
-        write_busy_ns: 5_000,
-        write_page_ns: 1_000,
+        read_ns: 11_000,
+        write_ns: 5_000,
+        read_busy_ns: 3_500,
+        read_page_ns: 600,
+        write_busy_ns: 3_500,
+        write_page_ns: 580,
         in_order: true,
     };
 }
