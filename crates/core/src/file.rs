@@ -123,15 +123,15 @@ impl Core {
             }
         }
         if self.pages.state(p) == PageState::Cached {
-            // First, because a window that the access starts takes memory, and might push out the page itself.
             self.map_cached_file(p, out);
             if access == Access::Write {
                 self.pages.set(p, DIRTY);
             }
+            self.wake(p, task, out);
+            // Last, because a window that the access starts takes memory, and might push out the page itself.
             if first {
                 self.file_found(p, out);
             }
-            self.wake(p, task, out);
             return;
         }
         if self.jobs.is_full() {

@@ -31,6 +31,24 @@ const STAT_INTERVAL_NS: Nanos = 2_000_000_000;
 /// When it does so first is chance.
 const STAT_FIRST_NS: Nanos = 400_000_000;
 
+/// Anonymous pages that the program uses beside its regions: its stack, its libraries' data, what it reads counters into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnPages {
+    /// Used with every access.
+    pub hot: u32,
+    /// Written between phases, where nothing is counted. A slot that such a page gives up leaves a hole: the next cluster is
+    /// not begun before it is filled, and the writes of reclaim fall into more requests.
+    pub between: u32,
+    /// Never used again.
+    pub cold: u32,
+}
+
+impl OwnPages {
+    const fn all(self) -> u32 {
+        self.hot + self.between + self.cold
+    }
+}
+
 /// What is to be played.
 #[derive(Clone, Debug)]
 pub struct ScriptSpec {
@@ -40,8 +58,10 @@ pub struct ScriptSpec {
     pub regions: Vec<u32>,
     /// Processes: with two or more, each region after the first belongs to one of its own.
     pub processes: u32,
-    /// Pages that the program has beside its regions and their page tables.
+    /// Pages that the program has beside its regions and their page tables, and that reclaim cannot take.
     pub process_pages: u32,
+    /// Anonymous pages of its own that reclaim can take.
+    pub own: OwnPages,
     /// The cgroup's limit in pages.
     pub memory: u32,
     /// A profile of the core.
@@ -77,6 +97,7 @@ impl ScriptSpec {
             regions: vec![pages],
             processes: 1,
             process_pages: PROCESS_PAGES,
+            own: OwnPages::default(),
             memory,
             profile: profile.to_owned(),
             settings: Vec::new(),

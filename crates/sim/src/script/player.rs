@@ -11,6 +11,8 @@ use super::device::{Line, Part};
 use super::file::File;
 use super::{Phase, PhaseResult, ScriptError, ScriptSpec};
 
+/// Names the region of the program's own pages.
+const OWN_REGION: RegionId = RegionId(1 << 29);
 const _: () = assert!(EFFECTS_MAX >= 64, "the host's loop relies on the core going on at its deadline");
 
 /// What a process more has, that was forked from the first.
@@ -30,6 +32,10 @@ pub(super) struct Player {
     pub(super) core: Core,
     regions: Vec<PageRange>,
     pages: u32,
+    /// The program's own pages: cold ones, those written between phases, hot ones.
+    own: PageRange,
+    own_hot: PageRange,
+    own_between: PageRange,
     /// The limit less what the processes need for themselves; page tables take from it as they are needed.
     pub(super) budget: u32,
     overhead: u32,
@@ -79,11 +85,13 @@ fn lay_out(sizes: &[u32]) -> Result<(Vec<PageRange>, u32), ScriptError> {
 impl Player {
     pub(super) fn new(spec: &ScriptSpec) -> Result<Self, ScriptError> {
         let (regions, anonymous) = lay_out(&spec.regions)?;
-        let (file, table) = File::place(spec, anonymous)?;
+        let (file, with_file) = File::place(spec, anonymous)?;
+        let own = PageRange::new(PageIdx(with_file.next_multiple_of(PMD_PAGES) + PMD_PAGES), spec.own.all());
+        let table = if own.len > 0 { own.end().0 } else { with_file };
         let pages: u32 = spec.regions.iter().sum();
         let overhead = spec.process_pages + FORKED_PAGES * spec.processes.clamp(1, 4).saturating_sub(1);
         let tables: u32 = spec.regions.iter().chain([&spec.file_pages]).map(|size| size.div_ceil(PMD_PAGES)).sum();
-        let least = overhead + tables + 64;
+        let least = overhead + spec.own.all() + tables + 64;
         if spec.memory < least {
             return Err(ScriptError::Size(format!("memory: {} pages is less than {least}", spec.memory)));
         }
@@ -108,6 +116,9 @@ impl Player {
             core: Core::new(config),
             regions,
             pages,
+            own,
+            own_hot: own.part(spec.own.cold + spec.own.between, spec.own.hot),
+            own_between: own.part(spec.own.cold, spec.own.between),
             budget: spec.memory - overhead,
             overhead,
             tables: vec![false; table.div_ceil(PMD_PAGES) as usize],
@@ -135,10 +146,16 @@ impl Player {
             player.event(Event::RegionAdded { region: RegionId(id), range });
         }
         player.add_file();
+        if player.own.len > 0 {
+            player.event(Event::RegionAdded { region: OWN_REGION, range: player.own });
+        }
         for (at, (&slots, &(_, priority))) in sizes.iter().zip(&spec.devices).enumerate() {
             let device = DeviceId(u8::try_from(at).map_err(|_| ScriptError::Size("too many devices".to_owned()))?);
             let spec = DeviceSpec { slots, priority, rotational: false, synchronous: false, inherited: false };
             player.event(Event::DeviceAdded { device, spec });
+        }
+        for page in player.own.pages() {
+            player.access_at(page.0, Access::Write);
         }
         Ok(player)
     }
@@ -149,6 +166,9 @@ impl Player {
     }
 
     pub(super) fn play(&mut self, word: String, phase: Phase) -> Result<PhaseResult, ScriptError> {
+        for page in self.own_between.pages() {
+            self.access_at(page.0, Access::Write);
+        }
         if self.stat_accesses > 0 {
             self.core.gather_stats();
         }
@@ -262,6 +282,16 @@ impl Player {
     pub(super) fn access_at(&mut self, page: u32, access: Access) -> bool {
         self.now += HIT_NS;
         self.end_ios();
+        if !self.until_resident(page, access) {
+            return false;
+        }
+        self.check(page, access);
+        self.note_access();
+        true
+    }
+
+    /// Fault until the access hits. False: out of memory.
+    fn until_resident(&mut self, page: u32, access: Access) -> bool {
         while self.core.touch(PageIdx(page), access) == Touch::Fault {
             self.now += FAULT_NS;
             self.need_table(page);
@@ -269,8 +299,6 @@ impl Player {
                 return false;
             }
         }
-        self.check(page, access);
-        self.note_access();
         true
     }
 
@@ -295,6 +323,12 @@ impl Player {
 
     /// Every so many accesses the player reads memory.stat.
     pub(super) fn note_access(&mut self) {
+        for page in self.own_hot.pages() {
+            if self.core.touch(page, Access::Write) == Touch::Fault {
+                self.until_resident(page.0, Access::Write);
+            }
+            self.check(page.0, Access::Write);
+        }
         if self.stat_accesses > 0 {
             self.stat_left -= 1;
             if self.stat_left == 0 {
@@ -307,7 +341,8 @@ impl Player {
     /// The first fault in a 2 MiB range needs a page for its page table.
     fn need_table(&mut self, page: u32) {
         let there = &mut self.tables[(page / PMD_PAGES) as usize];
-        if !std::mem::replace(there, true) {
+        // The program has some tables from its start.
+        if !std::mem::replace(there, true) && !self.own.contains(PageIdx(page)) {
             self.budget -= 1;
             self.event(Event::BudgetChanged { pages: self.budget });
             self.settle();
