@@ -45,7 +45,8 @@ impl Core {
                 if access == Access::Read {
                     self.map_around(p, out);
                 }
-                self.file_found(p, out);
+                let marked = self.pages.take(p, READAHEAD);
+                self.file_found(p, marked, out);
             }
             self.wait_for(p, access, task, out);
             if self.pages.flight(p) == Flight::Reading && self.pages.take(p, MARKER) {

@@ -115,22 +115,26 @@ impl Core {
 
     /// A mapped access to a file page that is not mapped.
     pub(crate) fn fault_file(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
-        if first && access == Access::Read {
+        // A fault that has read begins anew, so it comes here twice.
+        if access == Access::Read {
             self.map_around(p, out);
-            if self.pages.is(p, MAPPED) {
-                self.wake(p, task, out);
-                return;
-            }
+        }
+        if self.pages.is(p, MAPPED) {
+            self.wake(p, task, out);
+            return;
         }
         if self.pages.state(p) == PageState::Cached {
-            self.map_cached_file(p, out);
-            if access == Access::Write {
+            let marked = self.pages.take(p, READAHEAD);
+            if access == Access::Read {
+                self.map_around(p, out);
+            } else {
+                self.map_cached_file(p, out);
                 self.pages.set(p, DIRTY);
             }
             self.wake(p, task, out);
             // Last, because a window that the access starts takes memory, and might push out the page itself.
-            if first {
-                self.file_found(p, out);
+            if first || marked {
+                self.file_found(p, marked, out);
             }
             return;
         }
@@ -154,13 +158,13 @@ impl Core {
         self.start_job(job, out);
     }
 
-    /// A mapped access found its page in the page cache.
-    pub(crate) fn file_found(&mut self, p: u32, out: &mut Effects) {
+    /// A mapped access found its page in the page cache; `marked`: it starts the next window.
+    pub(crate) fn file_found(&mut self, p: u32, marked: bool, out: &mut Effects) {
         let Some((at, file)) = self.file_of(p) else {
             return;
         };
         self.regions.get_mut(at).file.as_mut().expect("it is a file").ra.mmap_hits(1);
-        if self.pages.take(p, READAHEAD) {
+        if marked {
             self.start_async(p, file.spec.ra_pages, out);
         }
     }
@@ -190,7 +194,6 @@ impl Core {
         self.regions.get_mut(at).file.as_mut().expect("it is a file").ra.mmap_hits(met);
     }
 
-    /// Map a page of the page cache, alone.
     fn map_cached_file(&mut self, p: u32, out: &mut Effects) {
         self.set_mapped(p);
         self.pages.set(p, YOUNG);

@@ -133,6 +133,9 @@ const BURST: &str = "a burst of some 4,000 writes falls before or after the end 
 /// A branching process: one page that comes back under its own write widens the next window, and that one the next.
 const CHAOS: &str = "one hit more or less at the right place changes all windows after it";
 
+/// A refault distance is as long as the lists that it is compared with.
+const EDGE: &str = "a page more or less decides whether what comes back is activated";
+
 /// All rows.
 pub(crate) fn all() -> Vec<Row> {
     let golden = |name: &str, script: &str| Row::new(&format!("golden/{name}"), script, 32_768, 16_384);
@@ -190,7 +193,10 @@ pub(crate) fn all() -> Vec<Row> {
         };
         rows.push(mixed("stream", "w a40000 a40000", 12_288, 32_768));
         rows.push(mixed("random", "w A40000 A40000", 12_288, 12_288));
-        rows.push(mixed("phases", "w f r m f w", 12_288, 16_384));
+        rows.push(mixed("phases", "w f r m f w", 12_288, 20_480));
+        rows.push(mixed("returns", "w f r m f w", 12_288, 12_288));
+        // What is evicted comes back at a distance of 12,288 pages, and so many could make room.
+        rows.push(mixed("edge", "w f r m f w", 12_288, 16_384).note(EDGE));
     }
     for eighths in [2, 4, 6] {
         rows.push(Row::traced(&format!("program/{eighths}-of-8"), eighths));
