@@ -510,6 +510,10 @@ impl Core {
             }
             if self.pages.is(p, FRAME | crate::page::DISCARD | crate::page::POISON) || self.io.is_full() {
                 self.uncharge_unused();
+                if p == job.page && job.kind == JobKind::FileFault && self.io.is_full() {
+                    job.next = Some(p);
+                    return Some(Step::Park(JobState::WaitMemory));
+                }
             } else if fresh {
                 self.fresh_file_page(p, out);
             } else {
@@ -525,6 +529,15 @@ impl Core {
         match job.kind {
             JobKind::FileAhead => Some(Step::Done),
             JobKind::FileFault => {
+                if self.pages.state(job.page) == PageState::Untouched
+                    && !self.pages.is(job.page, crate::page::DISCARD)
+                    && let Some((_, file)) = self.file_of(job.page)
+                {
+                    // The window ended before it came to the page: it is read alone.
+                    let alone = FileWindow { start: job.page - file.base, size: 1, marker: None };
+                    job.window = self.file_window(job.page, alone);
+                    return None;
+                }
                 self.fault(job.page, job.access, job.task, false, out);
                 Some(Step::Done)
             }

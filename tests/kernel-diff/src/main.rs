@@ -50,7 +50,7 @@ const ELAPSED: &str = "elapsed_ns";
 const PAGES_OF_NOISE: u64 = 40;
 
 /// The kernel's value is the median of so many runs.
-const KERNEL_RUNS: usize = 3;
+const KERNEL_RUNS: usize = 5;
 
 /// The player reads memory.stat so often.
 const STAT_ACCESSES: u32 = 200;
@@ -62,8 +62,9 @@ struct Compared {
     counter: &'static str,
     /// Median of the kernel's runs.
     kernel: u64,
-    /// Largest of them less the smallest.
-    spread: u64,
+    /// The smallest and the largest of them.
+    least: u64,
+    most: u64,
     simulated: u64,
     /// Other programs were busy in one of the kernel's runs.
     disturbed: bool,
@@ -88,14 +89,22 @@ impl Compared {
         if difference <= PAGES_OF_NOISE { 0 } else { difference * 10_000 / self.kernel.max(1) }
     }
 
+    /// No run of the kernel gave such a value, or one above and one below it.
+    const fn is_unlike_all_runs(&self) -> bool {
+        self.simulated + PAGES_OF_NOISE < self.least || self.simulated > self.most + PAGES_OF_NOISE
+    }
+
     /// How far the kernel's own runs lie apart, likewise.
     fn spread_bp(&self) -> u64 {
-        if self.spread <= PAGES_OF_NOISE { 0 } else { self.spread * 10_000 / self.kernel.max(1) }
+        let spread = self.most - self.least;
+        if spread <= PAGES_OF_NOISE { 0 } else { spread * 10_000 / self.kernel.max(1) }
     }
 }
 
 /// Pages of the kernel that the player needs, beside page tables of its regions.
 const PLAYER_PAGES: u32 = 3;
+/// The player flushes translations with each access of a trace.
+const FLUSH_NS: u64 = 8_000;
 /// Its own anonymous pages, as the kernel's trace of the first reclaim shows them: 4,086 pages on the lists of 4,096, ten slots
 /// taken first, seven of which are free again at the next phase, three pages that are active from then on.
 const PLAYER_OWN: OwnPages = OwnPages { hot: 3, between: 7, cold: 3 };
@@ -213,7 +222,8 @@ fn say(line: &str) {
 fn compare(row: &Row, measured: &Measured, simulated: &Phases) -> Result<Vec<Compared>, String> {
     let mut compared = Vec::new();
     for (at, (phase, simulated)) in simulated.iter().enumerate() {
-        for counter in COUNTERS {
+        // Files are read by other programs, too, and the counters are the machine's.
+        for counter in COUNTERS.into_iter().filter(|counter| row.file > 0 || !counter.ends_with("_file")) {
             let get = |side: &BTreeMap<String, u64>| side.get(counter).copied().unwrap_or(0);
             let of_phase = |run: &Phases| run.get(at).filter(|(name, _)| name == phase).map(|(_, side)| get(side));
             let mut values = measured
@@ -229,7 +239,8 @@ fn compare(row: &Row, measured: &Measured, simulated: &Phases) -> Result<Vec<Com
                 counter,
                 // Other programs' reads of files activate pages, too, and only the sum is to be had: the least is nearest.
                 kernel: if counter == "pgactivate" { values[0] } else { values[values.len() / 2] },
-                spread: values[values.len() - 1] - values[0],
+                least: values[0],
+                most: values[values.len() - 1],
                 simulated: get(simulated),
                 disturbed: measured.disturbed > 0,
                 file: row.file > 0,
@@ -255,6 +266,7 @@ fn simulate(row: &Row, recording: Option<&Recording>) -> Result<Phases, String> 
     spec.devices = row.devices.iter().map(|d| (d.pages + 1, d.priority)).collect();
     spec.file_pages = row.file;
     spec.timing = Timing::MEMORY;
+    spec.trace_pause_ns = FLUSH_NS;
     spec.trace = recording.map(|r| r.accesses.clone()).unwrap_or_default();
     let result = run_script(&spec).map_err(|e| format!("simulator: {e}"))?;
     let phases = result.iter().map(|phase| {

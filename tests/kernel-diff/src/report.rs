@@ -5,6 +5,9 @@ use serde_json::json;
 use crate::rows::Row;
 use crate::{COUNTERS, Compared, KERNEL_RUNS, out};
 
+/// The 95th percentile that is wanted, in 1/100 %.
+const WANTED_BP: u64 = 800;
+
 /// The values of one row.
 pub(crate) fn row(row: &Row, compared: &[Compared], disturbed: usize) {
     out(&format!("\n{}: {}", row.name, row.describe()));
@@ -79,6 +82,13 @@ pub(crate) fn summary(all: &[Compared]) {
     for (name, chosen) in PARTS {
         out(&Distribution::of(all, chosen).line(name));
     }
+    let beyond = |c: &&Compared| c.counts() && c.is_main() && c.error_bp() > WANTED_BP;
+    let misses = all.iter().filter(beyond).count();
+    let unlike = all.iter().filter(beyond).filter(|c| c.is_unlike_all_runs()).count();
+    out(&format!(
+        "{misses} values of all rows miss by more than {} %; {unlike} of them are outside of what the kernel's runs gave",
+        WANTED_BP / 100
+    ));
     for counter in COUNTERS {
         out(&Distribution::of(all, |c| c.counter == counter).line(counter));
     }
@@ -87,7 +97,7 @@ pub(crate) fn summary(all: &[Compared]) {
 /// The same, and every value, for programs.
 pub(crate) fn json(all: &[Compared]) {
     let item = |c: &Compared| {
-        json!({"row": c.row, "phase": c.phase, "counter": c.counter, "kernel": c.kernel, "kernel_spread": c.spread,
+        json!({"row": c.row, "phase": c.phase, "counter": c.counter, "kernel": c.kernel, "kernel_least": c.least, "kernel_most": c.most,
                "simulated": c.simulated, "error_bp": c.error_bp(), "disturbed": c.disturbed})
     };
     let parts: serde_json::Map<String, serde_json::Value> =

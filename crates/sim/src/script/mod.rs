@@ -78,6 +78,8 @@ pub struct ScriptSpec {
     pub timing: Timing,
     /// What phase `t` plays.
     pub trace: Vec<(u32, Access)>,
+    /// Time before each access of the trace, beside the access itself.
+    pub trace_pause_ns: Nanos,
     /// Age of the statistics that reclaim decides by (the kernel: 2 s; 0: always fresh).
     pub stat_interval_ns: Nanos,
     /// When they are gathered first.
@@ -106,6 +108,7 @@ impl ScriptSpec {
             file_readahead: READAHEAD_PAGES,
             timing: Timing::DISK,
             trace: Vec::new(),
+            trace_pause_ns: 0,
             stat_interval_ns: STAT_INTERVAL_NS,
             stat_first_ns: STAT_FIRST_NS,
             stat_accesses: 0,

@@ -55,6 +55,7 @@ pub(super) struct Player {
     pub(super) out_of_memory: bool,
     random: u64,
     trace: Vec<(u32, Access)>,
+    pause_ns: Nanos,
     /// Accesses between two looks at memory.stat, and until the next.
     stat_accesses: u32,
     stat_left: u32,
@@ -134,6 +135,7 @@ impl Player {
             out_of_memory: false,
             random: 88_172_645_463_325_252,
             trace: spec.trace.clone(),
+            pause_ns: spec.trace_pause_ns,
             stat_accesses: spec.stat_accesses,
             stat_left: spec.stat_accesses,
             windows: 0,
@@ -208,7 +210,10 @@ impl Player {
             }),
             Phase::Trace => {
                 let trace = std::mem::take(&mut self.trace);
-                let done = trace.iter().all(|&(page, access)| self.access(page, access));
+                let done = trace.iter().all(|&(page, access)| {
+                    self.now += self.pause_ns;
+                    self.access(page, access)
+                });
                 self.trace = trace;
                 done
             }
