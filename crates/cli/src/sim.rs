@@ -40,10 +40,17 @@ enum SimCommand {
 const SCRIPT_HELP: &str = "\
 Phases, over one anonymous region: w write all pages ascending, r read all, b read all descending,
 s read every second page, sN every Nth, RN and WN read or write N random pages, LN make the limit
-N pages, oN swapoff of device N (there is one, 0). A script has at most 2,000,000,000 accesses.
+N pages, oN swapoff of device N (there is one, 0).
 
-Example:
-  pagetide sim script 'w r b s R40000' --pages 32768 --memory 16384 --profile linux-6.18 --json";
+Over a file (--file): f and fN read it in order by calls of 1 and of N pages, FN reads N random pages
+by calls, m loads from each page of a mapping, MN from N random ones, aN and AN read N random pages of
+the region, each followed by the next, or a random, page of the file.
+
+A script has at most 2,000,000,000 accesses.
+
+Examples:
+  pagetide sim script 'w r b s R40000' --pages 32768 --memory 16384 --profile linux-6.18 --json
+  pagetide sim script 'w A40000' --pages 12288 --file 12288 --memory 16384 --set swappiness=100";
 
 /// `pagetide sim script`.
 #[derive(Debug, Args)]
@@ -54,6 +61,9 @@ struct ScriptArgs {
     /// Pages of the region
     #[arg(long, value_name = "PAGES")]
     pages: u32,
+    /// Pages of the file; 0: there is none
+    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    file: u32,
     /// The memory limit, in pages; the process itself takes a few of them
     #[arg(long, value_name = "PAGES")]
     memory: u32,
@@ -150,6 +160,7 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Failure> {
 fn play_script(args: ScriptArgs, out: &mut dyn Write) -> Result<u8, CliError> {
     let mut spec = ScriptSpec::new(&args.script, args.pages, args.memory, &args.profile);
     spec.settings = args.set;
+    spec.file_pages = args.file;
     let phases = script::run_script(&spec).map_err(|error| CliError::Usage(error.to_string()))?;
     for PhaseResult { phase, vmstat, elapsed_ns, .. } in phases {
         if args.json {

@@ -125,16 +125,17 @@ impl Core {
         }
         if self.pages.state(p) == PageState::Cached {
             let marked = self.pages.take(p, READAHEAD);
-            if access == Access::Read {
-                self.map_around(p, out);
-            } else {
-                self.map_cached_file(p, out);
+            self.map_cached_file(p, out);
+            if access == Access::Write {
                 self.pages.set(p, DIRTY);
             }
             self.wake(p, task, out);
-            // Last, because a window that the access starts takes memory, and might push out the page itself.
+            // The window that it starts takes memory: what was read with the page and is not mapped yet goes first.
             if first || marked {
                 self.file_found(p, marked, out);
+            }
+            if access == Access::Read {
+                self.map_around(p, out);
             }
             return;
         }

@@ -66,6 +66,37 @@ fn mapped_accesses_read_around() {
 }
 
 #[test]
+fn a_load_maps_what_its_block_holds() {
+    let mut world = world("linux-6.18", &[], 16, 600, 4_096);
+    let base = world.file.expect("there is a file");
+    let faults = |world: &mut World, page: u32| {
+        let before = world.count("pgfault");
+        world.read(base + page);
+        world.count("pgfault") - before
+    };
+    world.read(base + 100);
+    assert_eq!(faults(&mut world, 103), 0, "it was read with page 100, and mapped when that fault began anew");
+    assert_eq!(faults(&mut world, 90), 1, "it was read, too, and lies in another block");
+    assert_eq!(faults(&mut world, 95), 0, "its block was mapped for page 90");
+    assert_eq!(faults(&mut world, 108), 1, "the marker is not mapped along");
+}
+
+#[test]
+fn random_loads_keep_their_readahead_while_blocks_hold_neighbours() {
+    // Twice the memory. Each load meets on average half of its block, which makes up for its own miss.
+    let mut world = world("linux-6.18", &[], 8, 2_048, 1_024);
+    let base = world.file.expect("there is a file");
+    let mut x = 1u32;
+    for _ in 0..3_000 {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        world.read(base + (x >> 8) % 2_048);
+    }
+    let (read, misses) = (world.count("pgpgin") / 4, world.count("pgmajfault"));
+    assert!(read > misses * 20, "{read} pages for {misses} misses: a window is 32 pages");
+    world.core.audit();
+}
+
+#[test]
 fn one_pass_leaves_shadows_and_a_second_read_activates() {
     let mut world = world("linux-6.18", &[], 8, 2_048, 1_024);
     (0..512).for_each(|i| world.file_call(i, 1, Access::Read));

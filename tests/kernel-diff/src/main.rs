@@ -50,7 +50,7 @@ const ELAPSED: &str = "elapsed_ns";
 const PAGES_OF_NOISE: u64 = 40;
 
 /// The kernel's value is the median of so many runs.
-const KERNEL_RUNS: usize = 5;
+const KERNEL_RUNS: usize = 3;
 
 /// The player reads memory.stat so often.
 const STAT_ACCESSES: u32 = 200;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::rows::Row;
-use crate::{COUNTERS, Compared, KERNEL_RUNS, out};
+use crate::{COUNTERS, Compared, out};
 
 /// The 95th percentile that is wanted, in 1/100 %.
 const WANTED_BP: u64 = 800;
@@ -15,7 +15,7 @@ pub(crate) fn row(row: &Row, compared: &[Compared], disturbed: usize) {
         out(&format!("note: {}", row.note));
     }
     if disturbed > 0 {
-        out(&format!("{disturbed} of {KERNEL_RUNS} runs of the kernel were disturbed by other programs"));
+        out(&format!("{disturbed} of the kernel's runs were disturbed by other programs"));
     }
     out(&format!(
         "{:<10} {:<26} {:>10} {:>10} {:>9} {:>12}",
@@ -77,7 +77,7 @@ const PARTS: [Part; 8] = [
 /// The distribution of the errors, and of the kernel's own spread.
 pub(crate) fn summary(all: &[Compared]) {
     let head = ["p50", "p75", "p90", "p95", "p99"].map(|p| format!("{p:>8}")).concat();
-    out(&format!("\n{:<26} {:>6}  {:<40}   {}", "", "", "error, %", format_args!("kernel's own spread of {KERNEL_RUNS} runs, %")));
+    out(&format!("\n{:<26} {:>6}  {:<40}   kernel's runs among themselves, %", "", "", "error, %"));
     out(&format!("{:<26} {:>6}  {head}   {head}", "", "values"));
     for (name, chosen) in PARTS {
         out(&Distribution::of(all, chosen).line(name));
