@@ -56,6 +56,7 @@ impl Core {
     }
 
     fn read_ended(&mut self, p: u32, outcome: Outcome, out: &mut Effects) {
+        self.file_reads -= u32::from(self.pages.is(p, FILE));
         if self.pages.take(p, JOB_WAIT) {
             self.jobs.page_done(p);
         }

@@ -46,7 +46,9 @@ impl Core {
                     self.map_around(p, out);
                 }
                 let marked = self.pages.take(p, READAHEAD);
-                self.file_found(p, marked, out);
+                if self.file_found(p, marked, access, task, out) {
+                    return;
+                }
             }
             self.wait_for(p, access, task, out);
             if self.pages.flight(p) == Flight::Reading && self.pages.take(p, MARKER) {

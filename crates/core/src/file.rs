@@ -124,15 +124,17 @@ impl Core {
             return;
         }
         if self.pages.state(p) == PageState::Cached {
-            let marked = self.pages.take(p, READAHEAD);
             self.map_cached_file(p, out);
             if access == Access::Write {
                 self.pages.set(p, DIRTY);
             }
+            let marked = self.pages.take(p, READAHEAD);
+            if first && self.file_found(p, marked, access, task, out) {
+                return;
+            }
             self.wake(p, task, out);
-            // The window that it starts takes memory: what was read with the page and is not mapped yet goes first.
-            if first || marked {
-                self.file_found(p, marked, out);
+            if marked && let Some((_, file)) = self.file_of(p) {
+                self.start_async(p, file.spec.ra_pages, out);
             }
             if access == Access::Read {
                 self.map_around(p, out);
@@ -159,15 +161,21 @@ impl Core {
         self.start_job(job, out);
     }
 
-    /// A mapped access found its page in the page cache; `marked`: it starts the next window.
-    pub(crate) fn file_found(&mut self, p: u32, marked: bool, out: &mut Effects) {
+    /// A mapped access found its page in the page cache at its first look. True: the page is `marked`, and the fault goes on
+    /// when memory has been found for the next window. (At a second look the task goes on at once: the window may push the page out.)
+    pub(crate) fn file_found(&mut self, p: u32, marked: bool, access: Access, task: TaskId, out: &mut Effects) -> bool {
         let Some((at, file)) = self.file_of(p) else {
-            return;
+            return false;
         };
         self.regions.get_mut(at).file.as_mut().expect("it is a file").ra.mmap_hits(1);
-        if marked {
-            self.start_async(p, file.spec.ra_pages, out);
+        if !marked || self.jobs.is_full() {
+            return false;
         }
+        let Some(window) = self.next_window(p, file.spec.ra_pages) else {
+            return false;
+        };
+        self.start_job(Job::new(JobKind::FileFaultAhead, p, access, task, window), out);
+        true
     }
 
     /// A load faulted: map what is in the page cache of the block around it, but for markers and what is in flight. Each page
@@ -327,27 +335,28 @@ impl Core {
         self.file_window(p, window)
     }
 
-    /// A marker was touched: read the next window now, as far as frames can be had without reclaim.
+    /// A marker was met: read the next window now, while the task goes on.
     fn start_async(&mut self, p: u32, request: u32, out: &mut Effects) {
-        let Some((at, file)) = self.file_of(p) else {
-            return;
-        };
-        let advice = self.regions.get(at).ra.advice;
-        let limits = self.limits(file, advice);
-        let (i, end) = (p - file.base, self.regions.get(at).end);
-        let mut ra = file.ra;
-        let pages = &self.pages;
-        let hole = |max: u32| (p + 1..(p + max + 1).min(end)).find(|q| !pages.is(*q, FRAME)).map(|q| q - file.base);
-        let window = ra.advance(limits, i, request, hole);
-        self.regions.get_mut(at).file.as_mut().expect("it is a file").ra = ra;
-        let Some(window) = window else { return };
-        let window = self.file_window(p, window);
+        let Some(window) = self.next_window(p, request) else { return };
         if self.jobs.is_full() {
             return;
         }
         let mut job = Job::new(JobKind::FileAhead, p, Access::Read, TaskId(0), window);
         job.end = p;
         self.start_job(job, out);
+    }
+
+    /// The window that the marker at `p` starts.
+    fn next_window(&mut self, p: u32, request: u32) -> Option<Window> {
+        let (at, file) = self.file_of(p)?;
+        let limits = self.limits(file, self.regions.get(at).ra.advice);
+        let (i, end) = (p - file.base, self.regions.get(at).end);
+        let mut ra = file.ra;
+        let pages = &self.pages;
+        let hole = |max: u32| (p + 1..(p + max + 1).min(end)).find(|q| !pages.is(*q, FRAME)).map(|q| q - file.base);
+        let window = ra.advance(limits, i, request, hole);
+        self.regions.get_mut(at).file.as_mut().expect("it is a file").ra = ra;
+        Some(self.file_window(p, window?))
     }
 
     /// Read a charged page of a file into the page cache.
@@ -366,6 +375,7 @@ impl Core {
         }
         self.insert_lru(p);
         self.begin_flight(p, Flight::Reading);
+        self.file_reads += 1;
         self.count(Counter::pgpgin, 4);
         self.push_read(p, file.device, SlotIdx(p - file.base), demand, out);
     }
@@ -484,10 +494,11 @@ impl Core {
             if self.pages.is(p, FRAME) || self.file_of(p).is_none() {
                 return None;
             }
-            let ahead = p != job.page || job.kind == JobKind::FileAhead;
+            let only_ahead = matches!(job.kind, JobKind::FileAhead | JobKind::FileFaultAhead);
+            let ahead = p != job.page || only_ahead;
             let arrived = self.pages.is(job.page, FRAME) && !self.pages.in_flight(job.page);
             let short = self.mem.stock == 0 && self.mem.free() <= self.mem.min;
-            if ahead && arrived && short && job.kind != JobKind::FileAhead {
+            if ahead && arrived && short && !only_ahead {
                 // What is ahead must not push out what is wanted.
                 job.window = Window::none(job.page);
                 return None;
@@ -496,7 +507,14 @@ impl Core {
                 Charge::Got => {}
                 Charge::Reclaim => {
                     job.next = Some(p);
-                    return None;
+                    let in_turn = only_ahead && self.is_memcg() && !job.has_paused;
+                    let Some(run) = job.run.as_mut().filter(|_| in_turn) else {
+                        return None;
+                    };
+                    // The pages before it took their time: reads that were under way have ended by now.
+                    run.lets_reads_end = true;
+                    job.has_paused = true;
+                    return Some(Step::Park(JobState::Runnable));
                 }
                 // Nobody waits for a page ahead: the kernel does not retry for it either.
                 Charge::Park(_) | Charge::Fail if ahead => {
@@ -518,7 +536,7 @@ impl Core {
             } else if fresh {
                 self.fresh_file_page(p, out);
             } else {
-                self.read_file(p, marker == Some(p), p == job.page && job.kind != JobKind::FileAhead, out);
+                self.read_file(p, marker == Some(p), !ahead, out);
             }
             return None;
         }
@@ -529,15 +547,27 @@ impl Core {
         }
         match job.kind {
             JobKind::FileAhead => Some(Step::Done),
-            JobKind::FileFault => {
+            JobKind::FileFault
                 if self.pages.state(job.page) == PageState::Untouched
-                    && !self.pages.is(job.page, crate::page::DISCARD)
-                    && let Some((_, file)) = self.file_of(job.page)
-                {
-                    // The window ended before it came to the page: it is read alone.
-                    let alone = FileWindow { start: job.page - file.base, size: 1, marker: None };
-                    job.window = self.file_window(job.page, alone);
-                    return None;
+                    && !self.pages.is(job.page, crate::page::DISCARD) =>
+            {
+                // The window ended before it came to the page: it is read alone.
+                let Some((_, file)) = self.file_of(job.page) else {
+                    self.fault(job.page, job.access, job.task, false, out);
+                    return Some(Step::Done);
+                };
+                let alone = FileWindow { start: job.page - file.base, size: 1, marker: None };
+                job.window = self.file_window(job.page, alone);
+                None
+            }
+            JobKind::FileFault => {
+                self.fault(job.page, job.access, job.task, false, out);
+                Some(Step::Done)
+            }
+            JobKind::FileFaultAhead => {
+                // What came with the page is mapped now, unless the window has pushed it out.
+                if job.access == Access::Read && !self.pages.in_flight(job.page) {
+                    self.map_around(job.page, out);
                 }
                 self.fault(job.page, job.access, job.task, false, out);
                 Some(Step::Done)

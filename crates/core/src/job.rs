@@ -38,11 +38,13 @@ pub(crate) enum JobKind {
     Shrink,
     /// Swapoff needs a frame.
     Room,
-    /// `read`, `write`, a mapped access, and a window ahead of one of them.
+    /// `read`, `write`, and a mapped access.
     FileRead,
     FileWrite,
     FileFault,
+    /// A window ahead of a call, and one ahead of a mapped access, which goes on afterwards.
     FileAhead,
+    FileFaultAhead,
 }
 
 /// A fault (or a cut of the budget) at work.
@@ -58,7 +60,9 @@ pub(crate) struct Job {
     pub(crate) end: u32,
     /// The page of the window that waits for its frame.
     pub(crate) next: Option<u32>,
-    run: Option<ReclaimRun>,
+    pub(crate) run: Option<ReclaimRun>,
+    /// A window ahead: it has let reads end once.
+    pub(crate) has_paused: bool,
     tries: u32,
     /// How often it waited for pages that could not be moved.
     rescues: u32,
@@ -78,6 +82,7 @@ impl Job {
             end: page,
             next: None,
             run: None,
+            has_paused: false,
             tries: 0,
             rescues: 0,
             state: JobState::Runnable,
@@ -263,9 +268,11 @@ impl Core {
                 JobKind::SwapIn => self.step_swap_in(job, out),
                 JobKind::Shrink => self.step_shrink(job),
                 JobKind::Room => self.step_room(job),
-                JobKind::FileRead | JobKind::FileWrite | JobKind::FileFault | JobKind::FileAhead => {
-                    self.step_file(job, out)
-                }
+                JobKind::FileRead
+                | JobKind::FileWrite
+                | JobKind::FileFault
+                | JobKind::FileAhead
+                | JobKind::FileFaultAhead => self.step_file(job, out),
             };
             if let Some(step) = step {
                 return step;

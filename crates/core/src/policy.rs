@@ -58,6 +58,8 @@ pub struct Core {
     pub(crate) sure: u32,
     /// Pages with an effect in flight.
     pub(crate) flights: u32,
+    /// Pages of files that are being read.
+    pub(crate) file_reads: u32,
     /// Answers of the host so far; wraps.
     pub(crate) answers: u32,
     /// Pages with a frame that are not mapped.
@@ -105,6 +107,7 @@ impl Core {
             pending: 0,
             sure: 0,
             flights: 0,
+            file_reads: 0,
             answers: 0,
             cached: 0,
             kept_slots: 0,

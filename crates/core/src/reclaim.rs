@@ -91,6 +91,8 @@ pub(crate) struct ReclaimRun {
     full_walk: bool,
     /// S4: the one pass at priority 0.
     last_pass: bool,
+    /// For a window of a file that nobody waits for: the reads of the window before it end while passes go on.
+    pub(crate) lets_reads_end: bool,
 }
 
 /// Why a run stops.
@@ -133,6 +135,7 @@ impl ReclaimRun {
             skipped_deactivate: false,
             full_walk: false,
             last_pass: false,
+            lets_reads_end: false,
         }
     }
 
@@ -275,6 +278,10 @@ impl Core {
                     if unlimited && run.has_sunk() && self.pending > 0 {
                         // 2013: where little was found it slept for a moment, or until writes had ended.
                         return RunEnd::WaitIo;
+                    }
+                    if run.lets_reads_end && run.stage == Stage::Pass && self.file_reads > 0 {
+                        // A pass over long lists takes longer than they do.
+                        return RunEnd::Yield;
                     }
                 }
                 Stage::Done => {

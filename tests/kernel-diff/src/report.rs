@@ -49,7 +49,8 @@ impl Distribution {
     }
 
     fn line(&self, name: &str) -> String {
-        let of = |values: &[u64]| [50, 75, 90, 95, 99].map(|p| format!("{:>8}", percent(percentile(values, p)))).concat();
+        let of =
+            |values: &[u64]| [50, 75, 90, 95, 99].map(|p| format!("{:>8}", percent(percentile(values, p)))).concat();
         format!("{name:<26} {:>6}  {}   {}", self.errors.len(), of(&self.errors), of(&self.spreads))
     }
 

@@ -63,10 +63,7 @@ pub enum Phase {
 impl Phase {
     /// It uses the file.
     pub(super) const fn needs_file(self) -> bool {
-        matches!(
-            self,
-            Self::Calls(_) | Self::RandomCalls(_) | Self::Mapped | Self::RandomMapped(_) | Self::Mixed(..)
-        )
+        matches!(self, Self::Calls(_) | Self::RandomCalls(_) | Self::Mapped | Self::RandomMapped(_) | Self::Mixed(..))
     }
 
     /// Accesses that the phase makes over so many pages.

@@ -23,6 +23,10 @@ const HIT_NS: Nanos = 60;
 const FAULT_NS: Nanos = 1_800;
 /// A page looked at by reclaim.
 const SCAN_NS: Nanos = 800;
+/// A page of a file brought into the page cache: allocated, charged, inserted.
+const CACHE_PAGE_NS: Nanos = 1_000;
+/// What a page adds to pgpgin.
+const KIB_OF_A_PAGE: u64 = 4;
 /// A page written out: slot, unmap, submission.
 const PAGEOUT_NS: Nanos = 3_700;
 /// Pages of a script, at most.
@@ -412,13 +416,14 @@ impl Player {
     }
 
     pub(super) fn event(&mut self, event: Event) {
-        let before = (self.scanned(), self.counted(Counter::pswpout));
+        let before = (self.scanned(), self.counted(Counter::pswpout), self.counted(Counter::pgpgin));
         let mut out = Effects::new();
         self.core.handle(self.now, event, &mut out);
         let scanned = self.scanned() - before.0;
         self.note_calls(scanned);
         self.note_plugs();
         self.now += scanned * SCAN_NS + (self.counted(Counter::pswpout) - before.1) * PAGEOUT_NS;
+        self.now += (self.counted(Counter::pgpgin) - before.2) / KIB_OF_A_PAGE * CACHE_PAGE_NS;
         for &effect in out.as_slice() {
             self.take(effect);
         }
