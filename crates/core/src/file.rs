@@ -508,9 +508,7 @@ impl Core {
                 Charge::Reclaim => {
                     job.next = Some(p);
                     let in_turn = only_ahead && self.is_memcg() && !job.has_paused;
-                    let Some(run) = job.run.as_mut().filter(|_| in_turn) else {
-                        return None;
-                    };
+                    let run = job.run.as_mut().filter(|_| in_turn)?;
                     // The pages before it took their time: reads that were under way have ended by now.
                     run.lets_reads_end = true;
                     job.has_paused = true;
