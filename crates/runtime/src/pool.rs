@@ -154,13 +154,14 @@ impl PoolBuilder {
             return Err(Error::new(ErrorKind::Config, "the pool has no swap place: name a directory on a disk"));
         }
         let slots = self.places.iter().map(|place| slots_of(place.bytes)).fold(0, u32::saturating_add);
-        let config = setup::core_config(&self.settings, PAGES_MAX, budget_pages, slots)
+        let config = setup::live_config(&self.settings, PAGES_MAX, budget_pages, slots)
+            .build()
             .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
         let uffd = open_uffd()?;
         let engine = wrap(self.open_engine()?);
         let seed = clock::now() ^ 0x9e37_79b9_7f4a_7c15;
         let machine = setup::machine(uffd, seed, budget_pages, engine, None).map_err(|error| io_error(&error))?;
-        let mut pager = Pager::new(Core::new(config), machine, self.floor_bytes);
+        let mut pager = Pager::new(Core::new(config), machine, self.floor_bytes, None);
         for (number, place) in (0..).zip(&self.places) {
             self.add_place(&mut pager, DeviceId(number), place)?;
         }

@@ -85,6 +85,8 @@ pub struct RunOptions {
     pub command: Vec<OsString>,
     /// Absolute path of the preload object.
     pub preload: PathBuf,
+    /// Record all events of each process under management in this file's directory: its name, a dot and the process.
+    pub record: Option<PathBuf>,
     /// What to do without what paging needs.
     pub if_unsupported: IfUnsupported,
 }
@@ -160,6 +162,7 @@ struct Supervisor {
     control_file: Fd,
     listener: Fd,
     directories: Vec<Fd>,
+    record_directory: Option<Fd>,
     uffd_device: Option<Fd>,
     hello: Hello,
     processes: Vec<Process>,
@@ -201,13 +204,16 @@ impl Supervisor {
         let budget_pages = options.budget_bytes / PAGE_BYTES;
         let uffd_device = open_uffd_device(options.fault_mode)?;
         let (directories, devices) = open_devices(options)?;
-        setup::core_config(&options.settings, 1, 1, 1)
+        setup::live_config(&options.settings, 1, 1, 1)
+            .build()
             .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+        let (record_directory, record) = open_record(options)?.unzip();
         let hello = Hello {
             entry: 0,
             signal_mode: options.fault_mode == FaultMode::Signal,
             floor_bytes: FLOOR_BYTES,
             devices,
+            record,
             settings: options.settings.clone(),
         };
         let control_file = system("a shared page", fd::memfd(c"pagetide-control"))?;
@@ -223,6 +229,7 @@ impl Supervisor {
             control_file,
             listener,
             directories,
+            record_directory,
             uffd_device,
             hello,
             processes: Vec::new(),
@@ -312,6 +319,7 @@ impl Supervisor {
             let hello = Hello { entry, ..self.hello.clone() };
             let mut fds = vec![&self.control_file];
             fds.extend(&self.directories);
+            fds.extend(&self.record_directory);
             fds.extend(&self.uffd_device);
             if socket::send(&socket, hello.encode().as_bytes(), &fds, false).is_err() {
                 self.free_entries.push(entry);
@@ -564,6 +572,19 @@ fn open_devices(options: &RunOptions) -> Result<(Vec<Fd>, Vec<DeviceOffer>), Err
         directories.push(directory);
     }
     Ok((directories, offers))
+}
+
+/// The directory of the records, and how they are named.
+fn open_record(options: &RunOptions) -> Result<Option<(Fd, String)>, Error> {
+    let Some(path) = &options.record else { return Ok(None) };
+    let refuse = |why: &str| Error::new(ErrorKind::Config, format!("--record {}: {why}", path.display()));
+    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains('\n'));
+    let name = name.ok_or_else(|| refuse("no name of a file in UTF-8"))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+    let directory = CString::new(directory.as_os_str().as_encoded_bytes()).map_err(|_| refuse("a zero byte"))?;
+    let directory = Fd::open(&directory, file::flags::READ | file::flags::DIRECTORY, 0)
+        .map_err(|errno| refuse(&format!("the directory cannot be opened: {}", errno.name())))?;
+    Ok(Some((directory, name.to_owned())))
 }
 
 fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
