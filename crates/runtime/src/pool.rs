@@ -46,10 +46,12 @@ use pagetide_sys::signal::SignalSet;
 use pagetide_sys::uffd::{Features, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, thread};
 
+use crate::control::LATENCY_BUCKETS;
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
 use crate::pager::Pager;
 use crate::setup::{self, BUDGET_PAGES_MIN, PAGES_MAX, SetupError, step};
+use crate::supervise::{LatencySummary, summary};
 use crate::{Error, ErrorKind};
 
 pub use pagetide_core::event::Advice;
@@ -264,6 +266,8 @@ struct State {
     is_idle: bool,
     /// Faults that cannot be answered: the swap space is full.
     failed: Vec<(TaskId, PageIdx)>,
+    /// Faults by latency.
+    latency: [u64; LATENCY_BUCKETS],
     /// Pages that must stay.
     holds: Vec<PageRange>,
     held_pages: u64,
@@ -338,6 +342,7 @@ impl Pool {
                 is_watched: false,
                 is_idle: false,
                 failed: Vec::with_capacity(FAILED_FAULTS),
+                latency: [0; LATENCY_BUCKETS],
                 holds: Vec::with_capacity(HOLDS),
                 held_pages: 0,
             }),
@@ -352,7 +357,7 @@ impl Pool {
     /// A region of `bytes` (rounded up to pages), all zero.
     ///
     /// # Errors
-    /// `Config`: no bytes, or more than the tables of a pool can name. `Io`: the address space or the mappings are used up.
+    /// `Config`: no bytes, more than the tables of a pool can name, or SIGBUS is blocked in the calling thread. `Io`: the address space or the mappings are used up.
     pub fn region(&self, bytes: usize) -> Result<Region, Error> {
         Region::new(Arc::clone(&self.running), bytes)
     }
@@ -363,6 +368,13 @@ impl Pool {
         let state = self.running.shared.lock("counters");
         counters.extend(state.pager.core().vmstat().iter());
         counters
+    }
+
+    /// How long faults took, from the signal to the mapped page, since the pool was made. In nanoseconds.
+    pub fn fault_latency_ns(&self) -> LatencySummary {
+        let mut state = self.running.shared.lock("latencies");
+        state.count_latencies();
+        summary(&state.latency)
     }
 
     /// Pages of memory that the pool holds: those of its regions and its own spare frames, in bytes.

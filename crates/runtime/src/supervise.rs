@@ -601,7 +601,7 @@ const fn shell_status(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
 }
 
-fn summary(buckets: &[u64; LATENCY_BUCKETS]) -> LatencySummary {
+pub(crate) fn summary(buckets: &[u64; LATENCY_BUCKETS]) -> LatencySummary {
     let count: u64 = buckets.iter().sum();
     let at = |percent: u64| {
         let rank = (count * percent).div_ceil(100).max(1);
