@@ -46,12 +46,11 @@ use pagetide_sys::signal::SignalSet;
 use pagetide_sys::uffd::{Features, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, thread};
 
-use crate::control::LATENCY_BUCKETS;
+use crate::control::{LATENCY_BUCKETS, LatencySummary, summary};
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
 use crate::pager::Pager;
 use crate::setup::{self, BUDGET_PAGES_MIN, PAGES_MAX, SetupError, step};
-use crate::supervise::{LatencySummary, summary};
 use crate::{Error, ErrorKind};
 
 pub use pagetide_core::event::Advice;

@@ -19,14 +19,14 @@ use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{ReadMode, Uffd};
 use pagetide_sys::{Errno, file, thread};
 
-use crate::control::{
-    CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, latency_of_bucket,
-};
+use crate::control::{CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::{ADOPT, DeviceOffer, Hello, PACKET_BYTES, SAY};
 use crate::setup;
 use crate::shares::{Claim, divide};
 use crate::spans::PAGE_BYTES;
+
+pub use crate::control::LatencySummary;
 
 /// Name of the environment variable that makes the preload object call its supervisor.
 pub const RUN_VARIABLE: &str = "PAGETIDE_RUN";
@@ -89,22 +89,6 @@ pub struct RunOptions {
     pub record: Option<PathBuf>,
     /// What to do without what paging needs.
     pub if_unsupported: IfUnsupported,
-}
-
-/// Distribution of the time from reading a fault to mapping its page, in nanoseconds. Values are upper ends of buckets that
-/// are at most 25 % wide.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LatencySummary {
-    /// Faults counted.
-    pub count: u64,
-    /// Half took at most this.
-    pub p50: u64,
-    /// 90 % took at most this.
-    pub p90: u64,
-    /// 99 % took at most this.
-    pub p99: u64,
-    /// The slowest.
-    pub max: u64,
 }
 
 /// How a run went.
@@ -599,20 +583,6 @@ fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
 
 const fn shell_status(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
-}
-
-pub(crate) fn summary(buckets: &[u64; LATENCY_BUCKETS]) -> LatencySummary {
-    let count: u64 = buckets.iter().sum();
-    let at = |percent: u64| {
-        let rank = (count * percent).div_ceil(100).max(1);
-        let mut seen = 0;
-        let bucket = buckets.iter().position(|&faults| {
-            seen += faults;
-            seen >= rank
-        });
-        bucket.map_or(0, latency_of_bucket)
-    };
-    LatencySummary { count, p50: at(50), p90: at(90), p99: at(99), max: if count > 0 { at(100) } else { 0 } }
 }
 
 /// Signals as readable events: they stay blocked for us, not for the program.

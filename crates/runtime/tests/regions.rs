@@ -498,12 +498,7 @@ fn a_region_in_a_thread_that_blocks_sigbus_is_a_clear_error() {
     let pool = builder(2 * MIB).build().expect("a pool");
     let refused = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: an all-zero set is a value.
-            let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-            // SAFETY: the set is live, and the signal is valid.
-            unsafe { libc::sigaddset(&raw mut set, SIGBUS) };
-            // SAFETY: the set is live; the thread ends with it.
-            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+            let _before = pagetide_sys::signal::SignalSet::one(pagetide_sys::signal::number::BUS).block();
             pool.region(MIB).map(|_region| ()).expect_err("SIGBUS is blocked")
         });
         thread.join().expect("no panic")
