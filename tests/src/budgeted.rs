@@ -7,7 +7,7 @@ use crate::MIB;
 use crate::cgroup::{Cgroup, KernelSwap};
 use crate::leftovers;
 use crate::need::{self, Feature};
-use crate::pagetide::{FaultMode, PagetideRun};
+use crate::pagetide::PagetideRun;
 use crate::program::{Exit, Finished, Program};
 use crate::scratch::{Scratch, difference};
 
@@ -17,7 +17,6 @@ pub struct Budgeted {
     program: Program,
     outputs: Vec<PathBuf>,
     divisor: u64,
-    mode: FaultMode,
     compares_stdout: bool,
     native_peak_bytes: Option<u64>,
     native: Option<Program>,
@@ -26,15 +25,7 @@ pub struct Budgeted {
 impl Budgeted {
     /// `program`, under a quarter of its native peak.
     pub fn new(program: Program) -> Self {
-        Self {
-            program,
-            outputs: Vec::new(),
-            divisor: 4,
-            mode: FaultMode::Default,
-            compares_stdout: true,
-            native_peak_bytes: None,
-            native: None,
-        }
+        Self { program, outputs: Vec::new(), divisor: 4, compares_stdout: true, native_peak_bytes: None, native: None }
     }
 
     /// A file that the program writes, to be equal as well.
@@ -49,13 +40,6 @@ impl Budgeted {
     pub fn divisor(mut self, divisor: u64) -> Self {
         assert!(divisor >= 4, "issue 2: at most a quarter of the native peak");
         self.divisor = divisor;
-        self
-    }
-
-    /// How faults are caught.
-    #[must_use]
-    pub fn mode(mut self, mode: FaultMode) -> Self {
-        self.mode = mode;
         self
     }
 
@@ -94,7 +78,7 @@ impl Budgeted {
             self.expect_killed_natively(scratch, limit);
         }
 
-        let run = PagetideRun::new(scratch, budget).mode(self.mode);
+        let run = PagetideRun::new(scratch, budget);
         let group = limited.then(|| Cgroup::limited(limit, KernelSwap::Forbidden));
         let mut program = run.wrap(&self.program);
         if let Some(group) = &group {

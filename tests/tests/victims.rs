@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pagetide_tests::budgeted::Budgeted;
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::{FaultMode, PagetideRun};
+use pagetide_tests::pagetide::PagetideRun;
 use pagetide_tests::program::{Exit, Program};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::{MIB, clock, leftovers, serial, victim};
@@ -22,7 +22,8 @@ fn seconds() -> u64 {
     std::env::var("PAGETIDE_TEST_SECONDS").map_or(10, |text| text.parse().expect("PAGETIDE_TEST_SECONDS is a number"))
 }
 
-fn eight_threads_share_an_array(mode: FaultMode) {
+#[test]
+fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
@@ -30,12 +31,7 @@ fn eight_threads_share_an_array(mode: FaultMode) {
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "threads");
     let long = program(&binary, &["256", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
-    Budgeted::new(long).native(program(&binary, &["256", "8", "1", "1"])).divisor(8).mode(mode).check(&scratch);
-}
-
-#[test]
-fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
-    eight_threads_share_an_array(FaultMode::Thread);
+    Budgeted::new(long).native(program(&binary, &["256", "8", "1", "1"])).divisor(8).check(&scratch);
 }
 
 #[test]

@@ -99,6 +99,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 
+    /// Record every event of each process under management in FILE.PID, at most 256 MiB each, for `pagetide sim rerun`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+
     /// When paging cannot start: refuse with exit code 3, or run the program without a budget
     #[arg(long, value_enum, default_value_t = IfUnsupported::Refuse)]
     pub(crate) if_unsupported: IfUnsupported,

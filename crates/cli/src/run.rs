@@ -41,6 +41,7 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCod
         fault_mode: args.fault_mode.into(),
         command: args.command.clone(),
         preload: preload::find()?,
+        record: args.record.clone(),
         if_unsupported: args.if_unsupported.into(),
     };
     let report = backend::run(&options)?;

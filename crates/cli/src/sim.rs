@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use crate::failure::{Exit, Failure, Told};
 
 const SIM_HELP: &str = "\
-Exit codes: 0 done, 2 wrong input; 65 wrong content and 66 no progress are bugs of the policy, found.
+Exit codes: 0 done, 2 wrong input; 65 wrong content and 66 no progress are bugs of the policy, found;
+67 a recorded run goes another way here.
 Virtual time: the same input and seed give the same output, to the last count.";
 
 /// `pagetide sim`.
@@ -35,6 +36,14 @@ enum SimCommand {
     Run(RunArgs),
     /// Replay an access trace under several budgets: how much memory does this job need?
     Replay(ReplayArgs),
+    /// Tell the policy the events of a recorded run (`pagetide run --record`) again: does it decide the same?
+    Rerun {
+        /// The record
+        record: PathBuf,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 const SCRIPT_HELP: &str = "\
@@ -150,6 +159,7 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Failure> {
         SimCommand::Run(RunArgs { workload, seed, profile, set, json }) => {
             cli::run_workload(&cli::RunArgs { workload, json, seed, profile, settings: set, progress }, &mut out)
         }
+        SimCommand::Rerun { record, json } => cli::rerun_record(&record, json, &mut out),
         SimCommand::Replay(args) => cli::replay_trace(&args.into_library(progress), &mut out),
     };
     let code = answer.and_then(|code| out.flush().map(|()| code).map_err(CliError::from)).map_err(failed)?;

@@ -532,18 +532,20 @@ impl Config {
 
 /// The candidate with the smallest edit distance.
 fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
-    candidates.min_by_key(|c| distance(word.as_bytes(), c.as_bytes())).unwrap_or("")
+    candidates.min_by_key(|c| edit_distance(word, c)).unwrap_or("")
 }
 
-fn distance(a: &[u8], b: &[u8]) -> usize {
+/// Characters to insert, delete or replace to make one word of the other.
+pub fn edit_distance(a: &str, b: &str) -> usize {
+    let b: alloc::vec::Vec<char> = b.chars().collect();
     let mut row: alloc::vec::Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
+    for (i, x) in a.chars().enumerate() {
         let mut diagonal = row[0];
         row[0] = i + 1;
         for (j, y) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(x != y);
+            let replace = diagonal + usize::from(x != *y);
             diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+            row[j + 1] = replace.min(row[j] + 1).min(diagonal + 1);
         }
     }
     row[b.len()]

@@ -10,9 +10,10 @@
 //! at once are fed before the next outside event.
 #![forbid(unsafe_code)]
 
+pub mod record;
 mod recorder;
 
-pub use recorder::{Recorder, effects_hash};
+pub use recorder::Recorder;
 
 use std::collections::VecDeque;
 
@@ -107,8 +108,9 @@ impl<M: Machine> Driver<M> {
 
     fn feed(&mut self, now: Nanos, event: Event) {
         self.effects.clear();
+        self.recorder.note(now, event);
         self.core.handle(now, event, &mut self.effects);
-        self.recorder.note(now, event, self.effects.as_slice());
+        self.recorder.note_effects(self.effects.as_slice());
         if !self.effects.as_slice().is_empty() {
             self.machine.execute(&self.core, now, self.effects.as_slice(), &mut self.answers);
         }

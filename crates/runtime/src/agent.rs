@@ -58,6 +58,8 @@ pub(crate) struct Agent {
     /// One directory for each device.
     directories: Vec<Fd>,
     uffd_device: Option<Fd>,
+    /// Where records of events go.
+    record_directory: Option<Fd>,
     /// Address ranges that existed before the runtime.
     initial: Vec<(u64, u64)>,
     maps_buffer: Vec<u8>,
@@ -90,7 +92,7 @@ pub(crate) fn tell_last_events(supervisor: &Fd) {
         return;
     }
     // SAFETY: the pager lies on the agent's stack, which never returns; this thread is the only one that uses it, and it has
-    // stopped in the middle of an event: the ring of past events is complete.
+    // stopped in the middle of the last event of the ring.
     let pager = unsafe { &*pager };
     for (now, event) in pager.last_events(TOLD_EVENTS) {
         say(supervisor, format_args!("{now} {event:?}"));
@@ -124,15 +126,17 @@ impl Agent {
             return Err(Errno::ECONNREFUSED);
         };
         let hello = Hello::decode(&packet[..bytes]).ok_or(Errno::EPROTO)?;
-        if count < 1 + hello.devices.len() {
+        if count < 1 + hello.devices.len() + usize::from(hello.record.is_some()) {
             return Err(Errno::EPROTO);
         }
         let mut fds = fds.into_iter().flatten();
         let control_file = fds.next().ok_or(Errno::EPROTO)?;
         let directories: Vec<Fd> = fds.by_ref().take(hello.devices.len()).collect();
         let control = Control::new(Mapping::shared(&control_file, 0, CONTROL_BYTES, Protection::ReadWrite)?);
+        let record_directory = hello.record.is_some().then(|| fds.next()).flatten();
         let uffd_device = fds.next();
-        Ok(Self { supervisor, control, hello, directories, uffd_device, initial, maps_buffer: vec![0; 64 << 10] })
+        let maps_buffer = vec![0; 64 << 10];
+        Ok(Self { supervisor, control, hello, directories, uffd_device, record_directory, initial, maps_buffer })
     }
 
     pub(crate) const fn supervisor(&self) -> &Fd {
@@ -149,6 +153,11 @@ impl Agent {
 
     pub(crate) const fn uffd_device(&self) -> Option<&Fd> {
         self.uffd_device.as_ref()
+    }
+
+    /// The directory of this run's records of events, and how they are named.
+    pub(crate) fn record(&self) -> Option<(&Fd, &str)> {
+        self.record_directory.as_ref().zip(self.hello.record.as_deref())
     }
 
     pub(crate) fn control(&self) -> &Control {

@@ -154,10 +154,41 @@ pub(crate) fn latency_bucket(ns: u64) -> usize {
 }
 
 /// The upper end of a bucket, in nanoseconds.
-pub(crate) const fn latency_of_bucket(bucket: usize) -> u64 {
+const fn latency_of_bucket(bucket: usize) -> u64 {
     let power = bucket / 4 + 2;
     let quarter = (bucket % 4) as u64;
     ((4 + quarter + 1) << (power - 2)) - 1
+}
+
+/// Distribution of the time from reading a fault to mapping its page, in nanoseconds. Values are upper ends of buckets that
+/// are at most 25 % wide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencySummary {
+    /// Faults counted.
+    pub count: u64,
+    /// Half took at most this.
+    pub p50: u64,
+    /// 90 % took at most this.
+    pub p90: u64,
+    /// 99 % took at most this.
+    pub p99: u64,
+    /// The slowest.
+    pub max: u64,
+}
+
+/// What a histogram says.
+pub(crate) fn summary(buckets: &[u64; LATENCY_BUCKETS]) -> LatencySummary {
+    let count: u64 = buckets.iter().sum();
+    let at = |percent: u64| {
+        let rank = (count * percent).div_ceil(100).max(1);
+        let mut seen = 0;
+        let bucket = buckets.iter().position(|&faults| {
+            seen += faults;
+            seen >= rank
+        });
+        bucket.map_or(0, latency_of_bucket)
+    };
+    LatencySummary { count, p50: at(50), p90: at(90), p99: at(99), max: if count > 0 { at(100) } else { 0 } }
 }
 
 #[cfg(test)]

@@ -40,44 +40,45 @@ impl ErrorKind {
 
     /// The kind's section.
     pub const fn page(self) -> ErrorPage {
-        match self {
-            Self::Config => ErrorPage {
-                name: "Config",
-                what: "An option or a knob has a value that cannot be used. The message names it and the values it takes.",
-                remedy: "correct the value; `pagetide knobs` lists the knobs",
-                exit_code: 2,
-            },
-            Self::Unsupported => ErrorPage {
-                name: "Unsupported",
-                what: "The machine lacks something that paging needs, mostly a full userfaultfd.",
-                remedy: "`pagetide doctor` says what is missing and how to get it",
-                exit_code: 3,
-            },
-            Self::Permission => ErrorPage {
-                name: "Permission",
-                what: "The user may not do what paging needs.",
-                remedy: "`pagetide doctor` says which permission is missing and how it can be given",
-                exit_code: 3,
-            },
-            Self::NoSwapSpace => ErrorPage {
-                name: "NoSwapSpace",
-                what: "There is no room for the swap file, it cannot be made there, or the place lies in memory (tmpfs).",
-                remedy: "name a directory on a disk with room (`--swap DIR`), or ask for less (`--swap DIR:SIZE`)",
-                exit_code: 3,
-            },
-            Self::Command => ErrorPage {
-                name: "Command",
-                what: "The program cannot be started.",
-                remedy: "check that it exists and may be executed; a missing one ends with 127",
-                exit_code: 126,
-            },
-            Self::Io => ErrorPage {
-                name: "Io",
-                what: "A system call failed that does not fail in the normal course: descriptors or memory are exhausted.",
-                remedy: "the message names the resource; raise its limit (`ulimit -a`) or free some",
-                exit_code: 1,
-            },
-        }
+        let (name, what, remedy, exit_code) = match self {
+            Self::Config => (
+                "Config",
+                "An option or a knob has a value that cannot be used. The message names it and the values it takes.",
+                "correct the value; `pagetide knobs` lists the knobs",
+                2,
+            ),
+            Self::Unsupported => (
+                "Unsupported",
+                "The machine lacks something that paging needs, mostly a full userfaultfd.",
+                "`pagetide doctor` says what is missing and how to get it",
+                3,
+            ),
+            Self::Permission => (
+                "Permission",
+                "The user may not do what paging needs.",
+                "`pagetide doctor` says which permission is missing and how it can be given",
+                3,
+            ),
+            Self::NoSwapSpace => (
+                "NoSwapSpace",
+                "There is no room for the swap file, it cannot be made there, or the place lies in memory (tmpfs).",
+                "name a directory on a disk with room (`--swap DIR`), or ask for less (`--swap DIR:SIZE`)",
+                3,
+            ),
+            Self::Command => (
+                "Command",
+                "The program cannot be started.",
+                "check that it exists and may be executed; a missing one ends with 127",
+                126,
+            ),
+            Self::Io => (
+                "Io",
+                "A system call failed that does not fail in the normal course: descriptors or memory are exhausted.",
+                "the message names the resource; raise its limit (`ulimit -a`) or free some",
+                1,
+            ),
+        };
+        ErrorPage { name, what, remedy, exit_code }
     }
 }
 

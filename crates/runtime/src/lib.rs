@@ -9,6 +9,7 @@ pub mod agent_entry;
 mod agent;
 mod bell;
 mod fork;
+mod record;
 mod setup;
 mod pager;
 mod spans;

@@ -14,6 +14,7 @@ use pagetide_core::Core;
 use pagetide_core::event::Event;
 use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange, TaskId};
+use pagetide_driver::record::RecordWriter;
 use pagetide_driver::{Driver, Recorder};
 use pagetide_sys::Errno;
 use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
@@ -83,9 +84,9 @@ pub(crate) enum FaultAnswer {
 }
 
 impl Pager {
-    pub(crate) fn new(core: Core, machine: LiveMachine, floor_bytes: u64) -> Self {
+    pub(crate) fn new(core: Core, machine: LiveMachine, floor_bytes: u64, record: Option<RecordWriter>) -> Self {
         Self {
-            driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, false)),
+            driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, record)),
             excluded: Vec::with_capacity(256),
             query: MapsQuery::open().ok(),
             maps_buffer: vec![0; 64 << 10],

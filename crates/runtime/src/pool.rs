@@ -46,6 +46,7 @@ use pagetide_sys::signal::SignalSet;
 use pagetide_sys::uffd::{Features, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, thread};
 
+use crate::control::{LATENCY_BUCKETS, LatencySummary, summary};
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
 use crate::pager::Pager;
@@ -154,13 +155,14 @@ impl PoolBuilder {
             return Err(Error::new(ErrorKind::Config, "the pool has no swap place: name a directory on a disk"));
         }
         let slots = self.places.iter().map(|place| slots_of(place.bytes)).fold(0, u32::saturating_add);
-        let config = setup::core_config(&self.settings, PAGES_MAX, budget_pages, slots)
+        let config = setup::live_config(&self.settings, PAGES_MAX, budget_pages, slots)
+            .build()
             .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
         let uffd = open_uffd()?;
         let engine = wrap(self.open_engine()?);
         let seed = clock::now() ^ 0x9e37_79b9_7f4a_7c15;
         let machine = setup::machine(uffd, seed, budget_pages, engine, None).map_err(|error| io_error(&error))?;
-        let mut pager = Pager::new(Core::new(config), machine, self.floor_bytes);
+        let mut pager = Pager::new(Core::new(config), machine, self.floor_bytes, None);
         for (number, place) in (0..).zip(&self.places) {
             self.add_place(&mut pager, DeviceId(number), place)?;
         }
@@ -263,6 +265,8 @@ struct State {
     is_idle: bool,
     /// Faults that cannot be answered: the swap space is full.
     failed: Vec<(TaskId, PageIdx)>,
+    /// Faults by latency.
+    latency: [u64; LATENCY_BUCKETS],
     /// Pages that must stay.
     holds: Vec<PageRange>,
     held_pages: u64,
@@ -337,6 +341,7 @@ impl Pool {
                 is_watched: false,
                 is_idle: false,
                 failed: Vec::with_capacity(FAILED_FAULTS),
+                latency: [0; LATENCY_BUCKETS],
                 holds: Vec::with_capacity(HOLDS),
                 held_pages: 0,
             }),
@@ -351,7 +356,7 @@ impl Pool {
     /// A region of `bytes` (rounded up to pages), all zero.
     ///
     /// # Errors
-    /// `Config`: no bytes, or more than the tables of a pool can name. `Io`: the address space or the mappings are used up.
+    /// `Config`: no bytes, more than the tables of a pool can name, or SIGBUS is blocked in the calling thread. `Io`: the address space or the mappings are used up.
     pub fn region(&self, bytes: usize) -> Result<Region, Error> {
         Region::new(Arc::clone(&self.running), bytes)
     }
@@ -362,6 +367,13 @@ impl Pool {
         let state = self.running.shared.lock("counters");
         counters.extend(state.pager.core().vmstat().iter());
         counters
+    }
+
+    /// How long faults took, from the signal to the mapped page, since the pool was made. In nanoseconds.
+    pub fn fault_latency_ns(&self) -> LatencySummary {
+        let mut state = self.running.shared.lock("latencies");
+        state.count_latencies();
+        summary(&state.latency)
     }
 
     /// Pages of memory that the pool holds: those of its regions and its own spare frames, in bytes.

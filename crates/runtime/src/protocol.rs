@@ -27,8 +27,8 @@ pub(crate) struct DeviceOffer {
     pub(crate) rotational: bool,
 }
 
-/// What an agent learns when it calls. Its descriptors: the control file, one directory for each device, then a
-/// /dev/userfaultfd if there is one.
+/// What an agent learns when it calls. Its descriptors: the control file, one directory for each device, the
+/// directory of the records if there are any, then a /dev/userfaultfd if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// Its entry in the control page.
@@ -38,6 +38,8 @@ pub(crate) struct Hello {
     /// Bytes to leave free on the file systems of the devices.
     pub(crate) floor_bytes: u64,
     pub(crate) devices: Vec<DeviceOffer>,
+    /// The run records events: the files' name, before a dot and the process.
+    pub(crate) record: Option<String>,
     /// Knobs for the core.
     pub(crate) settings: Vec<(String, String)>,
 }
@@ -56,6 +58,9 @@ impl Hello {
             let priority = device.priority.map_or_else(|| "auto".to_owned(), |priority| priority.to_string());
             line("device", &format_args!("{} {priority} {}", device.slots, u8::from(device.rotational)));
         }
+        if let Some(name) = &self.record {
+            line("record", name);
+        }
         for (key, value) in &self.settings {
             line("set", &format_args!("{key} {value}"));
         }
@@ -64,8 +69,14 @@ impl Hello {
 
     /// From a packet; None if it is not one of this version's.
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
-        let mut hello =
-            Self { entry: usize::MAX, signal_mode: false, floor_bytes: 0, devices: Vec::new(), settings: Vec::new() };
+        let mut hello = Self {
+            entry: usize::MAX,
+            signal_mode: false,
+            floor_bytes: 0,
+            devices: Vec::new(),
+            record: None,
+            settings: Vec::new(),
+        };
         for line in std::str::from_utf8(packet).ok()?.lines() {
             let (key, value) = line.split_once('=')?;
             match key {
@@ -81,6 +92,7 @@ impl Hello {
                     };
                     hello.devices.push(DeviceOffer { slots, priority, rotational: words.next()? == "1" });
                 }
+                "record" => hello.record = Some(value.to_owned()),
                 "set" => {
                     let (knob, value) = value.split_once(' ')?;
                     hello.settings.push((knob.to_owned(), value.to_owned()));
@@ -144,6 +156,7 @@ mod tests {
                 DeviceOffer { slots: 100, priority: None, rotational: true },
                 DeviceOffer { slots: 5, priority: Some(9), rotational: false },
             ],
+            record: Some("a=b".to_owned()),
             settings: vec![("swappiness".to_owned(), "60".to_owned())],
         };
         assert_eq!(Hello::decode(hello.encode().as_bytes()), Some(hello));

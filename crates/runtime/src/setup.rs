@@ -3,22 +3,24 @@
 use std::sync::atomic::Ordering;
 
 use pagetide_core::Core;
-use pagetide_core::config::{Config, ConfigError, HostKind, MemoryMode};
+use pagetide_core::config::ConfigError;
 use pagetide_core::event::{DeviceSpec, Event};
 use pagetide_core::types::DeviceId;
 use pagetide_core::vmstat::Counter;
+use pagetide_driver::record::LiveConfig;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file::flags;
 use pagetide_sys::uffd::{Features, Modes, Reach, ReadMode, Uffd};
-use pagetide_sys::{Errno, clock, sysinfo};
+use pagetide_sys::{Errno, clock, sysinfo, thread};
 
-use crate::agent::Agent;
+use crate::agent::{self, Agent};
 use crate::control::Entry;
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
 use crate::own;
 use crate::pager::Pager;
+use crate::record;
 use crate::spans::PAGE_SHIFT;
 use crate::store::Store;
 use crate::unshare::Unsharer;
@@ -103,8 +105,18 @@ pub(crate) fn pager(
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
-    let config = core_config(&agent.hello().settings, PAGES_MAX, share, slots).map_err(SetupError::Knob)?;
-    let mut pager = Pager::new(Core::new(config), machine, agent.hello().floor_bytes);
+    let live = live_config(&agent.hello().settings, PAGES_MAX, share, slots);
+    let config = live.build().map_err(SetupError::Knob)?;
+    let record = agent.record().and_then(|(directory, name)| match record::begin(directory, name, &live) {
+        Ok(record) => Some(record),
+        Err(errno) => {
+            let pid = thread::getpid();
+            let text = format_args!("process {pid}: no record: {name}.{pid} cannot be written: {}", errno.name());
+            agent::say(agent.supervisor(), text);
+            None
+        }
+    });
+    let mut pager = Pager::new(Core::new(config), machine, agent.hello().floor_bytes, record);
     let first_own = inherited.iter().map(|(device, _)| device.0 + 1).max().unwrap_or(0);
     for (device, store) in inherited {
         let spec = DeviceSpec {
@@ -158,21 +170,10 @@ pub(crate) fn machine(
     Ok(LiveMachine::new(parts))
 }
 
-/// The core's configuration of a live process: the profile that `settings` name, else ours, then their knobs in order.
-pub(crate) fn core_config(
-    settings: &[(String, String)],
-    pages_max: u32,
-    budget_pages: u64,
-    slots: u32,
-) -> Result<Config, ConfigError> {
-    let profile = settings.iter().rfind(|(key, _)| key == "profile").map_or("pagetide", |(_, name)| name);
-    let budget = u32::try_from(budget_pages).unwrap_or(u32::MAX);
-    let config = Config::profile(profile, HostKind::Blind)?;
-    let mut config = config.memory(MemoryMode::Watermarks, pages_max, budget).slots_max(slots);
-    for (key, value) in settings.iter().filter(|(key, _)| key != "profile") {
-        config.set(&format!("{key}={value}"))?;
-    }
-    Ok(config)
+/// What the core of a live process is made of.
+pub(crate) fn live_config(settings: &[(String, String)], pages_max: u32, budget_pages: u64, slots: u32) -> LiveConfig {
+    let budget_pages = u32::try_from(budget_pages).unwrap_or(u32::MAX);
+    LiveConfig { settings: settings.to_vec(), pages_max, budget_pages, slots }
 }
 
 /// An unnamed file in this directory: gone with its last descriptor, whatever happens.

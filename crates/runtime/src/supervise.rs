@@ -19,14 +19,14 @@ use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{ReadMode, Uffd};
 use pagetide_sys::{Errno, file, thread};
 
-use crate::control::{
-    CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, latency_of_bucket,
-};
+use crate::control::{CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::{ADOPT, DeviceOffer, Hello, PACKET_BYTES, SAY};
 use crate::setup;
 use crate::shares::{Claim, divide};
 use crate::spans::PAGE_BYTES;
+
+pub use crate::control::LatencySummary;
 
 /// Name of the environment variable that makes the preload object call its supervisor.
 pub const RUN_VARIABLE: &str = "PAGETIDE_RUN";
@@ -85,24 +85,10 @@ pub struct RunOptions {
     pub command: Vec<OsString>,
     /// Absolute path of the preload object.
     pub preload: PathBuf,
+    /// Record all events of each process under management in this file's directory: its name, a dot and the process.
+    pub record: Option<PathBuf>,
     /// What to do without what paging needs.
     pub if_unsupported: IfUnsupported,
-}
-
-/// Distribution of the time from reading a fault to mapping its page, in nanoseconds. Values are upper ends of buckets that
-/// are at most 25 % wide.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LatencySummary {
-    /// Faults counted.
-    pub count: u64,
-    /// Half took at most this.
-    pub p50: u64,
-    /// 90 % took at most this.
-    pub p90: u64,
-    /// 99 % took at most this.
-    pub p99: u64,
-    /// The slowest.
-    pub max: u64,
 }
 
 /// How a run went.
@@ -160,6 +146,7 @@ struct Supervisor {
     control_file: Fd,
     listener: Fd,
     directories: Vec<Fd>,
+    record_directory: Option<Fd>,
     uffd_device: Option<Fd>,
     hello: Hello,
     processes: Vec<Process>,
@@ -201,13 +188,16 @@ impl Supervisor {
         let budget_pages = options.budget_bytes / PAGE_BYTES;
         let uffd_device = open_uffd_device(options.fault_mode)?;
         let (directories, devices) = open_devices(options)?;
-        setup::core_config(&options.settings, 1, 1, 1)
+        setup::live_config(&options.settings, 1, 1, 1)
+            .build()
             .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+        let (record_directory, record) = open_record(options)?.unzip();
         let hello = Hello {
             entry: 0,
             signal_mode: options.fault_mode == FaultMode::Signal,
             floor_bytes: FLOOR_BYTES,
             devices,
+            record,
             settings: options.settings.clone(),
         };
         let control_file = system("a shared page", fd::memfd(c"pagetide-control"))?;
@@ -223,6 +213,7 @@ impl Supervisor {
             control_file,
             listener,
             directories,
+            record_directory,
             uffd_device,
             hello,
             processes: Vec::new(),
@@ -312,6 +303,7 @@ impl Supervisor {
             let hello = Hello { entry, ..self.hello.clone() };
             let mut fds = vec![&self.control_file];
             fds.extend(&self.directories);
+            fds.extend(&self.record_directory);
             fds.extend(&self.uffd_device);
             if socket::send(&socket, hello.encode().as_bytes(), &fds, false).is_err() {
                 self.free_entries.push(entry);
@@ -566,6 +558,19 @@ fn open_devices(options: &RunOptions) -> Result<(Vec<Fd>, Vec<DeviceOffer>), Err
     Ok((directories, offers))
 }
 
+/// The directory of the records, and how they are named.
+fn open_record(options: &RunOptions) -> Result<Option<(Fd, String)>, Error> {
+    let Some(path) = &options.record else { return Ok(None) };
+    let refuse = |why: &str| Error::new(ErrorKind::Config, format!("--record {}: {why}", path.display()));
+    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains('\n'));
+    let name = name.ok_or_else(|| refuse("no name of a file in UTF-8"))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+    let directory = CString::new(directory.as_os_str().as_encoded_bytes()).map_err(|_| refuse("a zero byte"))?;
+    let directory = Fd::open(&directory, file::flags::READ | file::flags::DIRECTORY, 0)
+        .map_err(|errno| refuse(&format!("the directory cannot be opened: {}", errno.name())))?;
+    Ok(Some((directory, name.to_owned())))
+}
+
 fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
     let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
     let name = CString::new(directory.as_os_str().as_encoded_bytes())
@@ -578,20 +583,6 @@ fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
 
 const fn shell_status(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
-}
-
-fn summary(buckets: &[u64; LATENCY_BUCKETS]) -> LatencySummary {
-    let count: u64 = buckets.iter().sum();
-    let at = |percent: u64| {
-        let rank = (count * percent).div_ceil(100).max(1);
-        let mut seen = 0;
-        let bucket = buckets.iter().position(|&faults| {
-            seen += faults;
-            seen >= rank
-        });
-        bucket.map_or(0, latency_of_bucket)
-    };
-    LatencySummary { count, p50: at(50), p90: at(90), p99: at(99), max: if count > 0 { at(100) } else { 0 } }
 }
 
 /// Signals as readable events: they stay blocked for us, not for the program.

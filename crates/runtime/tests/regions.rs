@@ -479,3 +479,31 @@ fn a_forked_child_drops_its_copies_and_the_parent_goes_on() {
     let output = run_case("fork", None);
     assert!(output.status.success(), "{:?} {}", output.status, errors(&output));
 }
+
+#[test]
+fn a_pool_tells_how_long_its_faults_took() {
+    let pool = builder(2 * MIB).build().expect("a pool");
+    assert_eq!(pool.fault_latency_ns().count, 0);
+    let region = pool.region(8 * MIB).expect("a region");
+    for _ in 0..2 {
+        (0..region.len() / PAGE).for_each(|page| put(&region, page, 0, 1));
+    }
+    let latency = pool.fault_latency_ns();
+    assert!(latency.count >= counter(&pool, "pgmajfault") && latency.count > 0, "{latency:?}");
+    assert!(0 < latency.p50 && latency.p50 <= latency.p99 && latency.p99 <= latency.max, "{latency:?}");
+}
+
+#[test]
+fn a_region_in_a_thread_that_blocks_sigbus_is_a_clear_error() {
+    let pool = builder(2 * MIB).build().expect("a pool");
+    let refused = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let _before = pagetide_sys::signal::SignalSet::one(pagetide_sys::signal::number::BUS).block();
+            pool.region(MIB).map(|_region| ()).expect_err("SIGBUS is blocked")
+        });
+        thread.join().expect("no panic")
+    });
+    assert_eq!(refused.kind(), ErrorKind::Config);
+    assert!(refused.to_string().contains("SIGBUS is blocked"), "{refused}");
+    assert!(pool.region(MIB).is_ok(), "other threads have regions");
+}

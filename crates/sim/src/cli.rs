@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::replay::{Budget, ReplayRow, ReplaySetup};
 use crate::world::RunEnd;
-use crate::{device, nearest, replay, run, workload};
+use crate::{device, nearest, replay, rerun, run, workload};
 
 /// All went well.
 pub const EXIT_OK: u8 = 0;
@@ -20,6 +20,9 @@ pub const EXIT_USAGE: u8 = 2;
 pub const EXIT_WRONG_CONTENT: u8 = 65;
 /// The simulation stood still: a bug of ours.
 pub const EXIT_NO_PROGRESS: u8 = 66;
+
+/// A recorded run has other effects here than it had live: a bug of ours, or another version.
+pub const EXIT_DIFFERENT: u8 = 67;
 
 /// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +163,40 @@ pub fn replay_trace(args: &ReplayArgs, out: &mut dyn Write) -> Result<u8, CliErr
         write!(out, "{}", replay::text(&trace, &rows))?;
     }
     Ok(rows.iter().map(|row| exit_of(row.end)).max().unwrap_or(EXIT_OK))
+}
+
+/// `sim rerun RECORD`.
+///
+/// # Errors
+/// A record that cannot be read, with its place; or an output that cannot be written.
+pub fn rerun_record(path: &Path, json: bool, out: &mut dyn Write) -> Result<u8, CliError> {
+    let named = |what: String| CliError::Usage(format!("{}: {what}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| named(error.to_string()))?;
+    let last_told = |number, now, event| {
+        if !json {
+            // Before it is told: a broken invariant ends the process.
+            eprintln!("the last event, number {number} at {now} ns: {event:?}");
+        }
+    };
+    let done = rerun::rerun(&bytes, last_told).map_err(named)?;
+    let hash = format!("{:08x}", done.hash);
+    if json {
+        let difference = done.difference.as_ref().map(|(event, what)| json!({"event": event, "what": what}));
+        writeln!(
+            out,
+            "{}",
+            json!({
+                "events": done.events, "effects": done.effects, "hash": hash, "full": done.is_full,
+                "difference": difference,
+            })
+        )?;
+    } else if let Some((event, what)) = &done.difference {
+        writeln!(out, "the first difference is at event {event}: {what}")?;
+    } else {
+        let rest = if done.is_full { "; the record was full before the run ended" } else { "" };
+        writeln!(out, "{} events, {} effects, the same as live (hash {hash}){rest}", done.events, done.effects)?;
+    }
+    Ok(if done.difference.is_some() { EXIT_DIFFERENT } else { EXIT_OK })
 }
 
 fn load(path: &Path, progress: bool) -> Result<Rc<pagetide_trace::dense::DenseTrace>, CliError> {

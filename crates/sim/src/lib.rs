@@ -27,6 +27,7 @@ pub mod script;
 pub mod run;
 pub mod replay;
 pub mod reproduce;
+pub mod rerun;
 pub mod swarm;
 pub mod lru;
 pub mod bench;

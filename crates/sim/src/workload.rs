@@ -506,6 +506,15 @@ laps = 3
         }
     }
 
+    /// Each `(from, to, line, part)`: with `to` for `from`, `good` is refused at this line, with this in the message.
+    fn assert_refused(good: &str, cases: &[(&str, &str, usize, &str)]) {
+        for &(from, to, line, part) in cases {
+            let error = parse(&good.replacen(from, to, 1)).expect_err(to);
+            assert_eq!(error.line, line, "{to}: {error}");
+            assert!(error.what.contains(part), "{to}: {error}");
+        }
+    }
+
     #[test]
     fn every_error_names_its_line_and_helps() {
         let cases = [
@@ -520,12 +529,7 @@ laps = 3
             ("laps = 3", "laps = 3\nstride = 2", 23, "belongs to pattern = \"stride\""),
             ("cpus = 2", "cpus = 99999999999999999999", 3, "whole number"),
         ];
-        for (from, to, line, part) in cases {
-            let text = GOOD.replacen(from, to, 1);
-            let error = parse(&text).expect_err(to);
-            assert_eq!(error.line, line, "{to}: {error}");
-            assert!(error.what.contains(part), "{to}: {error}");
-        }
+        assert_refused(GOOD, &cases);
         assert!(parse("memory = \"1M\"").expect_err("no task").what.contains("[[task]]"));
     }
 
@@ -556,10 +560,6 @@ laps = 2
             ("request = \"16KiB\"", "request = \"16MiB\"", 11, "at most 4 MiB"),
             ("file = \"table\"", "size = \"1MiB\"", 10, "`by` belongs to `file`"),
         ];
-        for (from, to, line, part) in cases {
-            let error = parse(&FILES.replacen(from, to, 1)).expect_err(to);
-            assert_eq!(error.line, line, "{to}: {error}");
-            assert!(error.what.contains(part), "{to}: {error}");
-        }
+        assert_refused(FILES, &cases);
     }
 }

@@ -10,6 +10,7 @@ use pagetide_core::event::Event;
 use pagetide_core::types::{Access, PageRange};
 use pagetide_sys::clock;
 use pagetide_sys::mem::{self, AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
+use pagetide_sys::signal::{SignalSet, number};
 
 use super::serve::Answer;
 use super::{Advice, HOLDS, Running, handler};
@@ -29,6 +30,12 @@ pub struct Region {
 
 impl Region {
     pub(super) fn new(running: Arc<Running>, bytes: usize) -> Result<Self, Error> {
+        // An empty set blocks nothing more, and says what is blocked.
+        if SignalSet::NONE.block().has(number::BUS) {
+            let text =
+                "SIGBUS is blocked in this thread: the kernel would end the process at its first fault in a region";
+            return Err(Error::new(ErrorKind::Config, text));
+        }
         let most = (PAGES_MAX as usize) * PAGE_BYTES;
         if bytes == 0 || bytes > most {
             return Err(Error::new(ErrorKind::Config, format!("a region of {bytes} bytes: 1 to {most} are possible")));

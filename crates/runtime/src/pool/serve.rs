@@ -15,6 +15,7 @@ use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::{clock, thread};
 
 use super::{FAILED_FAULTS, Locked, Shared, State, until};
+use crate::control::latency_bucket;
 use crate::pager::FaultAnswer;
 use crate::spans::PAGE_SHIFT;
 
@@ -71,6 +72,12 @@ impl State {
         }
         machine.flush();
         busy
+    }
+
+    /// Sort the latencies of the faults that were answered into their buckets.
+    pub(super) fn count_latencies(&mut self) {
+        let Self { pager, latency, .. } = self;
+        pager.take_latencies(|ns| latency[latency_bucket(ns)] += 1);
     }
 
     /// How this page's fault stands; `None`: not answered yet.
@@ -139,6 +146,7 @@ impl Shared {
 
     /// Let the others go on, and the pool's thread do what is left.
     fn leave(&self, state: &mut State, now: Nanos) {
+        state.count_latencies();
         self.turn.fetch_add(1, Ordering::Release);
         futex::wake(&self.turn, u32::MAX, Scope::Private);
         let has_work = state.pager.core().deadline().is_some_and(|deadline| deadline < now + BUSY_NS)
@@ -213,7 +221,7 @@ pub(super) fn run_thread(shared: &Shared) {
         }
         state.pager.begin_writes(now);
         state.pager.machine_mut().flush();
-        state.pager.take_latencies(|_ns| {});
+        state.count_latencies();
         let is_watched = state.is_watched;
         let has_requests = state.pager.machine().requests_in_flight() > 0 || state.pager.machine().has_deferred();
         let core = state.pager.core();
