@@ -15,7 +15,7 @@ use pagetide_core::event::FileSpec;
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 use pagetide_core::{Config, MemoryMode};
 
-use super::{Metrics, Modelled, Place, parallelio};
+use super::{Metrics, Modelled, parallelio};
 use crate::device::preset;
 use crate::rng::XorShift64;
 use crate::task::{Behaviour, Call, Program, Step, Task};
@@ -124,14 +124,9 @@ fn measure(after: bool) -> Metrics {
 
 /// Times of a build.
 pub(super) fn table() -> Modelled {
-    Modelled {
-        doc: "S4",
-        table: "multibuild",
-        place: Place::Columns { at: "/S4_priority0_2013/multibuild/table", before: "0", after: "2" },
-        before: measure(false),
-        after: measure(true),
-        recipe: format!(
-            "12 builds, 2 at a time, in 1 GiB, profile linux-3.10 against its limited kswapd with min-scan-priority=1, compilers / {SCALE}"
-        ),
-    }
+    let recipe = format!(
+        "12 builds, 2 at a time, in 1 GiB, profile linux-3.10 against its limited kswapd with min-scan-priority=1, compilers / {SCALE}"
+    );
+    let at = "/S4_priority0_2013/multibuild/table";
+    Modelled::columns("S4", "multibuild", at, "2", &recipe).with(measure(false), measure(true))
 }

@@ -20,7 +20,7 @@ use pagetide_core::event::FileSpec;
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 use pagetide_core::{Config, Counter, HostKind, MemoryMode};
 
-use super::{Metrics, Modelled, Place};
+use super::{Metrics, Modelled};
 use crate::device::preset;
 use crate::disk::DiskStats;
 use crate::rng::XorShift64;
@@ -328,21 +328,15 @@ pub(super) fn s1() -> Vec<Modelled> {
         S1.anon_pages / PAGES_PER_MB,
         S1.memory_mb
     );
-    let modelled = |at, before, after| Modelled {
-        doc: "S1",
-        table: "parallelio",
-        place: Place::Columns { at, before: "0", after: "1" },
-        before,
-        after,
-        recipe: recipe.clone(),
-    };
     let suffixes = ["/Hmean", "/Amean", "/Amean"];
-    let sizes = |at| modelled(at, by_size(&S1, &before, suffixes), by_size(&S1, &after, suffixes));
+    let columns = |at| Modelled::columns("S1", "parallelio", at, "1", &recipe);
+    let sizes = |at| columns(at).with(by_size(&S1, &before, suffixes), by_size(&S1, &after, suffixes));
     vec![
         sizes("/S1_lru_cost_2016/parallelio/transactions_per_s"),
         sizes("/S1_lru_cost_2016/parallelio/background_io_s"),
         sizes("/S1_lru_cost_2016/parallelio/swap_and_faults"),
-        modelled("/S1_lru_cost_2016/parallelio/totals_[vanilla,lrucost]", totals(&S1, &before), totals(&S1, &after)),
+        columns("/S1_lru_cost_2016/parallelio/totals_[vanilla,lrucost]")
+            .with(totals(&S1, &before), totals(&S1, &after)),
     ]
 }
 
@@ -354,18 +348,12 @@ pub(super) fn s4() -> Vec<Modelled> {
         S4.anon_pages / PAGES_PER_MB,
         S4.memory_mb
     );
-    let modelled = |at, before, after| Modelled {
-        doc: "S4",
-        table: "parallelio",
-        place: Place::Columns { at, before: "0", after: "2" },
-        before,
-        after,
-        recipe: recipe.clone(),
-    };
+    let columns = |at| Modelled::columns("S4", "parallelio", at, "2", &recipe);
     vec![
-        modelled("/S4_priority0_2013/parallelio/ops", by_size(&S4, &before, [""; 3]), by_size(&S4, &after, [""; 3])),
-        modelled("/S4_priority0_2013/parallelio/totals", totals(&S4, &before), totals(&S4, &after)),
-        modelled("/S4_priority0_2013/parallelio/iostat_sda", iostat(&before), iostat(&after)),
+        columns("/S4_priority0_2013/parallelio/ops")
+            .with(by_size(&S4, &before, [""; 3]), by_size(&S4, &after, [""; 3])),
+        columns("/S4_priority0_2013/parallelio/totals").with(totals(&S4, &before), totals(&S4, &after)),
+        columns("/S4_priority0_2013/parallelio/iostat_sda").with(iostat(&before), iostat(&after)),
     ]
 }
 
