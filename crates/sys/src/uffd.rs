@@ -267,7 +267,7 @@ pub enum Wake {
 
 /// Which side of a move nobody but the caller uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frames {
+pub enum OwnSide {
     /// The destination, which was missing.
     To,
     /// The source, which was there.
@@ -535,7 +535,7 @@ impl Uffd {
         run(to.len(), |done| self.move_pages(to.skip(done), from.skip(done), allow_holes, wake))
     }
 
-    /// [`Self::move_run`] whose answer can be believed; `frames` is the side that nobody but the caller uses.
+    /// [`Self::move_run`] whose answer can be believed; `own` is the side that nobody but the caller uses: its frames.
     ///
     /// Linux 6.18 answers EEXIST after it has moved the pages if it had to try again inside (it saw a page's accessed bit change
     /// between two looks, by DAMON or `MADV_COLD`): it moves them, forgets that it did, and finds them in its way. What has become
@@ -544,7 +544,7 @@ impl Uffd {
         &self,
         to: ManagedRange,
         from: ManagedRange,
-        frames: Frames,
+        own: OwnSide,
         pagemap: Option<&Pagemap>,
         wake: Wake,
     ) -> RangeAnswer {
@@ -554,9 +554,9 @@ impl Uffd {
             if answer.stop != Some(Stop::Present) {
                 return answer;
             }
-            let moved = pagemap.ok_or(Errno::ENOENT).and_then(|pagemap| match frames {
-                Frames::To => pagemap.leading(to, true),
-                Frames::From => pagemap.leading(from, false),
+            let moved = pagemap.ok_or(Errno::ENOENT).and_then(|pagemap| match own {
+                OwnSide::To => pagemap.leading(to, true),
+                OwnSide::From => pagemap.leading(from, false),
             });
             match moved {
                 Ok(0) => answer,

@@ -9,7 +9,7 @@ use pagetide_core::event::{Event, MoveAnswer};
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 use pagetide_driver::Answers;
 use pagetide_sys::mem::ManagedRange;
-use pagetide_sys::uffd::{Frames, RangeAnswer, Stop, Wake};
+use pagetide_sys::uffd::{OwnSide, RangeAnswer, Stop, Wake};
 
 use super::deferred::with_range;
 use super::{LiveMachine, ZEROES_PAGES, managed};
@@ -159,7 +159,7 @@ impl LiveMachine {
     /// Move frames into the program, and wake those who wait.
     fn move_in(&mut self, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
         self.stats.moves += 1;
-        self.uffd.move_frames(to, from, Frames::From, self.pagemap.as_ref(), Wake::Now)
+        self.uffd.move_frames(to, from, OwnSide::From, self.pagemap.as_ref(), Wake::Now)
     }
 
     /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
@@ -273,12 +273,8 @@ impl LiveMachine {
         };
         let piece = PageRange::new(piece.first, run.len);
         let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
-        let answer = self.uffd.move_frames(to, from, Frames::To, self.pagemap.as_ref(), Wake::Later);
+        let answer = self.uffd.move_frames(to, from, OwnSide::To, self.pagemap.as_ref(), Wake::Later);
         self.stats.moves += 1;
-        if piece.len > 1 && answer.done == 0 && answer.stop == Some(Stop::Invalid) {
-            run.frames().for_each(|frame| self.frames.now_hole(frame));
-            return self.unmap_run(core, vpn, piece.part(0, piece.len / 2), busy, answers);
-        }
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);
         self.woken.len = 0;

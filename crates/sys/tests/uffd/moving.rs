@@ -5,7 +5,7 @@ use pagetide_sys::file::{self, IoVec};
 use pagetide_sys::mem::{self, Advice};
 use pagetide_sys::pagemap::{Categories, Pagemap, Run};
 use pagetide_sys::syscall::Errno;
-use pagetide_sys::uffd::{Features, Frames, Modes, Reach, ReadMode, Stop, Uffd, Wake};
+use pagetide_sys::uffd::{Features, Modes, OwnSide, Reach, ReadMode, Stop, Uffd, Wake};
 use pagetide_sys::{fd, syscall};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -95,8 +95,8 @@ fn a_move_that_had_to_try_again_is_believed_by_its_frames() {
         });
         let mut believed = Ok(());
         for round in 0..ROUNDS {
-            let out = uffd.move_frames(staging, region, Frames::To, Some(&pagemap), Wake::Now);
-            let back = uffd.move_frames(region, staging, Frames::From, Some(&pagemap), Wake::Now);
+            let out = uffd.move_frames(staging, region, OwnSide::To, Some(&pagemap), Wake::Now);
+            let back = uffd.move_frames(region, staging, OwnSide::From, Some(&pagemap), Wake::Now);
             if (out, back) != (done(PAGES), done(PAGES)) {
                 believed = Err((round, out, back));
                 break;
@@ -109,13 +109,13 @@ fn a_move_that_had_to_try_again_is_believed_by_its_frames() {
         assert_eq!(stamp_of(region, index), Some(1 + index as u64));
     }
     // A page that is in the way is still one.
-    assert_eq!(uffd.move_frames(staging, region, Frames::To, Some(&pagemap), Wake::Now), done(PAGES));
+    assert_eq!(uffd.move_frames(staging, region, OwnSide::To, Some(&pagemap), Wake::Now), done(PAGES));
     assert_eq!(uffd.zeropage(region.part(3 * PAGE, PAGE), Wake::Now), done(1));
-    let back = uffd.move_frames(region, staging, Frames::From, Some(&pagemap), Wake::Now);
+    let back = uffd.move_frames(region, staging, OwnSide::From, Some(&pagemap), Wake::Now);
     assert_eq!(back, stopped(3, Stop::Present));
     // And nobody is believed who cannot be checked.
     let (to, from) = (region.skip(3 * PAGE), staging.skip(3 * PAGE));
-    let unseen = uffd.move_frames(to, from, Frames::From, None, Wake::Now);
+    let unseen = uffd.move_frames(to, from, OwnSide::From, None, Wake::Now);
     assert_eq!(unseen, stopped(0, Stop::Other(Errno::ENOENT)));
 }
 
