@@ -242,10 +242,10 @@ impl Mapping {
         Ok(unsafe { Self::from_range(kept) })
     }
 
-    /// Map a file or device shared with others who map it.
+    /// Map a file or device shared with others who map it. A page is backed when it is touched first.
     pub fn shared(fd: &Fd, offset: u64, len: usize, protection: Protection) -> Result<Self, Errno> {
         // SAFETY: a new mapping at an address of the kernel's choice is nobody else's.
-        unsafe { Self::map(0, len, protection, k::MAP_SHARED | k::MAP_POPULATE, Some(fd), offset) }
+        unsafe { Self::map(0, len, protection, k::MAP_SHARED, Some(fd), offset) }
     }
 
     /// # Safety

@@ -23,6 +23,7 @@ fn anonymous(pages: usize, protection: Protection) -> Mapping {
 fn question_and_text_give_equal_lists_and_sizes_follow_what_is_touched() {
     both_ways_are_equal();
     sizes_follow();
+    what_is_shared_is_backed_when_it_is_touched();
 }
 
 fn both_ways_are_equal() {
@@ -102,4 +103,17 @@ fn sizes_follow() {
     drop(region);
     let gone = statm.read().expect("statm");
     assert!(after.size_pages - gone.size_pages >= PAGES as u64);
+}
+
+/// A store's table of checksums is long and seldom full.
+fn what_is_shared_is_backed_when_it_is_touched() {
+    const BYTES: usize = 64 << 20;
+    let file = fd::memfd(c"a table").expect("memfd");
+    pagetide_sys::file::truncate(&file, BYTES as u64).expect("truncate");
+    let statm = StatmFile::open_self().expect("statm");
+    let before = statm.read().expect("statm").resident_pages;
+    let table = Mapping::shared(&file, 0, BYTES, Protection::ReadWrite).expect("mmap");
+    let grown = statm.read().expect("statm").resident_pages.saturating_sub(before);
+    assert!(grown < 512, "{grown} pages are resident of a table that nobody touched");
+    drop(table);
 }
