@@ -1,5 +1,6 @@
 //! `pagetide run` is transparent: exit status, signals and standard streams are the program's.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -113,6 +114,24 @@ fn standard_streams_are_the_programs() {
     ended.expect_success();
     assert_eq!(difference(&input, &ended.stdout_path), None);
     assert_eq!(ended.stderr(), "to stderr\n", "pagetide adds nothing of its own to a run that works");
+}
+
+/// Each process of the program loads it, and libgcc's unwinder beside ours would be the larger part of the price.
+#[test]
+fn the_preloaded_object_brings_no_other_library() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let libraries = |maps: &str| -> BTreeSet<String> {
+        maps.split_whitespace().filter(|word| word.contains(".so")).map(str::to_owned).collect()
+    };
+    let program = Program::new(["/bin/cat", "/proc/self/maps"]);
+    let native = libraries(&program.run(&scratch, "native").expect_success().stdout());
+    let paged = PagetideRun::new(&scratch, BUDGET).wrap(&program).run(&scratch, "paged");
+    let added: Vec<_> = libraries(&paged.expect_success().stdout()).difference(&native).cloned().collect();
+    assert!(matches!(&added[..], [one] if one.ends_with("/libpagetide_preload.so")), "{added:?}");
 }
 
 #[test]

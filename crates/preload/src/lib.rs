@@ -4,6 +4,7 @@
 
 mod lent;
 mod mapped;
+mod unwind;
 
 use std::ffi::CStr;
 

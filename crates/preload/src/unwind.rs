@@ -1,0 +1,30 @@
+//! No unwinder: a panic aborts, so nothing is ever unwound, and libgcc's would be loaded into every process of the program
+//! (0.14 ms of each start).
+//!
+//! The standard library's references end here. The names are hidden: the program's own exceptions keep their unwinder.
+
+// What a backtrace asks says that the stack ends (_URC_END_OF_STACK); the rest is never called and traps.
+core::arch::global_asm!(
+    ".macro unwinder name",
+    ".globl \\name",
+    ".hidden \\name",
+    ".type \\name, @function",
+    "\\name:",
+    ".endm",
+    ".section .text.pagetide_unwind, \"ax\", @progbits",
+    "unwinder _Unwind_Backtrace",
+    "mov eax, 5",
+    "ret",
+    "unwinder _Unwind_GetDataRelBase",
+    "unwinder _Unwind_GetIP",
+    "unwinder _Unwind_GetIPInfo",
+    "unwinder _Unwind_GetLanguageSpecificData",
+    "unwinder _Unwind_GetRegionStart",
+    "unwinder _Unwind_GetTextRelBase",
+    "unwinder _Unwind_Resume",
+    "unwinder _Unwind_SetGR",
+    "unwinder _Unwind_SetIP",
+    "ud2",
+    ".previous",
+    ".purgem unwinder",
+);
