@@ -7,6 +7,7 @@
 
 mod figure;
 mod recipe;
+mod region;
 mod side;
 mod simulator;
 mod suite;

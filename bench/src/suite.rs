@@ -8,6 +8,7 @@ use pagetide_tests::pagetide::FaultMode;
 use pagetide_tests::program::Program;
 
 use crate::figure::{Figure, Sample, Target};
+use crate::region;
 use crate::side::{Bench, Outcome, Phase, Side, phases};
 
 /// A named measurement.
@@ -212,41 +213,45 @@ fn combined(bench: &Bench) -> Result<Vec<Figure>, String> {
     pages_per_s(bench, "combined", &program, &[FaultMode::Thread], Target::None)
 }
 
-/// Two views: what the program waits for an access of 1 us and more, on either side; and what the runtime measured of a fault.
+/// Three views: what the program waits for an access of 1 us and more, on either side; what the runtime measured of a fault in
+/// thread mode; and the same in signal mode, which regions of the library have.
 fn latency(bench: &Bench) -> Result<Vec<Figure>, String> {
     let count = accesses(bench, 100_000);
     let program = bench.memload(4 * bench.budget_mib, &format!("W{count} W{count}"), 1, true);
-    let mut figures = Vec::new();
-    for mode in [FaultMode::Thread] {
-        let ours = Side::Pagetide(mode);
-        let [mut kernel_p50, mut kernel_p99] = ["kernel", "kernel"].map(Sample::new);
-        let [mut p50, mut p99, mut fault_p50, mut fault_p99] = [ours.name(); 4].map(Sample::new);
-        for _ in 0..bench.runs {
-            let phase = last_phase(bench, Side::Kernel, &program)?;
-            kernel_p50.values.push(phase.slow_p50_ns);
-            kernel_p99.values.push(phase.slow_p99_ns);
-            if !bench.reference_only {
-                let outcome = bench.run(ours, &program)?;
-                let phase = phases(&outcome).pop().ok_or_else(|| outcome.finished.report())?;
-                p50.values.push(phase.slow_p50_ns);
-                p99.values.push(phase.slow_p99_ns);
-                let stats = outcome.stats.as_ref().expect("a pagetide run that ended well has statistics");
-                fault_p50.values.push(stats.fault_latency_ns("p50").unwrap_or(0));
-                fault_p99.values.push(stats.fault_latency_ns("p99").unwrap_or(0));
-            }
+    let [mut kernel_p50, mut kernel_p99] = ["kernel", "kernel"].map(Sample::new);
+    let [mut p50, mut p99, mut fault_p50, mut fault_p99] = [THREAD.name(); 4].map(Sample::new);
+    let [mut region_p50, mut region_p99] = ["region"; 2].map(Sample::new);
+    for _ in 0..bench.runs {
+        let phase = last_phase(bench, Side::Kernel, &program)?;
+        kernel_p50.values.push(phase.slow_p50_ns);
+        kernel_p99.values.push(phase.slow_p99_ns);
+        if !bench.reference_only {
+            let outcome = bench.run(THREAD, &program)?;
+            let phase = phases(&outcome).pop().ok_or_else(|| outcome.finished.report())?;
+            p50.values.push(phase.slow_p50_ns);
+            p99.values.push(phase.slow_p99_ns);
+            let stats = outcome.stats.as_ref().expect("a pagetide run that ended well has statistics");
+            fault_p50.values.push(stats.fault_latency_ns("p50").unwrap_or(0));
+            fault_p99.values.push(stats.fault_latency_ns("p99").unwrap_or(0));
+            let faults = region::random_rewrites(bench, 2 * count)?;
+            region_p50.values.push(faults.p50);
+            region_p99.values.push(faults.p99);
         }
-        let measured = |sample: Sample| Some(sample).filter(|sample| !sample.values.is_empty());
-        let figure = |name: &str, reference, ours| Figure {
-            name: name.to_owned(),
-            unit: "ns",
-            reference,
-            ours,
-            target: Target::None,
-        };
-        figures.push(figure("random access over 1 us, p50", measured(kernel_p50), measured(p50)));
-        figures.push(figure("random access over 1 us, p99", measured(kernel_p99), measured(p99)));
-        figures.push(figure("fault latency of the whole run, p50", None, measured(fault_p50)));
-        figures.push(figure("fault latency of the whole run, p99", None, measured(fault_p99)));
     }
-    Ok(figures)
+    let measured = |sample: Sample| Some(sample).filter(|sample| !sample.values.is_empty());
+    let figure = |name: &str, reference, ours| Figure {
+        name: name.to_owned(),
+        unit: "ns",
+        reference,
+        ours: measured(ours),
+        target: Target::None,
+    };
+    Ok(vec![
+        figure("random access over 1 us, p50", measured(kernel_p50), p50),
+        figure("random access over 1 us, p99", measured(kernel_p99), p99),
+        figure("fault latency of the whole run in thread mode, p50", None, fault_p50),
+        figure("fault latency of the whole run in thread mode, p99", None, fault_p99),
+        figure("fault latency of the whole run in signal mode, p50", None, region_p50),
+        figure("fault latency of the whole run in signal mode, p99", None, region_p99),
+    ])
 }

@@ -32,7 +32,7 @@ fn expect_right(mode: &str, fault_mode: FaultMode) {
     assert_eq!(ended.stdout(), "ready\nok\n", "{}", ended.report());
     ended.expect_no_process_left();
     assert!(leftovers::files(&scratch.file("swap")).is_empty());
-    run.stats().expect_paging(12 * 256).expect_laws();
+    run.stats().expect_paging(12 * 256).expect_laws().expect_peak();
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn two_swap_places_hold_together_what_neither_holds_alone() {
     let ended = run_hostile(&scratch, "close-loop", &run);
     ended.expect_success().expect_no_process_left();
     assert_eq!(ended.stdout(), "ready\nok\n", "{}", ended.report());
-    run.stats().expect_paging(12 * 256).expect_laws();
+    run.stats().expect_paging(12 * 256).expect_laws().expect_peak();
 }
 
 /// Damages the swap file behind everyone's back while the program waits, then lets it check its memory.

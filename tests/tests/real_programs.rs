@@ -91,7 +91,7 @@ fn java_with_its_own_heap_and_collector_prints_the_same() {
     check(&[Feature::Tool("java"), Feature::Tool("javac")], |scratch| {
         let classes = java_classes(scratch, "Heap.java");
         let argv = ["java", "-Xmx200m", "-XX:+UseSerialGC", "-cp", &classes.display().to_string(), "Heap", "200000"];
-        Budgeted::new(Program::new(argv).deadline_s(240))
+        Budgeted::new(Program::new(argv).deadline_s(240)).peak_gap("pages of a private file mapping cannot be paged")
     });
 }
 
@@ -111,7 +111,7 @@ fn stress_ng_vm_verifies_all_its_methods() {
         );
         let program = Program::new(["/bin/sh", "-c", &script]).directory(scratch.path()).deadline_s(300);
         // Two workers of half the bytes each: the tree's peak is the sum.
-        Budgeted::new(program).native_peak_bytes(112 * MIB)
+        Budgeted::new(program).native_peak_bytes(112 * MIB).peak_gap("many processes fill memory natively at once")
     });
 }
 

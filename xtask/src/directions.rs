@@ -15,7 +15,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("pagetide-preload", &["pagetide"]),
     ("pagetide-cli", &["pagetide-core", "pagetide-sim", "pagetide-sys", "pagetide"]),
     ("pagetide-tests", &[]),
-    ("pagetide-bench", &["pagetide-sim", "pagetide-tests"]),
+    ("pagetide-bench", &["pagetide", "pagetide-sim", "pagetide-tests"]),
     ("pagetide-kernel-diff", &["pagetide-sim", "pagetide-tests"]),
     ("xtask", &["pagetide-core", "pagetide"]),
 ];

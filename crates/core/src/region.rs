@@ -39,7 +39,7 @@ const SPARE: usize = 1024;
 
 impl Regions {
     pub(crate) fn new() -> Self {
-        Self { list: Vec::with_capacity(SPARE), last: 0 }
+        Self { list: Vec::with_capacity(2 * SPARE), last: 0 }
     }
 
     /// Index of the region of a page.

@@ -29,6 +29,8 @@ use crate::{bell, own, setup};
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
 const TICK_NS: Nanos = 2_000_000;
+/// Time between two looks at what our tables take.
+const MEASURE_NS: Nanos = 100_000_000;
 /// Time between two tries of what the kernel refused for the moment, and two looks at a newborn child.
 const POLL_NS: Nanos = 50_000;
 /// A fault that waits this long is told of.
@@ -74,6 +76,7 @@ pub(crate) struct Managed {
     unseen_pages: u64,
     last_remove: Nanos,
     next_tick: Nanos,
+    next_measure: Nanos,
     statm: StatmFile,
     stall_told: bool,
     /// Faults that were read and are not answered or with the core yet.
@@ -357,6 +360,10 @@ impl Agent {
                 managed.pager.reconcile(now);
             }
         }
+        if now >= managed.next_measure {
+            managed.next_measure = now + MEASURE_NS;
+            managed.pager.measure_overhead();
+        }
         let unseen = anon.saturating_sub(managed.pager.known_pages());
         managed.unseen_pages = unseen;
         if !managed.forks.is_under_way() {
@@ -400,11 +407,12 @@ impl Agent {
         managed.stall_told = true;
     }
 
-    /// What the core may charge: the share, less what lies outside of it and the page tables.
+    /// What the core may charge: the share, less what lies outside of it, our checksums and the page tables.
     fn set_budget(&self, managed: &mut Managed, now: Nanos, unseen: u64) {
         let share = self.entry().share_pages.load(Ordering::Relaxed);
-        let tables = managed.pager.machine().spans.managed_pages() / 512;
-        let budget = share.saturating_sub(unseen + tables).max(setup::BUDGET_PAGES_MIN);
+        let overhead = managed.pager.overhead();
+        let outside = unseen + overhead.sums + overhead.page_tables;
+        let budget = share.saturating_sub(outside).max(setup::BUDGET_PAGES_MIN);
         managed.pager.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX));
     }
 
@@ -453,6 +461,7 @@ impl Managed {
             unseen_pages: 0,
             last_remove: 0,
             next_tick: now,
+            next_measure: now,
             statm,
             stall_told: false,
             faults: Vec::with_capacity(FAULTS),

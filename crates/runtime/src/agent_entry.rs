@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use pagetide_sys::fd::Fd;
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::maps::{Kind, MapsText};
+use pagetide_sys::signal;
 use pagetide_sys::thread::{self, Table};
 
 use crate::agent::{self, Agent};
@@ -134,6 +135,7 @@ fn tell_of_panics(supervisor: &Fd) {
             format_args!("process {}: a broken invariant: {info}; the last events:", thread::getpid()),
         );
         agent::tell_last_events(&supervisor);
+        signal::abort();
     }));
 }
 
@@ -147,7 +149,7 @@ extern "C" fn agent_main(_: *mut u8) -> ! {
         Ok(agent) => agent,
         // The supervisor has ended: so does its tree.
         Err(_) => {
-            let _ = pagetide_sys::signal::kill(thread::getpid(), pagetide_sys::signal::number::KILL);
+            let _ = signal::kill(thread::getpid(), signal::number::KILL);
             thread::exit_thread();
         }
     };

@@ -81,7 +81,8 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
 /// The requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    table: Box<[Request]>,
+    /// Entries that were ever used: engines point into them, so they never move.
+    table: Vec<Request>,
     free: Vec<u32>,
     /// Reads go first: a task may wait for one.
     reads: VecDeque<Transfer>,
@@ -93,20 +94,9 @@ pub(crate) struct Requests {
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        let part = PagePart { page: PageIdx(0), io: IoId(0), sum: 0 };
-        let empty = || Request {
-            direction: Direction::Read,
-            device: DeviceId(0),
-            slot: SlotIdx(0),
-            parts: [part; REQUEST_PAGES],
-            len: 0,
-            pieces: [IoVec::default(); REQUEST_PAGES],
-            pieces_len: 0,
-            fd: -1,
-        };
         Self {
-            table: (0..REQUESTS).map(|_| empty()).collect(),
-            free: (0..u32::try_from(REQUESTS).expect("a small constant")).rev().collect(),
+            table: Vec::with_capacity(REQUESTS),
+            free: Vec::with_capacity(REQUESTS),
             reads: VecDeque::with_capacity(1024),
             writes: VecDeque::with_capacity(4096),
             reading: 0,
@@ -133,11 +123,29 @@ impl Requests {
             return None;
         }
         let device = self.queue(direction).front()?.device;
-        let token = self.free.pop()?;
+        let token = self.free.pop().or_else(|| self.new_entry())?;
         self.reading += usize::from(direction == Direction::Read);
         let request = &mut self.table[token as usize];
         (request.direction, request.device, request.len) = (direction, device, 0);
         Some((token, direction))
+    }
+
+    fn new_entry(&mut self) -> Option<u32> {
+        if self.table.len() == REQUESTS {
+            return None;
+        }
+        let part = PagePart { page: PageIdx(0), io: IoId(0), sum: 0 };
+        self.table.push(Request {
+            direction: Direction::Read,
+            device: DeviceId(0),
+            slot: SlotIdx(0),
+            parts: [part; REQUEST_PAGES],
+            len: 0,
+            pieces: [IoVec::default(); REQUEST_PAGES],
+            pieces_len: 0,
+            fd: -1,
+        });
+        u32::try_from(self.table.len() - 1).ok()
     }
 
     fn queue(&mut self, direction: Direction) -> &mut VecDeque<Transfer> {

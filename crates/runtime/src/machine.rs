@@ -237,6 +237,11 @@ impl LiveMachine {
         self.requests.is_reading()
     }
 
+    /// Where the frames are.
+    pub(crate) const fn staging(&self) -> ManagedRange {
+        self.staging.range()
+    }
+
     fn frames_memory(&self, run: FrameRun) -> ManagedRange {
         run_of(self.staging.range(), run)
     }

@@ -62,6 +62,13 @@ pub(crate) fn first_in(start: usize, end: usize) -> Option<(usize, usize)> {
     own.list[..own.len].iter().filter(|&&(from, to)| from < end && start < to).min().copied()
 }
 
+/// One range after the other, in no order; None after the last.
+pub(crate) fn at(index: usize) -> Option<ManagedRange> {
+    let own = OWN.lock("what is ours");
+    // SAFETY: it was mapped with these bounds, and is noted here until it is unmapped.
+    own.list[..own.len].get(index).map(|&(start, end)| unsafe { ManagedRange::new(start, end - start) })
+}
+
 /// In a forked child: none of them exists.
 ///
 /// # Safety

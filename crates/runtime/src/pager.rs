@@ -16,18 +16,18 @@ use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange, TaskId};
 use pagetide_driver::record::RecordWriter;
 use pagetide_driver::{Driver, Recorder};
-use pagetide_sys::Errno;
 use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Run, Scanned};
 use pagetide_sys::uffd::{Modes, Msg, Stop, Uffd, Wake};
+use pagetide_sys::{Errno, proc};
 
 use crate::machine::{LiveMachine, managed};
 use crate::own;
 use crate::spans::{Change, PAGE_SHIFT, Span};
 
 /// Events kept for the dump after a broken invariant.
-const RECORDED_EVENTS: usize = 2048;
+const RECORDED_EVENTS: usize = 256;
 /// After a fault, time in which its read may end.
 const READ_SPIN_NS: Nanos = 100_000;
 /// After an answer, time in which the next fault may come.
@@ -38,12 +38,6 @@ const QUIET_NS: Nanos = 50_000;
 const SURPLUS_PAGES: u32 = 64;
 /// A mapping of fewer pages is left alone, unless it touches a managed one.
 const SPAN_PAGES_MIN: u64 = 16;
-/// Bytes of tables for a managed page: 16 in the core, 4 for its frame.
-const METADATA_BYTES_PER_PAGE: u64 = 20;
-/// Bytes of tables for a slot that is backed: 16 for its checksum, 6 in the core.
-const METADATA_BYTES_PER_SLOT: u64 = 22;
-/// Tables that do not grow: requests, rings, the recorder, stacks.
-const METADATA_PAGES_FIXED: u64 = 256;
 /// Page indices kept free behind a heap, which grows in small steps: 16 GiB.
 const HEAP_SLACK_PAGES: u32 = 1 << 22;
 
@@ -59,6 +53,18 @@ pub(crate) struct Pager {
     runs: Vec<Run>,
     floor_bytes: u64,
     last_fault: Nanos,
+    overhead: Overhead,
+}
+
+/// Memory beside the program's own and its frames, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Overhead {
+    /// Our tables, stacks and buffers: part of the process's anonymous memory.
+    pub(crate) private: u64,
+    /// Our tables of checksums, which are shared memory.
+    pub(crate) sums: u64,
+    /// Page tables of the whole process.
+    pub(crate) page_tables: u64,
 }
 
 /// What a message leaves for the host to do.
@@ -93,6 +99,7 @@ impl Pager {
             runs: vec![Run::default(); 512],
             floor_bytes,
             last_fault: 0,
+            overhead: Overhead::default(),
         }
     }
 
@@ -342,11 +349,40 @@ impl Pager {
         u64::from(self.core().charged()) + u64::from(self.machine().spare_frames())
     }
 
-    /// Our own tables, in pages: the core's and ours for each managed page, and the checksums.
-    pub(crate) fn metadata_pages(&self) -> u64 {
-        let slots: u64 = self.machine().stores().iter().map(|(_, store)| u64::from(store.slots_backed())).sum();
-        let pages = self.machine().spans.managed_pages();
-        (pages * METADATA_BYTES_PER_PAGE + slots * METADATA_BYTES_PER_SLOT) / 4096 + METADATA_PAGES_FIXED
+    /// Look how much memory our tables and the page tables of the process take.
+    pub(crate) fn measure_overhead(&mut self) {
+        let mut runs = std::mem::take(&mut self.runs);
+        let machine = self.driver.machine();
+        let mut private = 0;
+        let mut index = 0;
+        while let Some(range) = own::at(index) {
+            index += 1;
+            if range.start() != machine.staging().start() {
+                private += self.resident_pages(range, &mut runs);
+            }
+        }
+        let sums = machine.stores().iter().map(|(_, store)| self.resident_pages(store.sums_range(), &mut runs)).sum();
+        self.runs = runs;
+        let page_tables = proc::status(None).map_or(0, |status| status.page_table_bytes >> PAGE_SHIFT);
+        self.overhead = Overhead { private, sums, page_tables };
+    }
+
+    /// As last measured.
+    pub(crate) const fn overhead(&self) -> Overhead {
+        self.overhead
+    }
+
+    /// Pages of `range` with memory of their own.
+    fn resident_pages(&self, range: ManagedRange, runs: &mut [Run]) -> u64 {
+        let mut pages = 0;
+        let mut left = range;
+        while !left.is_empty() {
+            let Ok(scan) = self.scan(left, Categories::PRESENT.with(Categories::ZERO), runs) else { return pages };
+            let own = |run: &&Run| !run.categories.has(Categories::ZERO);
+            pages += runs[..scan.runs].iter().filter(own).map(Run::pages).sum::<u64>();
+            left = left.skip(scan.walked_to - left.start());
+        }
+        pages
     }
 
     /// The latencies of faults that were answered since the last call.
@@ -441,7 +477,8 @@ impl Pager {
         let end = vpn + u64::from(pages.len);
         while from < end {
             let left = managed(from, u32::try_from(end - from).expect("inside the span"));
-            let scan = self.scan_present(left, &mut runs).expect("our own page table can be read");
+            let wanted = Categories::PRESENT.with(Categories::SWAPPED);
+            let scan = self.scan(left, wanted, &mut runs).expect("our own page table can be read");
             for run in &runs[..scan.runs] {
                 let offset = |address: u64| u32::try_from((address >> PAGE_SHIFT) - vpn).expect("inside the span");
                 let (first, stop) = (offset(run.start), offset(run.end));
@@ -452,8 +489,7 @@ impl Pager {
         self.runs = runs;
     }
 
-    fn scan_present(&self, range: ManagedRange, runs: &mut [Run]) -> Result<Scanned, Errno> {
-        let wanted = Categories::PRESENT.with(Categories::SWAPPED);
+    fn scan(&self, range: ManagedRange, wanted: Categories, runs: &mut [Run]) -> Result<Scanned, Errno> {
         let pagemap = self.machine().pagemap().ok_or(Errno::ENOENT)?;
         match pagemap.scan(range, wanted, runs) {
             Err(Errno::ENOTTY | Errno::EINVAL) => pagemap.read(range, wanted, runs),

@@ -190,8 +190,9 @@ pub(crate) fn publish(entry: &Entry, pager: &Pager, unseen_pages: u64) {
     let machine = pager.machine();
     let relaxed = Ordering::Relaxed;
     let spare = u64::from(machine.spare_frames());
-    let resident = pager.known_pages() + unseen_pages;
-    let metadata = pager.metadata_pages();
+    let measured = pager.overhead();
+    let resident = pager.known_pages() + unseen_pages + measured.sums;
+    let metadata = measured.private + measured.sums;
     let overhead = spare + metadata;
     entry.resident_pages.store(resident, relaxed);
     entry.resident_pages_max.fetch_max(resident, relaxed);

@@ -10,11 +10,11 @@
 use pagetide_core::types::SlotIdx;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file;
-use pagetide_sys::mem::{Mapping, Protection};
+use pagetide_sys::mem::{ManagedRange, Mapping, Protection};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::own;
-use crate::spans::PAGE_BYTES;
+use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
 
 /// One swap file of this process, or of the parent it was forked from.
 #[derive(Debug)]
@@ -36,8 +36,7 @@ impl Store {
     pub(crate) fn new(file: Fd, slots_max: u32) -> Result<Self, pagetide_sys::Errno> {
         let sums_file = pagetide_sys::fd::memfd(c"pagetide-checksums")?;
         file::truncate(&sums_file, u64::from(slots_max) * 16)?;
-        own::make_room(slots_max as usize * 16);
-        let sums = Mapping::shared(&sums_file, 0, slots_max as usize * 16, Protection::ReadWrite)?;
+        let sums = map_sums(&sums_file, slots_max)?;
         Ok(Self { file, sums_file, sums, slots_max, slots_backed: 0, inherited: false })
     }
 
@@ -48,8 +47,7 @@ impl Store {
         slots_max: u32,
         slots_backed: u32,
     ) -> Result<Self, pagetide_sys::Errno> {
-        own::make_room(slots_max as usize * 16);
-        let sums = Mapping::shared(&sums_file, 0, slots_max as usize * 16, Protection::ReadWrite)?;
+        let sums = map_sums(&sums_file, slots_max)?;
         Ok(Self { file, sums_file, sums, slots_max, slots_backed, inherited: true })
     }
 
@@ -61,6 +59,11 @@ impl Store {
     /// The checksums' file, for a child to map.
     pub(crate) const fn sums_file(&self) -> &Fd {
         &self.sums_file
+    }
+
+    /// Where the checksums are.
+    pub(crate) const fn sums_range(&self) -> ManagedRange {
+        self.sums.range()
     }
 
     pub(crate) const fn slots_max(&self) -> u32 {
@@ -115,6 +118,13 @@ impl Store {
         // SAFETY: as in `sum`; the store is ours alone.
         unsafe { self.entry(slot).write_volatile(sum) };
     }
+}
+
+/// Whole pages, backed when they are used.
+fn map_sums(file: &Fd, slots_max: u32) -> Result<Mapping, pagetide_sys::Errno> {
+    let bytes = (slots_max as usize * 16).next_multiple_of(1 << PAGE_SHIFT);
+    own::make_room(bytes);
+    Mapping::shared(file, 0, bytes, Protection::ReadWrite)
 }
 
 /// The checksum of a page. Never 0, which stands for none.

@@ -4,20 +4,23 @@
 //! to begin when the budget is near, sets each process's share, passes signals on, and collects what the processes counted.
 //! It stays until the last process of the tree has ended, because the budget is the tree's.
 
+mod signals;
+
 use std::ffi::{CString, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
+use pagetide_core::types::Nanos;
 use pagetide_core::vmstat::COUNTERS;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::mem::{Mapping, Protection};
-use pagetide_sys::proc::StatmFile;
+use pagetide_sys::proc::{self, StatmFile};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{ReadMode, Uffd};
-use pagetide_sys::{Errno, file, thread};
+use pagetide_sys::{Errno, clock, file, thread};
 
 use crate::control::{CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
@@ -25,6 +28,7 @@ use crate::protocol::{ADOPT, DeviceOffer, Hello, PACKET_BYTES, SAY};
 use crate::setup;
 use crate::shares::{Claim, divide};
 use crate::spans::PAGE_BYTES;
+use crate::supervise::signals::SignalQueue;
 
 pub use crate::control::LatencySummary;
 
@@ -98,7 +102,8 @@ pub struct RunReport {
     pub exit_status: i32,
     /// The budget.
     pub memory_budget_bytes: u64,
-    /// The most that was resident: anonymous and shared memory of the processes, our frames and our metadata.
+    /// The most that was resident: the processes' anonymous memory, our frames and our metadata. What processes share since a fork
+    /// counts once.
     pub peak_resident_bytes: u64,
     /// Of that, at most: our frames that held nothing, and our metadata.
     pub peak_overhead_bytes: u64,
@@ -120,6 +125,7 @@ pub struct RunReport {
 #[derive(Debug)]
 struct Process {
     socket: Fd,
+    pid: i32,
     entry: usize,
     statm: Option<StatmFile>,
     resident: u64,
@@ -153,6 +159,8 @@ struct Supervisor {
     free_entries: Vec<usize>,
     totals: Totals,
     resident_max: u64,
+    /// When the proportional sizes of several processes may be read again.
+    next_proportional: Nanos,
     overhead_max: u64,
     main_pid: i32,
     main_status: Option<i32>,
@@ -227,6 +235,7 @@ impl Supervisor {
                 managed_processes: 0,
             },
             resident_max: 0,
+            next_proportional: 0,
             overhead_max: 0,
             main_pid: 0,
             main_status: None,
@@ -311,7 +320,8 @@ impl Supervisor {
             }
             let statm = StatmFile::open(peer.pid).ok();
             self.totals.processes += 1;
-            self.processes.push(Process { socket, entry, statm, resident: 0, major_faults: 0, asked: false });
+            let pid = peer.pid;
+            self.processes.push(Process { socket, pid, entry, statm, resident: 0, major_faults: 0, asked: false });
         }
     }
 
@@ -392,9 +402,29 @@ impl Supervisor {
         }
         let resident = self.resident();
         self.control.header().resident_pages.store(resident, Ordering::Relaxed);
-        self.resident_max = self.resident_max.max(resident);
+        if resident > self.resident_max {
+            self.note_peak(resident);
+        }
         self.adopt_if_near();
         self.divide();
+    }
+
+    /// `resident` pages are the sum of the processes. What several of them map since a fork counts once: the kernel walks all that
+    /// is mapped to tell it, so it is asked only where a new peak may be reached, and for at most a twentieth of the time.
+    fn note_peak(&mut self, resident: u64) {
+        if self.processes.len() == 1 {
+            self.resident_max = resident;
+            return;
+        }
+        let begin = clock::now();
+        if begin < self.next_proportional {
+            return;
+        }
+        let shares = self.processes.iter().filter_map(|process| proc::anon_share(process.pid).ok());
+        let proportional = shares.sum::<u64>() / PAGE_BYTES;
+        let end = clock::now();
+        self.next_proportional = end + 20 * (end - begin);
+        self.resident_max = self.resident_max.max(proportional.min(resident));
     }
 
     fn size_of(&self, index: usize) -> u64 {
@@ -583,58 +613,4 @@ fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
 
 const fn shell_status(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
-}
-
-/// Signals as readable events: they stay blocked for us, not for the program.
-#[derive(Debug)]
-struct SignalQueue {
-    fd: Fd,
-    /// What was blocked before.
-    outer: SignalSet,
-}
-
-const FORWARDED: [i32; 8] = [
-    libc::SIGHUP,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGALRM,
-    libc::SIGCHLD,
-];
-
-impl SignalQueue {
-    fn new() -> Result<Self, Error> {
-        let number = |signal: i32| u32::try_from(signal).expect("signals are positive");
-        let set = FORWARDED.into_iter().fold(0, |set, signal| set | SignalSet::one(number(signal)).0);
-        let outer = SignalSet(set).block();
-        // SAFETY: an all-zero signal set is a value.
-        let mut wide: libc::sigset_t = unsafe { std::mem::zeroed() };
-        for signal in FORWARDED {
-            // SAFETY: the set is live, and the signals are valid.
-            unsafe { libc::sigaddset(&raw mut wide, signal) };
-        }
-        // SAFETY: the set is live.
-        let raw = unsafe { libc::signalfd(-1, &raw const wide, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
-        if raw < 0 {
-            return Err(
-                Error::new(ErrorKind::Io, "signals cannot be received").because(std::io::Error::last_os_error())
-            );
-        }
-        // SAFETY: signalfd made it, and nobody else owns it.
-        Ok(Self { fd: unsafe { Fd::from_raw(raw) }, outer })
-    }
-
-    /// The next signal, and whether the kernel (the terminal) sent it.
-    fn next(&self) -> Option<(i32, bool)> {
-        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
-        let read = file::read(&self.fd, &mut record).ok()?;
-        if read < record.len() {
-            return None;
-        }
-        let word = |at: usize| i32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
-        // signalfd_siginfo: signal at 0, errno at 4, code at 8. SI_KERNEL is 0x80.
-        Some((word(0), word(8) == 0x80))
-    }
 }

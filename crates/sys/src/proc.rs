@@ -104,15 +104,12 @@ pub fn status(pid: Option<i32>) -> Result<Status, Errno> {
     let mut buf = [0; 8192];
     let text = read_of(pid, "status", &mut buf)?;
     let mut status = Status::default();
-    for line in text.split(|byte| *byte == b'\n') {
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-        let (key, value) = (&line[..colon], &line[colon + 1..]);
+    for (key, value) in fields(text) {
         if key == b"CapEff" {
             status.capabilities = crate::text::hexadecimal(value).map_or(0, |(value, _)| value);
             continue;
         }
-        let Some((value, rest)) = decimal(value) else { continue };
-        let value = if rest.trim_ascii() == b"kB" { value * 1024 } else { value };
+        let Some(value) = number(value) else { continue };
         let place = match key {
             b"VmHWM" => &mut status.peak_resident_bytes,
             b"VmRSS" => &mut status.resident_bytes,
@@ -130,6 +127,29 @@ pub fn status(pid: Option<i32>) -> Result<Status, Errno> {
         *place = value;
     }
     Ok(status)
+}
+
+/// The lines `key: value` of a file of /proc.
+fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        Some((&line[..colon], &line[colon + 1..]))
+    })
+}
+
+/// A value: a number, or a number of kB in bytes.
+fn number(value: &[u8]) -> Option<u64> {
+    let (value, rest) = decimal(value)?;
+    Some(if rest.trim_ascii() == b"kB" { value * 1024 } else { value })
+}
+
+/// `Pss_Anon` of /proc/PID/smaps_rollup (Linux 5.4) in bytes: anonymous memory of a process, of which a page that N processes map
+/// counts as an Nth of a page. The kernel looks at every page that is mapped: 30 ns each. ENOENT, ESRCH: it is gone.
+pub fn anon_share(pid: i32) -> Result<u64, Errno> {
+    let mut buf = [0; 2048];
+    let text = read_of(Some(pid), "smaps_rollup", &mut buf)?;
+    let found = fields(text).find(|(key, _)| *key == b"Pss_Anon");
+    found.and_then(|(_, value)| number(value)).ok_or(Errno::EIO)
 }
 
 /// Basics of /proc/PID/stat.
@@ -250,5 +270,8 @@ mod tests {
         assert_eq!(all, status.resident_bytes);
         assert_eq!(stat(None).map(|stat| stat.parent), Ok(crate::thread::getppid()));
         assert_eq!(stat(Some(i32::MAX)), Err(Errno::ENOENT));
+        let share = anon_share(crate::thread::getpid()).expect("smaps_rollup");
+        assert!(share > 0 && share <= status.peak_resident_bytes);
+        assert_eq!(anon_share(i32::MAX), Err(Errno::ENOENT));
     }
 }

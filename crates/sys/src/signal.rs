@@ -10,6 +10,7 @@ use crate::fd::Fd;
 use crate::mem::ManagedRange;
 use crate::syscall;
 use crate::syscall::Errno;
+use crate::thread;
 use crate::word::{addr_of, int_arg};
 
 /// Numbers of signals.
@@ -358,6 +359,18 @@ pub fn kill(pid: i32, signal: u32) -> Result<(), Errno> {
 pub fn kill_thread(pid: i32, tid: i32, signal: u32) -> Result<(), Errno> {
     // SAFETY: as for `kill`.
     unsafe { syscall!(__NR_tgkill, int_arg(pid), int_arg(tid), signal as usize) }.map(|_| ())
+}
+
+/// End the process by SIGABRT, whatever the program does about that signal: its handler would run on this thread, and may touch
+/// memory that waits for this thread.
+pub fn abort() -> ! {
+    // SAFETY: the process ends here, and no handler of the program runs any more.
+    let _ = unsafe { action(number::ABRT, Some(&Action::DEFAULT)) };
+    SignalSet::one(number::ABRT).unblock();
+    let _ = kill_thread(thread::getpid(), thread::gettid(), number::ABRT);
+    loop {
+        let _ = kill(thread::getpid(), number::KILL);
+    }
 }
 
 #[cfg(test)]
