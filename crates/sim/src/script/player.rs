@@ -161,7 +161,7 @@ impl Player {
             player.event(Event::DeviceAdded { device, spec });
         }
         for page in player.own.pages() {
-            player.access_at(page.0, Access::Write);
+            player.reach(page.0, Access::Write);
         }
         Ok(player)
     }
@@ -173,7 +173,7 @@ impl Player {
 
     pub(super) fn play(&mut self, word: String, phase: Phase) -> Result<PhaseResult, ScriptError> {
         for page in self.own_between.pages() {
-            self.access_at(page.0, Access::Write);
+            self.reach(page.0, Access::Write);
         }
         if self.stat_accesses > 0 {
             self.core.gather_stats();
@@ -287,15 +287,23 @@ impl Player {
         self.access_at(page, access)
     }
 
-    /// One access, with all that its fault brings. False: out of memory.
+    /// One access of the script. False: out of memory.
     pub(super) fn access_at(&mut self, page: u32, access: Access) -> bool {
+        if !self.reach(page, access) {
+            return false;
+        }
+        self.note_access();
+        true
+    }
+
+    /// An access, with all that its fault brings. False: out of memory.
+    fn reach(&mut self, page: u32, access: Access) -> bool {
         self.now += HIT_NS;
         self.end_ios();
         if !self.until_resident(page, access) {
             return false;
         }
         self.check(page, access);
-        self.note_access();
         true
     }
 
@@ -507,5 +515,22 @@ impl Player {
         }
         let part = Part { io, first: range.first.0, len: range.len, device: device.0, slot: slot.0, write };
         self.line.submit(self.now, part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::OwnPages;
+
+    #[test]
+    fn memory_stat_is_read_after_so_many_accesses_of_the_script() {
+        let mut spec = ScriptSpec::new("R150", 64, 1_024, "linux-6.18");
+        spec.own = OwnPages { hot: 3, between: 7, cold: 3 };
+        spec.stat_accesses = 200;
+        let mut player = Player::new(&spec).expect("a script that can be played");
+        assert_eq!(player.stat_left, 200, "the program's start is none of the script");
+        player.play("R150".to_owned(), Phase::Random(150, Access::Read)).expect("no size is wrong");
+        assert_eq!(player.stat_left, 50);
     }
 }
