@@ -335,7 +335,10 @@ impl Core {
             job.tries = limit - 1;
             return Charge::Park(JobState::WaitMemory);
         }
-        job.run = Some(self.direct_run());
+        let mut run = self.direct_run();
+        // It has found the marker's page and goes on with it afterwards.
+        run.held = matches!(job.kind, JobKind::FileAhead | JobKind::FileFaultAhead).then_some(job.page);
+        job.run = Some(run);
         Charge::Reclaim
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct ReclaimRun {
     full_walk: bool,
     /// S4: the one pass at priority 0.
     last_pass: bool,
+    /// The page of the page cache that the task holds on to meanwhile: nobody can take it.
+    pub(crate) held: Option<u32>,
     /// For a window of a file that nobody waits for: the reads of the window before it end while passes go on.
     pub(crate) lets_reads_end: bool,
 }
@@ -135,6 +137,7 @@ impl ReclaimRun {
             skipped_deactivate: false,
             full_walk: false,
             last_pass: false,
+            held: None,
             lets_reads_end: false,
         }
     }

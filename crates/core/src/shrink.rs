@@ -245,6 +245,10 @@ impl Core {
             self.set_unmapped(p);
             self.emit(Effect::Unmap { range: PageRange::one(PageIdx(p)) }, out);
         }
+        if run.held == Some(p) {
+            self.keep(p);
+            return;
+        }
         self.steal(p);
         self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
         run.note_freed();

@@ -82,6 +82,23 @@ fn a_load_maps_what_its_block_holds() {
 }
 
 #[test]
+fn a_fault_holds_its_page_while_it_reads_ahead() {
+    let (memory, file) = (80, 600);
+    let mut world = world("linux-6.18", &[], 8, file, memory);
+    let base = world.file.expect("there is a file");
+    for page in base..base + file {
+        world.log = Some(Vec::new());
+        world.read(page);
+        let log = world.log.take().expect("set above");
+        for dropped in log.iter().filter_map(|line| line.strip_prefix("drop ")) {
+            let (from, to) = dropped.split_once('-').unwrap_or((dropped, dropped));
+            let taken = from.parse::<u32>().expect("a page")..=to.parse::<u32>().expect("a page");
+            assert!(!taken.contains(&page), "page {} was taken from its own fault: {log:?}", page - base);
+        }
+    }
+}
+
+#[test]
 fn random_loads_keep_their_readahead_while_blocks_hold_neighbours() {
     // Twice the memory. Each load meets on average half of its block, which makes up for its own miss.
     let mut world = world("linux-6.18", &[], 8, 2_048, 1_024);
