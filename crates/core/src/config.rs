@@ -347,6 +347,8 @@ pub struct Config {
     pub(crate) stat_interval_ns: u64,
     pub(crate) stat_first_ns: u64,
     pub(crate) stat_start: [u32; 4],
+    /// Reclaim does not go on between the ends of one request's pages.
+    pub(crate) request_ends: bool,
     pub(crate) profile: &'static str,
 }
 
@@ -407,6 +409,7 @@ impl Config {
             stat_interval_ns: 0,
             stat_first_ns: 0,
             stat_start: [0; 4],
+            request_ends: false,
             profile: "linux-6.18",
         }
     }
@@ -515,6 +518,14 @@ impl Config {
         self.stat_interval_ns = ns;
         self.stat_first_ns = first;
         self.stat_start = start;
+        self
+    }
+
+    /// The host tells the ends of one request's pages one after the other: reclaim that is going on takes them in together, at
+    /// the next timeout.
+    #[must_use]
+    pub const fn request_ends(mut self) -> Self {
+        self.request_ends = true;
         self
     }
 

@@ -141,11 +141,12 @@ impl Jobs {
         self.parked.push(job);
     }
 
-    /// Take out the oldest job above `after` that can go on. Of those that wait for memory only the oldest can.
-    fn take(&mut self, after: u64) -> Option<Job> {
+    /// Take out the oldest job above `after` that can go on. Of those that wait for memory only the oldest can. `amid`: not
+    /// one that is in the middle of reclaim.
+    fn take(&mut self, after: u64, amid: bool) -> Option<Job> {
         let kick = self.kick;
         let can = |job: &&Job| match job.state {
-            JobState::Runnable => job.number > after,
+            JobState::Runnable => job.number > after && !(amid && job.run.is_some()),
             JobState::WaitMemory => kick,
             JobState::WaitPage(_) => false,
         };
@@ -201,7 +202,7 @@ impl Core {
     }
 
     /// Let everything go on that can, as far as the room for effects allows.
-    pub(crate) fn run_ready(&mut self, is_timeout: bool, out: &mut Effects) {
+    pub(crate) fn run_ready(&mut self, is_timeout: bool, amid: bool, out: &mut Effects) {
         self.drain_discards(out);
         let mut left = self.waiters.ready_len();
         while left > 0 && out.room() >= STEP_ROOM {
@@ -213,7 +214,7 @@ impl Core {
         }
         let mut after = 0;
         while out.room() >= STEP_ROOM && self.jobs.parked() > 0 {
-            let Some(job) = self.jobs.take(after) else {
+            let Some(job) = self.jobs.take(after, amid) else {
                 break;
             };
             let waited = job.state == JobState::WaitMemory;

@@ -163,7 +163,8 @@ impl Core {
             | Event::Hold { .. }
             | Event::SlotsPinned { .. } => self.on_control(event),
         }
-        self.run_ready(event == Event::Timeout, out);
+        let amid = self.cfg.request_ends && matches!(event, Event::IoDone { .. });
+        self.run_ready(event == Event::Timeout, amid, out);
     }
 
     /// When the core wants a [`Event::Timeout`]; a time that is past means at once.

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::World;
-use pagetide_core::types::{Access, DeviceId};
-use pagetide_core::{Event, HostKind};
+use common::{World, device_spec};
+use pagetide_core::event::Outcome;
+use pagetide_core::types::{Access, DeviceId, PageIdx, PageRange, RegionId, TaskId};
+use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind, MemoryMode};
 
 const KINDS: [HostKind; 2] = [HostKind::Exact, HostKind::Blind];
 
@@ -106,4 +107,36 @@ fn a_full_swap_is_not_searched_again_after_every_write() {
     assert!(world.core.charged() <= PAGES / 10, "{} pages are charged", world.core.charged());
     world.core.audit();
     (0..PAGES - 64).for_each(|p| world.read(p));
+}
+
+#[test]
+fn reclaim_takes_in_the_ends_of_a_request_together() {
+    let config = Config::profile("linux-6.18", HostKind::Exact).expect("a profile");
+    let config = config.memory(MemoryMode::Memcg { v1: true }, 512, 128).slots_max(2048).request_ends();
+    let (mut core, mut out) = (Core::new(config), Effects::new());
+    let region = Event::RegionAdded { region: RegionId(0), range: PageRange::new(PageIdx(0), 512) };
+    core.handle(0, region, &mut out);
+    core.handle(0, Event::DeviceAdded { device: DeviceId(0), spec: device_spec(1024) }, &mut out);
+    let mut writes = Vec::new();
+    for page in (0..512).map(PageIdx) {
+        core.handle(0, Event::Fault { page, access: Access::Write, task: TaskId(0) }, &mut out);
+        for effect in out.as_slice() {
+            if let Effect::Write { io, range, .. } = *effect {
+                writes.push((io, range));
+            }
+        }
+        out.clear();
+        if !writes.is_empty() {
+            break;
+        }
+    }
+    let scanned = |core: &Core| core.vmstat().get(Counter::pgscan_anon);
+    assert!(core.deadline().is_some(), "reclaim stopped after a batch that wrote");
+    let before = scanned(&core);
+    for &(io, range) in &writes {
+        core.handle(0, Event::IoDone { io, range, outcome: Outcome::Done }, &mut out);
+        assert_eq!(scanned(&core), before, "a part of the request has ended");
+    }
+    core.handle(0, Event::Timeout, &mut out);
+    assert!(scanned(&core) > before);
 }

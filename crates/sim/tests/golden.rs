@@ -51,7 +51,7 @@ const MISSES: [(&str, Option<&str>, &str, u64); 3] = [
 ];
 
 /// When the kernel gathered its statistics first, in ms of the row's run: chance, and fitted where a row depends on it.
-const GATHERED: [(&str, Option<&str>, u64); 2] = [("w b", None, 394), ("w R40000", Some("readahead=cluster"), 407)];
+const GATHERED: [(&str, Option<&str>, u64); 2] = [("w b", None, 394), ("w R40000", Some("readahead=cluster"), 417)];
 
 fn play(row: &Row) -> PhaseResult {
     let mut spec = ScriptSpec::new(row.script, 32_768, 16_384, "linux-6.18");

@@ -116,7 +116,8 @@ impl Player {
         let config = config
             .memory(MemoryMode::Memcg { v1: true }, table, spec.memory - overhead)
             .slots_max(total)
-            .stat_interval_ns(spec.stat_interval_ns, spec.stat_first_ns, spec.stat_start);
+            .stat_interval_ns(spec.stat_interval_ns, spec.stat_first_ns, spec.stat_start)
+            .request_ends();
         let mut player = Self {
             core: Core::new(config),
             regions,
