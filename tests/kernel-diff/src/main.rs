@@ -49,8 +49,11 @@ const ELAPSED: &str = "elapsed_ns";
 /// A difference of so many pages is noise of the process's own pages, whatever the relative error.
 const PAGES_OF_NOISE: u64 = 40;
 
-/// The kernel's value is the median of so many runs.
-const KERNEL_RUNS: usize = 3;
+/// The kernel's value is the median of so many runs, and its own spread is what lies between them.
+const KERNEL_RUNS: usize = 5;
+
+/// The error that is wanted of a value, in 1/100 %.
+const WANTED_BP: u64 = 800;
 
 /// The player reads memory.stat so often.
 const STAT_ACCESSES: u32 = 200;
@@ -92,6 +95,11 @@ impl Compared {
     /// No run of the kernel gave such a value, or one above and one below it.
     const fn is_unlike_all_runs(&self) -> bool {
         self.simulated + PAGES_OF_NOISE < self.least || self.simulated > self.most + PAGES_OF_NOISE
+    }
+
+    /// The error is as wanted, or smaller than what the kernel's own runs lie apart.
+    fn is_met(&self) -> bool {
+        self.error_bp() <= WANTED_BP || !self.is_unlike_all_runs()
     }
 
     /// How far the kernel's own runs lie apart, likewise.

@@ -3,10 +3,7 @@
 use serde_json::json;
 
 use crate::rows::Row;
-use crate::{COUNTERS, Compared, out};
-
-/// The 95th percentile that is wanted, in 1/100 %.
-const WANTED_BP: u64 = 800;
+use crate::{COUNTERS, Compared, WANTED_BP, out};
 
 /// The values of one row.
 pub(crate) fn row(row: &Row, compared: &[Compared], disturbed: usize) {
@@ -18,14 +15,19 @@ pub(crate) fn row(row: &Row, compared: &[Compared], disturbed: usize) {
         out(&format!("{disturbed} of the kernel's runs were disturbed by other programs"));
     }
     out(&format!(
-        "{:<10} {:<26} {:>10} {:>10} {:>9} {:>12}",
-        "phase", "counter", "kernel", "simulated", "error", "its spread"
+        "{:<10} {:<26} {:>10} {:>10} {:>9} {:>12}   {}",
+        "phase", "counter", "kernel", "simulated", "error", "its spread", "its runs"
     ));
     for c in compared.iter().filter(|c| c.counts()) {
         let (error, spread) = (percent(c.error_bp()), percent(c.spread_bp()));
+        let verdict = match (c.error_bp() > WANTED_BP, c.is_met()) {
+            (false, _) => "",
+            (true, true) => " within its runs",
+            (true, false) => " missed",
+        };
         out(&format!(
-            "{:<10} {:<26} {:>10} {:>10} {error:>8} % {spread:>10} %",
-            c.phase, c.counter, c.kernel, c.simulated
+            "{:<10} {:<26} {:>10} {:>10} {error:>8} % {spread:>10} %   {}..{}{verdict}",
+            c.phase, c.counter, c.kernel, c.simulated, c.least, c.most
         ));
     }
 }
@@ -85,9 +87,10 @@ pub(crate) fn summary(all: &[Compared]) {
     }
     let beyond = |c: &&Compared| c.counts() && c.is_main() && c.error_bp() > WANTED_BP;
     let misses = all.iter().filter(beyond).count();
-    let unlike = all.iter().filter(beyond).filter(|c| c.is_unlike_all_runs()).count();
+    let unlike = all.iter().filter(beyond).filter(|c| !c.is_met()).count();
+    let values = all.iter().filter(|c| c.counts() && c.is_main()).count();
     out(&format!(
-        "{misses} values of all rows miss by more than {} %; {unlike} of them are outside of what the kernel's runs gave",
+        "{misses} of {values} values of all rows miss by more than {} %; {unlike} of them are outside of what the kernel's runs gave",
         WANTED_BP / 100
     ));
     for counter in COUNTERS {
@@ -99,7 +102,7 @@ pub(crate) fn summary(all: &[Compared]) {
 pub(crate) fn json(all: &[Compared]) {
     let item = |c: &Compared| {
         json!({"row": c.row, "phase": c.phase, "counter": c.counter, "kernel": c.kernel, "kernel_least": c.least, "kernel_most": c.most,
-               "simulated": c.simulated, "error_bp": c.error_bp(), "disturbed": c.disturbed})
+               "simulated": c.simulated, "error_bp": c.error_bp(), "met": c.is_met(), "disturbed": c.disturbed})
     };
     let parts: serde_json::Map<String, serde_json::Value> =
         PARTS.iter().map(|&(name, chosen)| (name.to_owned(), Distribution::of(all, chosen).json())).collect();
