@@ -29,6 +29,8 @@ const CACHE_PAGE_NS: Nanos = 1_000;
 const KIB_OF_A_PAGE: u64 = 4;
 /// A page written out: slot, unmap, submission.
 const PAGEOUT_NS: Nanos = 3_700;
+/// What pages hold before the program's first store, and the file's pages never.
+const NEVER_WRITTEN: u32 = 0;
 /// Pages of a script, at most.
 const PAGES_MAX: u32 = 1 << 26;
 
@@ -54,6 +56,8 @@ pub(super) struct Player {
     pub(super) truth: Vec<u32>,
     pub(super) frames: Vec<u32>,
     slots: Vec<Vec<u32>>,
+    /// Pages of which the program has loaded and that it has not written yet: they are mapped to the page of zeroes.
+    zeroes: Vec<bool>,
     version: u32,
     pub(super) woken: bool,
     pub(super) out_of_memory: bool,
@@ -132,10 +136,11 @@ impl Player {
             line: Line::new(spec.timing),
             file,
             kernel_pages_due: 0,
-            truth: vec![0; table as usize],
-            frames: vec![0; table as usize],
+            truth: vec![NEVER_WRITTEN; table as usize],
+            frames: vec![NEVER_WRITTEN; table as usize],
             slots: sizes.iter().map(|&size| vec![0; size as usize]).collect(),
-            version: 0,
+            zeroes: vec![false; table as usize],
+            version: NEVER_WRITTEN,
             woken: false,
             out_of_memory: false,
             random: 88_172_645_463_325_252,
@@ -301,11 +306,23 @@ impl Player {
     fn reach(&mut self, page: u32, access: Access) -> bool {
         self.now += HIT_NS;
         self.end_ios();
+        if access == Access::Read && self.truth[page as usize] == NEVER_WRITTEN {
+            self.read_zero_page(page);
+            return true;
+        }
         if !self.until_resident(page, access) {
             return false;
         }
         self.check(page, access);
         true
+    }
+
+    /// A load from a page that nobody has written: all such pages are one frame of zeroes, which nobody is charged for.
+    fn read_zero_page(&mut self, page: u32) {
+        if !std::mem::replace(&mut self.zeroes[page as usize], true) {
+            self.now += FAULT_NS;
+            self.need_table(page);
+        }
     }
 
     /// Fault until the access hits. False: out of memory.
@@ -533,5 +550,20 @@ mod tests {
         assert_eq!(player.stat_left, 200, "the program's start is none of the script");
         player.play("R150".to_owned(), Phase::Random(150, Access::Read)).expect("no size is wrong");
         assert_eq!(player.stat_left, 50);
+    }
+
+    #[test]
+    fn what_is_only_read_costs_no_memory() {
+        let mut player =
+            Player::new(&ScriptSpec::new("r w", 128, 1_024, "linux-6.18")).expect("a script that can be played");
+        let room = player.budget;
+        player.play("r".to_owned(), Phase::Read).expect("no size is wrong");
+        assert_eq!(
+            (player.core.charged(), player.budget),
+            (0, room - 1),
+            "all are the page of zeroes; they need a page table"
+        );
+        player.play("w".to_owned(), Phase::Write).expect("no size is wrong");
+        assert!(player.core.charged() >= 128, "{} pages", player.core.charged());
     }
 }
