@@ -532,7 +532,11 @@ impl Core {
                     return Some(Step::Park(JobState::WaitMemory));
                 }
             } else if fresh {
+                // Its zeroes and the writer's bytes in one step: until both are there nobody else may see the page.
                 self.fresh_file_page(p, out);
+                self.mark_accessed(p);
+                job.page += 1;
+                return (job.page >= job.end).then(|| self.file_step(job, out)).flatten();
             } else {
                 self.read_file(p, marker == Some(p), !ahead, out);
             }

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{World, device_spec};
-use pagetide_core::types::{Access, DeviceId, PageIdx, PageRange, RegionId};
+use common::{TASK, World, device_spec};
+use pagetide_core::types::{Access, DeviceId, PageIdx, PageRange, RegionId, TaskId};
 use pagetide_core::{Config, Event, HostKind, MemoryMode};
 use proptest::prelude::*;
 
@@ -138,6 +138,32 @@ fn dirty_pages_are_written_before_they_go() {
     // Every page is read back as it was written: checked by the host.
     (0..512).for_each(|i| world.file_call(i, 1, Access::Read));
     world.core.audit();
+}
+
+/// A writer whose fresh page was the one too many that is dirty used to wait with the page's zeroes in the page cache: the
+/// flusher wrote them, and others read them.
+#[test]
+fn a_fresh_page_holds_its_writers_bytes_when_others_see_it() {
+    let mut world = world("linux-6.18", &[], 8, 3_500, 4_000);
+    let base = world.file.expect("there is a file");
+    // No write of the flusher ends here, which has 1,024 pages under way at most; then 800 may be dirty before writers wait.
+    for i in 0..3_500 {
+        let page = base + i;
+        for (task, access) in [(TASK, Access::Write), (2, Access::Read)] {
+            world.blocked.insert(task, (page, access));
+            let (range, task) = (PageRange::one(PageIdx(page)), TaskId(task));
+            // The host checks what the reader gets when it is woken.
+            world.event(match access {
+                Access::Write => Event::FileWrite { range, task },
+                Access::Read => Event::FileRead { range, task },
+            });
+        }
+        if world.blocked.contains_key(&TASK) {
+            assert!(i >= 1_024 + 800, "page {i}: writers wait when a fifth of the memory is dirty");
+            return;
+        }
+    }
+    panic!("no writer ever waits");
 }
 
 /// Anonymous memory and file in turn, each alone larger than the memory.
