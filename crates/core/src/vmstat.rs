@@ -30,6 +30,8 @@ counters! {
     swpout_zero,
     /// Pages read ahead into the swap cache.
     swap_ra,
+    /// Pages of a window that readahead by direction (`vma-rfc`) looked up and found in memory.
+    pt_ra_found,
     /// Pages read ahead that were touched later.
     swap_ra_hit,
     /// Pages looked at by background reclaim.

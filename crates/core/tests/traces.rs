@@ -96,6 +96,7 @@ fn the_first_proposal_reads_ahead_of_a_cached_page() {
     // Windows of 1, 1, 2, 2, 4, 4, 8 pages, also when the fault itself finds its page; the step to 13 finds enough there.
     let seen: Vec<String> = (8..16).map(|p| windows(&mut world, p)).collect();
     assert_eq!(seen, ["8", "9", "10-11", "12-13", "14-17", "", "18-25", ""], "the reader never waits again");
+    assert!(world.count("pt_ra_found") > 0, "what a fault looks up and finds is counted");
 }
 
 fn swapoff_counts(profile: &str, settings: &[&str], pages: u32) -> (u64, u64, u64) {

@@ -37,6 +37,10 @@ pub struct Costs {
     pub minor_fault_ns: Nanos,
     /// What a fault that reads costs more.
     pub major_fault_ns: Nanos,
+    /// Sending for one page of a read: its frame, its place in the cache, its part of a request.
+    pub read_page_ns: Nanos,
+    /// Finding one page of a window in the cache (`vma-rfc` looks its window up at every fault).
+    pub find_page_ns: Nanos,
     /// Looking at one page of a list.
     pub scan_page_ns: Nanos,
     /// Freeing one page, or bringing it in by swapoff.
@@ -50,11 +54,14 @@ pub struct Costs {
 impl Default for Costs {
     /// A server CPU of the last ten years: a minor fault of 0.5 us with zeroing; 0.1 us for a page looked at (page lock,
     /// reverse map, accessed bit); 0.6 us to free one; 3 us to send one to the device (unmap, TLB shootdown shared by a
-    /// batch of 32, slot, swap cache, its part of a request); 2 us for a context switch with its wake-up.
+    /// batch of 32, slot, swap cache, its part of a request); 2 us for a context switch with its wake-up. What the pages of a
+    /// window cost by themselves is in the major fault, unless a machine tells it apart.
     fn default() -> Self {
         Self {
             minor_fault_ns: 500,
             major_fault_ns: 1_500,
+            read_page_ns: 0,
+            find_page_ns: 0,
             scan_page_ns: 100,
             free_page_ns: 600,
             pageout_page_ns: 3_000,
@@ -517,7 +524,7 @@ impl World {
         self.arm_timeout(now);
     }
 
-    /// CPU time of reclaim and swapoff since the beginning.
+    /// CPU time of reclaim, swapoff and lookups of windows since the beginning.
     fn reclaim_ns(&self) -> Nanos {
         let get = |counter| self.core.vmstat().get(counter);
         let scanned = get(Counter::pgscan_anon) + get(Counter::pgscan_file) + get(Counter::pgrefill);
@@ -525,6 +532,7 @@ impl World {
         scanned * self.costs.scan_page_ns
             + freed * self.costs.free_page_ns
             + get(Counter::pswpout) * self.costs.pageout_page_ns
+            + get(Counter::pt_ra_found) * self.costs.find_page_ns
     }
 
     fn arm_timeout(&mut self, now: Nanos) {
@@ -555,8 +563,9 @@ impl World {
     fn apply(&mut self, now: Nanos, effect: Effect, actor: Option<u32>) {
         match effect {
             Effect::Read { io, device, slot, range, demand } => {
-                if demand && actor.is_some() {
-                    self.cost_ns += self.costs.major_fault_ns;
+                if actor.is_some() {
+                    let fault = if demand { self.costs.major_fault_ns } else { 0 };
+                    self.cost_ns += fault + u64::from(range.len) * self.costs.read_page_ns;
                 }
                 self.submit(now, io, device, slot, range, Direction::Read);
             }

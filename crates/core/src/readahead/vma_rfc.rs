@@ -9,6 +9,7 @@ use crate::job::STEP_ROOM;
 use crate::page::{FRAME, MAPPED, PageState};
 use crate::policy::Core;
 use crate::types::PMD_PAGES;
+use crate::vmstat::Counter;
 
 /// Largest window, log2.
 const ORDER: u32 = 3;
@@ -101,7 +102,10 @@ impl Core {
                     return Some(at);
                 }
                 PageState::Mapped => {}
-                PageState::Cached if self.pages.is(at, FRAME) => found += 1,
+                PageState::Cached if self.pages.is(at, FRAME) => {
+                    found += 1;
+                    self.count(Counter::pt_ra_found, 1);
+                }
                 PageState::Cached | PageState::Untouched | PageState::Poisoned => {
                     window.next = if back { u32::MAX } else { window.end };
                     return None;
