@@ -108,7 +108,7 @@ impl Core {
     pub(crate) fn inactive_is_low(&mut self, kind: usize) -> bool {
         let sizes = self.policy_sizes();
         let (inactive, active) = (u64::from(sizes[kind * 2]), u64::from(sizes[kind * 2 + 1]));
-        let gib = (inactive + active) >> 18;
+        let gib = (inactive + active) / u64::from(self.cfg.gib_pages);
         let ratio = if gib > 0 { (10 * gib).isqrt() } else { 1 };
         inactive * ratio < active
     }

@@ -297,6 +297,9 @@ pub const KNOBS: &[Knob] = &[
 /// Names of the profiles, newest kernel last but for our own.
 pub const PROFILES: &[&str] = &["linux-3.10", "linux-4.10", "linux-5.6", "linux-6.1", "linux-6.18", "pagetide"];
 
+/// Pages of a GiB.
+const GIB_PAGES: u32 = 1 << 18;
+
 /// Everything that is fixed when a core is built.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -335,6 +338,15 @@ pub struct Config {
     /// kswapd of 3.10 as released: scans whole targets, one priority lower each pass until the high watermark is met, down to
     /// 0, and writes dirty file pages itself. (That it does not begin again after a few freed pages is an assumption.)
     pub(crate) kswapd_unlimited: bool,
+    /// A call that writes to a page of a file counts as a use of it (until 4.6).
+    pub(crate) write_marks: bool,
+    /// The limits of dirty pages are parts of all memory, not only of what is free or holds files (until 3.13).
+    pub(crate) dirty_of_all: bool,
+    /// Swapped pages come back to the active list (4.8 to 5.8), not to the inactive one. The kernel does it when a fault maps them,
+    /// in batches of a CPU that keep a stream's pages together; here they are there when they are read.
+    pub(crate) swapin_active: bool,
+    /// Pages that stand for a GiB where the ratio of the lists depends on their size.
+    pub(crate) gib_pages: u32,
     /// Page-cache readahead aligns its windows (since 6.17).
     pub(crate) aligned_readahead: bool,
     /// Slots kept for clean pages are freed once fewer than one slot in so many is free.
@@ -402,6 +414,10 @@ impl Config {
             slot_order: SlotOrder::Nonfull,
             activate_dirty: true,
             kswapd_unlimited: false,
+            write_marks: false,
+            dirty_of_all: false,
+            swapin_active: false,
+            gib_pages: GIB_PAGES,
             aligned_readahead: true,
             early_free: 2,
             skip_zero_cost: true,
@@ -429,6 +445,7 @@ impl Config {
         self.balance = Balance::ScannedRotated;
         self.swapoff = SwapoffMode::NoLookup;
         self.anon_active = true;
+        self.swapin_active = true;
         self.activate_at_once = true;
         self.anon_shadows = false;
         self.refault_active_file = true;
@@ -446,6 +463,9 @@ impl Config {
         self.readahead = Readahead::ClusterFixed;
         self.file_shadows = false;
         self.kswapd_unlimited = true;
+        self.swapin_active = false;
+        self.write_marks = true;
+        self.dirty_of_all = true;
     }
 
     fn ours(&mut self) {
@@ -526,6 +546,20 @@ impl Config {
     #[must_use]
     pub const fn request_ends(mut self) -> Self {
         self.request_ends = true;
+        self
+    }
+
+    /// For a model whose sizes are divided by `scale`: the ratio of the lists is that of the full sizes.
+    #[must_use]
+    pub const fn scaled(mut self, scale: u32) -> Self {
+        self.gib_pages = GIB_PAGES / scale;
+        self
+    }
+
+    /// Swapped pages come back to the inactive list, as before 4.8.
+    #[must_use]
+    pub const fn swapin_inactive(mut self) -> Self {
+        self.swapin_active = false;
         self
     }
 

@@ -5,12 +5,13 @@
 //! them, and are read and written under the file's device number at their offset. Exact hosts only.
 //!
 //! Reclaim never writes a file page: it sends dirty ones up (they are activated) and wakes the flusher, which also works
-//! when more than a tenth of the memory is dirty; a task that dirties more than a fifth waits for it.
+//! when more than a tenth of what may be dirty is; a task waits when a fifth is dirty or under write.
 
 use crate::config::Balance;
 use crate::effect::{Effect, Effects, Source};
 use crate::event::{Advice, FILE_DEVICE_FIRST, FileSpec};
 use crate::job::{Charge, Job, JobKind, JobState, STEP_ROOM, Step};
+use crate::lru::{AF, IF};
 use crate::page::{
     ACTIVE, DIRTY, FILE, FRAME, Flight, LRU, MAP_WRITE, MAPPED, PCP, PageState, READAHEAD, REFERENCED, UNEVICTABLE,
     WORKINGSET, YOUNG,
@@ -26,7 +27,8 @@ use crate::vmstat::Counter;
 const COUNTED: u32 = MAP_WRITE;
 /// Cached neighbours are mapped with a faulting page in blocks of this many pages.
 const FAULT_AROUND: u32 = 16;
-/// Share of the memory that may be dirty before the flusher works, and before writers wait: one in so many.
+/// Share of the dirtyable memory that may be dirty before the flusher works, and dirty or under write before writers wait: one
+/// in so many.
 const DIRTY_BACKGROUND: u32 = 10;
 const DIRTY_LIMIT: u32 = 5;
 /// Pages the flusher looks at in one event, and has under write at most.
@@ -266,7 +268,7 @@ impl Core {
     }
 
     fn write_file_page(&mut self, job: &mut Job, p: u32) -> FileStep {
-        if self.flusher.dirty > (self.mem.budget / DIRTY_LIMIT).max(4) {
+        if self.flusher.dirty + self.flusher.writing > (self.dirtyable() / DIRTY_LIMIT).max(4) {
             self.wake_flusher();
             return FileStep::Throttle;
         }
@@ -277,7 +279,7 @@ impl Core {
         if self.pages.in_flight(p) {
             return FileStep::Wait(p);
         }
-        self.mark_accessed(p);
+        self.mark_written(p);
         self.dirty_file(p);
         job.page += 1;
         FileStep::Again
@@ -287,7 +289,7 @@ impl Core {
     pub(crate) fn fresh_file_page(&mut self, p: u32, out: &mut Effects) {
         self.pages.take_shadow(p);
         self.take_frame(p);
-        self.pages.set(p, FILE | REFERENCED);
+        self.pages.set(p, FILE);
         self.insert_lru(p);
         let range = PageRange::one(PageIdx(p));
         // A frame, and no mapping: an exact host makes both of zeroes.
@@ -302,9 +304,18 @@ impl Core {
             self.pages.set(p, COUNTED);
             self.flusher.dirty += 1;
         }
-        if self.flusher.dirty > self.mem.budget / DIRTY_BACKGROUND {
+        if self.flusher.dirty > self.dirtyable() / DIRTY_BACKGROUND {
             self.wake_flusher();
         }
+    }
+
+    /// What the limits of dirty pages are parts of: since 3.14 what is free or holds files, before it all memory. (A group
+    /// has no limits of its own in version 1; its budget stands for them.)
+    fn dirtyable(&self) -> u32 {
+        if self.cfg.dirty_of_all || self.is_memcg() {
+            return self.mem.budget;
+        }
+        self.mem.free() + self.lru.len(IF) + self.lru.len(AF)
     }
 
     /// The page is not dirty any more, or gone.
@@ -380,7 +391,14 @@ impl Core {
         self.push_read(p, file.device, SlotIdx(p - file.base), demand, out);
     }
 
-    /// `read`, `write` and the like used the page.
+    /// A call wrote to the page. Since 4.7 only reads tell that a page is worth keeping.
+    fn mark_written(&mut self, p: u32) {
+        if self.cfg.write_marks {
+            self.mark_accessed(p);
+        }
+    }
+
+    /// `read` and the like used the page.
     pub(crate) fn mark_accessed(&mut self, p: u32) {
         let word = self.pages.word(p);
         if word & (UNEVICTABLE | crate::page::BUSY) != 0 {
@@ -534,7 +552,7 @@ impl Core {
             } else if fresh {
                 // Its zeroes and the writer's bytes in one step: until both are there nobody else may see the page.
                 self.fresh_file_page(p, out);
-                self.mark_accessed(p);
+                self.mark_written(p);
                 job.page += 1;
                 return (job.page >= job.end).then(|| self.file_step(job, out)).flatten();
             } else {

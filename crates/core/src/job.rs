@@ -494,7 +494,7 @@ impl Core {
         } else {
             self.count(Counter::pt_demand_read, 1);
         }
-        if self.cfg.anon_active {
+        if self.cfg.swapin_active {
             self.pages.set(p, ACTIVE);
         }
         self.insert_lru(p);

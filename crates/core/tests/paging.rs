@@ -86,6 +86,29 @@ fn a_pass_over_watched_pages_costs_a_few_soft_faults() {
 
 /// A budget that is cut to a tenth while the swap file is still small: a thousand writes end one by one, and none of their
 /// ends may look through all pages for one that could go.
+/// Inactive and active pages of a machine with 4,096 pages, after more than that were written.
+fn lists(scale: u32) -> (u32, u32) {
+    let config = Config::profile("linux-4.10", HostKind::Exact).expect("a profile");
+    let config = config.memory(MemoryMode::Watermarks, 6_000, 4_096).slots_max(8_000).min_free(32).scaled(scale);
+    let mut world = World::new(config, false);
+    world.audits = false;
+    world.event(Event::RegionAdded { region: RegionId(1), range: PageRange::new(PageIdx(0), 6_000) });
+    world.event(Event::DeviceAdded { device: DeviceId(0), spec: device_spec(7_000) });
+    (0..6_000).for_each(|p| world.write(p));
+    let sizes = world.core.list_sizes();
+    (sizes[0], sizes[1])
+}
+
+/// A model of 8 GiB with 1/512 of the pages had lists of equal length, as if it were 16 MiB.
+#[test]
+fn a_scaled_machine_has_the_lists_of_the_full_one() {
+    let (inactive, active) = lists(1);
+    assert!(inactive * 3 > active * 2, "16 MiB: {inactive} inactive and {active} active pages");
+    // 8 GiB ask for a ratio of 1 to the square root of 70 to 80.
+    let (inactive, active) = lists(512);
+    assert!(inactive * 7 < active && active < inactive * 10, "8 GiB: {inactive} inactive and {active} active pages");
+}
+
 #[test]
 fn a_full_swap_is_not_searched_again_after_every_write() {
     const PAGES: u32 = 2048;

@@ -99,6 +99,16 @@ fn the_first_proposal_reads_ahead_of_a_cached_page() {
     assert!(world.count("pt_ra_found") > 0, "what a fault looks up and finds is counted");
 }
 
+/// Up to 5.8 all came back active here; only 4.8 to 5.8 did that.
+#[test]
+fn swapped_pages_come_back_to_the_list_of_their_kernel() {
+    for (profile, active) in [("linux-3.10", 0), ("linux-4.10", 8), ("linux-5.6", 8), ("linux-6.18", 0)] {
+        let mut world = swapped(profile, &["readahead=vma", "lru-batch=0"], 64);
+        world.read(32);
+        assert_eq!(world.core.list_sizes()[1], active, "{profile}: a window of 8 pages was read");
+    }
+}
+
 fn swapoff_counts(profile: &str, settings: &[&str], pages: u32) -> (u64, u64, u64) {
     let mut world = swapped(profile, settings, pages);
     let before = (world.count("pswpin"), world.count("swap_ra"), world.count("swap_ra_hit"));

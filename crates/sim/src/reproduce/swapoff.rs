@@ -48,6 +48,7 @@ fn measure(readahead: &str, mode: &str) -> Swapoff {
     }
     let swap = 2 * MEMORY;
     let config = config.memory(MemoryMode::Watermarks, pages_max, MEMORY).slots_max(swap + 1024).min_free(MEMORY / 512);
+    let config = config.scaled(SCALE);
     let mut world = World::new(config, pages_max, MEMORY, PROCESSES, Costs::default(), 1);
     let params = DeviceParams {
         read_ns: READ_NS,

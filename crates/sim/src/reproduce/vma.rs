@@ -81,6 +81,7 @@ pub(super) fn world(regions: impl IntoIterator<Item = u32>, readahead: &str, sca
     config.set(&format!("readahead={readahead}")).expect("a known readahead");
     config.set("watermark-scale=1").expect("a known setting");
     let config = config.memory(MemoryMode::Watermarks, pages_max, memory).slots_max(swap + 1024).min_free(4 * BURST);
+    let config = config.scaled(scale);
     let costs = Costs { read_page_ns: READ_PAGE_NS, find_page_ns: FIND_PAGE_NS, ..Costs::default() };
     let mut world = World::new(config, pages_max, memory, CPUS, costs, 1);
     let params = DeviceParams {
