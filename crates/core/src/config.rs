@@ -549,9 +549,13 @@ impl Config {
         self
     }
 
-    /// For a model whose sizes are divided by `scale`: the ratio of the lists is that of the full sizes.
+    /// For a model whose sizes are divided by `scale` (1 to 2^18): the ratio of the lists is that of the full sizes.
+    ///
+    /// # Panics
+    /// Another scale.
     #[must_use]
     pub const fn scaled(mut self, scale: u32) -> Self {
+        assert!(scale >= 1 && scale <= GIB_PAGES, "a scale is 1 to 2^18");
         self.gib_pages = GIB_PAGES / scale;
         self
     }
