@@ -108,11 +108,17 @@ fn many_threads(pool: &Pool, bytes: usize, operations: usize) {
     assert!(counter(pool, "pswpin") > 0, "the region never left memory: the test says nothing");
 }
 
+/// Of each thread: some seconds of them, or as many as `PAGETIDE_TEST_SECONDS` says.
+fn operations() -> usize {
+    const A_SECOND: usize = 1_500;
+    std::env::var("PAGETIDE_TEST_SECONDS").map_or(4_000, |text| text.parse::<usize>().expect("a number") * A_SECOND)
+}
+
 #[test]
 fn eight_threads_under_an_eighth_lose_no_byte_in_a_region() {
     for engine in ENGINES {
         let Some(pool) = pool(4 * MIB, engine) else { continue };
-        many_threads(&pool, 32 * MIB, 4_000);
+        many_threads(&pool, 32 * MIB, operations());
         assert!(pool.resident_bytes() <= 5 * MIB as u64, "{} bytes resident", pool.resident_bytes());
     }
 }
