@@ -91,7 +91,7 @@ fn fits(bench: &Bench) -> Result<Vec<Figure>, String> {
             bench.memload(256, if bench.quick { "w W100000" } else { "w W9000000 r w W9000000" }, 1, false),
         ),
         ("python3 dicts", "python3", dicts(&interpreter())),
-        ("python3 dicts, by the name in PATH (pyenv: a chain of some 47 processes)", "python3", dicts("python3")),
+        ("python3 dicts, by the name in PATH (with pyenv a chain of processes)", "python3", dicts("python3")),
         (
             "sort with 2 threads",
             "sort",

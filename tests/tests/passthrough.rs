@@ -116,7 +116,7 @@ fn standard_streams_are_the_programs() {
     assert_eq!(ended.stderr(), "to stderr\n", "pagetide adds nothing of its own to a run that works");
 }
 
-/// Each process of the program loads it, and libgcc's unwinder beside ours would be the larger part of the price.
+/// Each process of the program loads it; libgcc's unwinder would be the larger part of the price.
 #[test]
 fn the_preloaded_object_brings_no_other_library() {
     if !need::has(&[Feature::Uffd]) {

@@ -3,6 +3,25 @@
 //!
 //! The standard library's references end here. The names are hidden: the program's own exceptions keep their unwinder.
 
+#[cfg(target_arch = "x86_64")]
+macro_rules! code {
+    (end of stack) => {
+        "mov eax, 5\nret"
+    };
+    (trap) => {
+        "ud2"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! code {
+    (end of stack) => {
+        "mov w0, #5\nret"
+    };
+    (trap) => {
+        "brk #1"
+    };
+}
+
 // What a backtrace asks says that the stack ends (_URC_END_OF_STACK); the rest is never called and traps.
 core::arch::global_asm!(
     ".macro unwinder name",
@@ -13,8 +32,7 @@ core::arch::global_asm!(
     ".endm",
     ".section .text.pagetide_unwind, \"ax\", @progbits",
     "unwinder _Unwind_Backtrace",
-    "mov eax, 5",
-    "ret",
+    code!(end of stack),
     "unwinder _Unwind_GetDataRelBase",
     "unwinder _Unwind_GetIP",
     "unwinder _Unwind_GetIPInfo",
@@ -24,7 +42,7 @@ core::arch::global_asm!(
     "unwinder _Unwind_Resume",
     "unwinder _Unwind_SetGR",
     "unwinder _Unwind_SetIP",
-    "ud2",
+    code!(trap),
     ".previous",
     ".purgem unwinder",
 );
