@@ -167,6 +167,8 @@ pub struct TaskStats {
     pub accesses: u64,
     /// Faults on the way.
     pub faults: u64,
+    /// CPU time of paging in its faults and calls.
+    pub system_ns: Nanos,
     /// Of all accesses counted: how long each took.
     pub latency: Histogram,
     /// When the counting began (the filling was over).

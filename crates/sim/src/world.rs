@@ -512,7 +512,11 @@ impl World {
         self.cost_ns += self.reclaim_ns() - before;
         let cost = std::mem::take(&mut self.cost_ns);
         match actor {
-            Some(task) => self.tasks[task as usize].clock += cost,
+            Some(task) => {
+                let task = &mut self.tasks[task as usize];
+                task.clock += cost;
+                task.stats.system_ns += cost;
+            }
             None => {
                 self.kernel_free_at = now + cost;
                 if !self.cpus.has_free() {

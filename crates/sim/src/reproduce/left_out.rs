@@ -8,8 +8,6 @@ const REASONS: &[(&str, &str)] = &[
     ("/range", "spread between real runs"),
     ("/Min/", "extremes of three real runs: one run of the model stands for all of them"),
     ("/Max/", "extremes of three real runs: one run of the model stands for all of them"),
-    ("/min/", "extremes of the builds' times: one run of the model stands for all of them"),
-    ("/max/", "extremes of the builds' times: one run of the model stands for all of them"),
     ("NUMA", "the model has one memory node"),
     ("THP", "the model has no huge pages"),
     ("Compaction", "the model has no huge pages, so nothing is compacted"),
