@@ -6,8 +6,6 @@ const REASONS: &[(&str, &str)] = &[
     ("/CoeffVar", "spread of three real runs: the model has no noise between runs to show"),
     ("/stddev", "spread between real runs"),
     ("/range", "spread between real runs"),
-    ("/Min/", "extremes of three real runs: one run of the model stands for all of them"),
-    ("/Max/", "extremes of three real runs: one run of the model stands for all of them"),
     ("NUMA", "the model has one memory node"),
     ("THP", "the model has no huge pages"),
     ("Compaction", "the model has no huge pages, so nothing is compacted"),

@@ -65,7 +65,8 @@ pub(crate) struct Machine {
     swap_on_file_disk: bool,
     run_s: u64,
     copies_mb: [u32; 4],
-    iterations: f64,
+    /// How often each size is run, as the source did.
+    iterations: u32,
     config: fn(bool) -> Config,
 }
 
@@ -80,7 +81,7 @@ pub(crate) const S1: Machine = Machine {
     swap_on_file_disk: false,
     run_s: 500,
     copies_mb: [0, 769, 2565, 4361],
-    iterations: 3.0,
+    iterations: 3,
     config: s1_config,
 };
 
@@ -95,7 +96,7 @@ pub(crate) const S4: Machine = Machine {
     swap_on_file_disk: true,
     run_s: 290,
     copies_mb: [0, 715, 2385, 4055],
-    iterations: 1.0,
+    iterations: 1,
     config: s4_config,
 };
 
@@ -220,7 +221,7 @@ struct Ready {
     disk: usize,
 }
 
-fn ready(machine: &Machine, copy_mb: u32, after: bool, scale: u32) -> Ready {
+fn ready(machine: &Machine, copy_mb: u32, after: bool, scale: u32, seed: u64) -> Ready {
     let memory = machine.memory_mb * PAGES_PER_MB / scale / 100 * (100 - machine.taken_percent);
     let anon = machine.anon_pages / scale / THREADS * THREADS;
     let file_pages = (copy_mb * PAGES_PER_MB / scale).max(1);
@@ -231,7 +232,7 @@ fn ready(machine: &Machine, copy_mb: u32, after: bool, scale: u32) -> Ready {
     let min_free = u32::try_from(min_kb / 4).expect("small");
     let config = (machine.config)(after).memory(MemoryMode::Watermarks, pages_max, memory).scaled(scale);
     let config = config.slots_max(swap + 1024).min_free(min_free);
-    let mut world = World::new(config, pages_max, memory, CPUS, Costs::default(), 1);
+    let mut world = World::new(config, pages_max, memory, CPUS, Costs::default(), seed);
     let disk_params = preset("disk").expect("a preset").params.clone();
     let disk = world.add_disk(&disk_params);
     let swap_params = if machine.swap_on_file_disk { "disk" } else { "sata-ssd" };
@@ -256,8 +257,8 @@ fn ready(machine: &Machine, copy_mb: u32, after: bool, scale: u32) -> Ready {
     Ready { world, all, file, disk }
 }
 
-fn run(machine: &Machine, copy_mb: u32, after: bool, scale: u32) -> Run {
-    let Ready { mut world, all, file, disk } = ready(machine, copy_mb, after, scale);
+fn run(machine: &Machine, copy_mb: u32, after: bool, scale: u32, seed: u64) -> Run {
+    let Ready { mut world, all, file, disk } = ready(machine, copy_mb, after, scale, seed);
     let before: Vec<u64> = world.core.vmstat().iter().map(|(_, n)| n).collect();
     let begun = world.now();
     let threads = world.tasks.len()..world.tasks.len() + THREADS as usize;
@@ -270,7 +271,7 @@ fn run(machine: &Machine, copy_mb: u32, after: bool, scale: u32) -> Run {
             asked_percent: machine.asked_percent,
             get_ns: machine.get_ns,
             touching: false,
-            rng: XorShift64::stream(7, u64::from(n)),
+            rng: XorShift64::stream(6 + seed, u64::from(n)),
         };
         world.spawn(Task::new(Program::Custom(Box::new(program)), 0, 200), begun);
     }
@@ -315,30 +316,60 @@ impl Run {
     }
 }
 
-/// All sizes, before or after.
-fn runs(machine: &Machine, after: bool) -> Vec<Run> {
-    machine.copies_mb.iter().map(|mb| run(machine, *mb, after, machine.scale)).collect()
+/// All sizes, before or after; of each the iterations.
+fn runs(machine: &Machine, after: bool) -> Vec<Vec<Run>> {
+    let iterations = |mb: &u32| {
+        (1..=u64::from(machine.iterations)).map(|seed| run(machine, *mb, after, machine.scale, seed)).collect()
+    };
+    machine.copies_mb.iter().map(iterations).collect()
 }
 
-/// Rows by size: `(prefix, suffix)` of the row's name around the size.
-fn by_size(machine: &Machine, runs: &[Run], suffixes: [&str; 3]) -> Metrics {
+/// Rows by size, and of each the statistics that the source has.
+fn by_size(machine: &Machine, runs: &[Vec<Run>], statistics: &[Statistic]) -> Metrics {
+    let values: [(&str, fn(&Run) -> f64); 6] = [
+        ("memcachetest", |run| run.ops_per_s),
+        ("io-duration", |run| run.io_s.round()),
+        ("swaptotal", |run| run.get("pswpin") + run.get("pswpout")),
+        ("swapin", |run| run.get("pswpin")),
+        ("minorfaults", Run::minor),
+        ("majorfaults", |run| run.get("pgmajfault")),
+    ];
     let mut out = Metrics::new();
-    for (mb, run) in machine.copies_mb.iter().zip(runs) {
-        let swapped = run.get("pswpin") + run.get("pswpout");
-        let [ops, mean, counts] = suffixes;
-        out.insert(format!("memcachetest-{mb}M{ops}"), run.ops_per_s);
-        out.insert(format!("io-duration-{mb}M{mean}"), run.io_s.round());
-        out.insert(format!("swaptotal-{mb}M{counts}"), swapped);
-        out.insert(format!("swapin-{mb}M{counts}"), run.get("pswpin"));
-        out.insert(format!("minorfaults-{mb}M{counts}"), run.minor());
-        out.insert(format!("majorfaults-{mb}M{counts}"), run.get("pgmajfault"));
+    for (mb, runs) in machine.copies_mb.iter().zip(runs) {
+        for (name, value) in values {
+            let values: Vec<f64> = runs.iter().map(value).collect();
+            for (statistic, of) in statistics {
+                out.insert(format!("{name}-{mb}M{statistic}"), of(&values));
+            }
+        }
     }
     out
 }
 
+/// The name behind the row's, and what it says of the runs.
+type Statistic = (&'static str, fn(&[f64]) -> f64);
+
+#[expect(clippy::cast_precision_loss, reason = "a handful of runs")]
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a handful of runs")]
+fn harmonic_mean(values: &[f64]) -> f64 {
+    values.len() as f64 / values.iter().map(|value| value.recip()).sum::<f64>()
+}
+
+/// Of three iterations; throughput has another mean than the counts, each row is joined with the one that it has.
+const OF_THREE: [Statistic; 4] = [
+    ("/Min", |values| values.iter().copied().fold(f64::INFINITY, f64::min)),
+    ("/Amean", mean),
+    ("/Hmean", harmonic_mean),
+    ("/Max", |values| values.iter().copied().fold(0.0, f64::max)),
+];
+
 /// Rows over all sizes.
-fn totals(machine: &Machine, runs: &[Run]) -> Metrics {
-    let sum = |value: &dyn Fn(&Run) -> f64| runs.iter().map(value).sum::<f64>() * machine.iterations;
+fn totals(runs: &[Vec<Run>]) -> Metrics {
+    let sum = |value: &dyn Fn(&Run) -> f64| runs.iter().flatten().map(value).sum::<f64>();
     let count = |name: &'static str| sum(&|r: &Run| r.get(name));
     let percent = |part: f64, whole: f64| if whole > 0.0 { (100.0 * part / whole).floor() } else { 100.0 };
     let elapsed = sum(&|r: &Run| r.elapsed_s);
@@ -371,11 +402,11 @@ fn totals(machine: &Machine, runs: &[Run]) -> Metrics {
 }
 
 /// What iostat says of the disk.
-fn iostat(scale: u32, runs: &[Run]) -> Metrics {
-    let sum = |value: fn(&DiskStats) -> u64| super::full(runs.iter().map(|r| value(&r.disk)).sum(), scale);
+fn iostat(scale: u32, runs: &[Vec<Run>]) -> Metrics {
+    let sum = |value: fn(&DiskStats) -> u64| super::full(runs.iter().flatten().map(|r| value(&r.disk)).sum(), scale);
     let waits = [sum(|d| d.wait_ns[0]), sum(|d| d.wait_ns[1])];
     let requests = [sum(|d| d.requests[0]).max(1.0), sum(|d| d.requests[1]).max(1.0)];
-    let elapsed_ns = runs.iter().map(|r| r.elapsed_s).sum::<f64>() * 1e9;
+    let elapsed_ns = runs.iter().flatten().map(|r| r.elapsed_s).sum::<f64>() * 1e9;
     let rows = [
         ("Mean sda-avgqz", (waits[0] + waits[1]) / elapsed_ns),
         ("Mean sda-await", (waits[0] + waits[1]) / (requests[0] + requests[1]) / 1e6),
@@ -394,15 +425,14 @@ pub(super) fn s1() -> Vec<Modelled> {
         S1.memory_mb,
         S1.scale
     );
-    let suffixes = ["/Hmean", "/Amean", "/Amean"];
     let columns = |at| Modelled::columns("S1", "parallelio", at, "1", &recipe);
-    let sizes = |at| columns(at).with(by_size(&S1, &before, suffixes), by_size(&S1, &after, suffixes));
+    let sizes = |at| columns(at).with(by_size(&S1, &before, &OF_THREE), by_size(&S1, &after, &OF_THREE));
     vec![
         sizes("/S1_lru_cost_2016/parallelio/transactions_per_s"),
         sizes("/S1_lru_cost_2016/parallelio/background_io_s"),
         sizes("/S1_lru_cost_2016/parallelio/swap_and_faults"),
         columns("/S1_lru_cost_2016/parallelio/totals_[vanilla,lrucost]")
-            .with(totals(&S1, &before), totals(&S1, &after)),
+            .with(totals(&before), totals(&after)),
     ]
 }
 
@@ -418,8 +448,8 @@ pub(super) fn s4() -> Vec<Modelled> {
     let columns = |at| Modelled::columns("S4", "parallelio", at, "2", &recipe);
     vec![
         columns("/S4_priority0_2013/parallelio/ops")
-            .with(by_size(&S4, &before, [""; 3]), by_size(&S4, &after, [""; 3])),
-        columns("/S4_priority0_2013/parallelio/totals").with(totals(&S4, &before), totals(&S4, &after)),
+            .with(by_size(&S4, &before, &[("", mean)]), by_size(&S4, &after, &[("", mean)])),
+        columns("/S4_priority0_2013/parallelio/totals").with(totals(&before), totals(&after)),
         columns("/S4_priority0_2013/parallelio/iostat_sda").with(iostat(S4.scale, &before), iostat(S4.scale, &after)),
     ]
 }
@@ -431,7 +461,7 @@ mod tests {
     /// Half the size says the same of S4: throughput within a third before the change and within a tenth after it.
     #[test]
     fn at_half_the_size_the_throughput_falls_and_recovers_as_well() {
-        let ops = |after, scale| run(&S4, 4055, after, scale).ops_per_s;
+        let ops = |after, scale| run(&S4, 4055, after, scale, 1).ops_per_s;
         let [before, after] = [false, true].map(|after| (ops(after, 2 * S4.scale), ops(after, S4.scale)));
         assert!((before.0 / before.1).max(before.1 / before.0) < 1.33, "before: {before:?}");
         assert!((after.0 / after.1).max(after.1 / after.0) < 1.1, "after: {after:?}");
