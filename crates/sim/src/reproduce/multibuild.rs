@@ -162,17 +162,17 @@ fn builds(after: bool) -> Vec<Build> {
 
 fn metrics(builds: &[Build]) -> Metrics {
     let user_s = f64::from(UNITS * JOBS) * super::full(UNIT_NS, SCALE) / 1e9;
-    let values: [(&str, fn(&Build, f64) -> f64); 3] = [
-        ("System", |b, _| b.system_s),
-        ("Elapsed", |b, _| b.elapsed_s),
-        ("CPU", |b, user_s| 100.0 * (user_s + b.system_s) / b.elapsed_s),
+    let column = |value: &dyn Fn(&Build) -> f64| builds.iter().map(value).collect::<Vec<f64>>();
+    let columns = [
+        ("System", column(&|b| b.system_s)),
+        ("Elapsed", column(&|b| b.elapsed_s)),
+        ("CPU", column(&|b| 100.0 * (user_s + b.system_s) / b.elapsed_s)),
     ];
     let mut out = Metrics::new();
-    for (name, value) in values {
-        let of = builds.iter().map(|build| value(build, user_s));
-        out.insert(format!("{name}/min"), of.clone().fold(f64::INFINITY, f64::min));
-        out.insert(format!("{name}/mean"), of.clone().sum::<f64>() / f64::from(BUILDS));
-        out.insert(format!("{name}/max"), of.fold(0.0, f64::max));
+    for (name, values) in columns {
+        out.insert(format!("{name}/min"), values.iter().copied().fold(f64::INFINITY, f64::min));
+        out.insert(format!("{name}/mean"), values.iter().sum::<f64>() / f64::from(BUILDS));
+        out.insert(format!("{name}/max"), values.iter().copied().fold(0.0, f64::max));
     }
     out
 }

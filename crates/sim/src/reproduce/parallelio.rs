@@ -326,7 +326,7 @@ fn runs(machine: &Machine, after: bool) -> Vec<Vec<Run>> {
 
 /// Rows by size, and of each the statistics that the source has.
 fn by_size(machine: &Machine, runs: &[Vec<Run>], statistics: &[Statistic]) -> Metrics {
-    let values: [(&str, fn(&Run) -> f64); 6] = [
+    let values: [Value; 6] = [
         ("memcachetest", |run| run.ops_per_s),
         ("io-duration", |run| run.io_s.round()),
         ("swaptotal", |run| run.get("pswpin") + run.get("pswpout")),
@@ -345,6 +345,9 @@ fn by_size(machine: &Machine, runs: &[Vec<Run>], statistics: &[Statistic]) -> Me
     }
     out
 }
+
+/// A row's name, and its value of a run.
+type Value = (&'static str, fn(&Run) -> f64);
 
 /// The name behind the row's, and what it says of the runs.
 type Statistic = (&'static str, fn(&[f64]) -> f64);
@@ -431,8 +434,7 @@ pub(super) fn s1() -> Vec<Modelled> {
         sizes("/S1_lru_cost_2016/parallelio/transactions_per_s"),
         sizes("/S1_lru_cost_2016/parallelio/background_io_s"),
         sizes("/S1_lru_cost_2016/parallelio/swap_and_faults"),
-        columns("/S1_lru_cost_2016/parallelio/totals_[vanilla,lrucost]")
-            .with(totals(&before), totals(&after)),
+        columns("/S1_lru_cost_2016/parallelio/totals_[vanilla,lrucost]").with(totals(&before), totals(&after)),
     ]
 }
 
