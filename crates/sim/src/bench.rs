@@ -13,7 +13,7 @@ use pagetide_trace::{Op, Record, RecordSource, TraceError};
 use crate::device::preset;
 use crate::lru::ExactLru;
 use crate::pattern::{Pattern, Walk};
-use crate::replay::{self, Budget, ReplaySetup, replay};
+use crate::replay::{self, ReplaySetup, replay};
 use crate::rng::{XorShift64, Zipf};
 use crate::task::{Program, Task, WalkProgram};
 use crate::world::{RunEnd, World};
@@ -110,7 +110,7 @@ fn setup() -> ReplaySetup {
 /// The core under `pages` of memory, readahead off, reclaim, write-back and device timing on.
 pub fn core_speed(trace: &Rc<DenseTrace>, pages: u32) -> Speed {
     let setup = setup();
-    let (row, ns) = timed(|| replay(trace, Budget::Pages(pages), &setup).expect("a sound set-up"));
+    let (row, ns) = timed(|| replay(trace, pages, &setup).expect("a sound set-up"));
     let get = |name: &str| row.vmstat.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
     speed(trace.records.len() as u64, get("pgfault"), ns)
 }

@@ -148,6 +148,9 @@ pub fn replay_trace(args: &ReplayArgs, out: &mut dyn Write) -> Result<u8, CliErr
         budgets.extend(LADDER.map(Budget::Percent));
     }
     let trace = load(&args.trace, args.progress)?;
+    let mut budgets: Vec<u32> = budgets.into_iter().map(|budget| budget.pages(trace.touched_pages)).collect();
+    // Shares of a short trace may be the same budget.
+    budgets.dedup();
     let bar = bar(args.progress, budgets.len() as u64, "replaying");
     let mut rows: Vec<ReplayRow> = Vec::new();
     for budget in budgets {

@@ -39,12 +39,13 @@ impl Budget {
         percent.map(Self::Percent).ok_or_else(|| format!("`{text}`: 1% to 1000% expected"))
     }
 
-    fn pages(self, touched: u32) -> u32 {
+    /// In pages, of a trace that touches so many; a share is at least what a replay needs.
+    pub fn pages(self, touched: u32) -> u32 {
         match self {
             Self::Pages(pages) => pages,
             Self::Percent(percent) => {
                 let pages = u64::from(touched) * u64::from(percent) / 100;
-                u32::try_from(pages).unwrap_or(u32::MAX)
+                u32::try_from(pages).unwrap_or(u32::MAX).max(MEMORY_PAGES_MIN)
             }
         }
     }
@@ -90,12 +91,11 @@ const MEMORY_PAGES_MIN: u32 = 64;
 /// Slots over the dense pages, so that no replay ends for want of swap.
 const SPARE_SLOTS: u32 = 4096;
 
-/// Replays the trace once.
+/// Replays the trace once, in so many pages.
 ///
 /// # Errors
 /// A profile or knob that the core does not know, or a budget below the minimum.
-pub fn replay(trace: &Rc<DenseTrace>, budget: Budget, setup: &ReplaySetup) -> Result<ReplayRow, String> {
-    let memory_pages = budget.pages(trace.touched_pages);
+pub fn replay(trace: &Rc<DenseTrace>, memory_pages: u32, setup: &ReplaySetup) -> Result<ReplayRow, String> {
     if memory_pages < MEMORY_PAGES_MIN {
         let least = show_pages(u64::from(MEMORY_PAGES_MIN));
         return Err(format!("--memory: {memory_pages} pages are too few; the least is {least}"));
@@ -208,6 +208,7 @@ mod tests {
     fn budgets_are_sizes_or_parts() {
         assert_eq!(Budget::parse("64M"), Ok(Budget::Pages(16_384)));
         assert_eq!(Budget::parse("25%").map(|b| b.pages(1000)), Ok(250));
+        assert_eq!(Budget::parse("25%").map(|b| b.pages(2)), Ok(MEMORY_PAGES_MIN), "a short trace can be asked about");
         for bad in ["0%", "-5%", "0", "x", "5000%"] {
             assert!(Budget::parse(bad).is_err(), "{bad}");
         }
