@@ -361,6 +361,7 @@ pub struct Config {
     pub(crate) stat_start: [u32; 4],
     /// Reclaim does not go on between the ends of one request's pages.
     pub(crate) request_ends: bool,
+    pub(crate) writes_end_elsewhere: bool,
     pub(crate) profile: &'static str,
 }
 
@@ -426,6 +427,7 @@ impl Config {
             stat_first_ns: 0,
             stat_start: [0; 4],
             request_ends: false,
+            writes_end_elsewhere: false,
             profile: "linux-6.18",
         }
     }
@@ -546,6 +548,14 @@ impl Config {
     #[must_use]
     pub const fn request_ends(mut self) -> Self {
         self.request_ends = true;
+        self
+    }
+
+    /// Writes end on another CPU than the one that reclaims. Their pages wait there until a batch of them is full before they go
+    /// to the tail, and reclaim that meets one keeps it.
+    #[must_use]
+    pub const fn writes_end_elsewhere(mut self) -> Self {
+        self.writes_end_elsewhere = true;
         self
     }
 

@@ -41,12 +41,14 @@ pub(crate) struct Lru {
     cpu: usize,
     rotate: [u32; BATCH_MAX],
     rotate_len: usize,
+    /// Writes end on a CPU of their own: only a full batch moves its pages.
+    ends_elsewhere: bool,
     /// Pages a batch holds before it is drained; 0: no batches.
     batch: usize,
 }
 
 impl Lru {
-    pub(crate) fn new(batch: usize, budget: u32) -> Self {
+    pub(crate) fn new(batch: usize, budget: u32, ends_elsewhere: bool) -> Self {
         let empty = List { head: NIL, tail: NIL, len: 0 };
         let batch = if batch > BATCH_MAX { BATCH_MAX } else { batch };
         Self {
@@ -57,6 +59,7 @@ impl Lru {
             cpu: 0,
             rotate: [0; BATCH_MAX],
             rotate_len: 0,
+            ends_elsewhere,
             batch,
         }
     }
@@ -139,6 +142,10 @@ impl Lru {
             self.rotate.copy_within(at + 1..self.rotate_len, at);
             self.rotate_len -= 1;
         }
+        self.unlink(pages, p);
+    }
+
+    fn unlink(&mut self, pages: &mut PageTable, p: u32) {
         debug_assert!(pages.is(p, LRU), "page {p} is on no list");
         let list = pages.list(p);
         let (prev, next) = (pages.prev(p), pages.next(p));
@@ -172,9 +179,13 @@ impl Lru {
         }
     }
 
-    /// Move to the head of the list its flags name.
+    /// Move to the head of the list its flags name. What waits to go to the tail waits on.
     pub(crate) fn putback(&mut self, pages: &mut PageTable, p: u32) {
-        self.remove(pages, p);
+        if pages.is(p, ROTATE) {
+            self.unlink(pages, p);
+        } else {
+            self.remove(pages, p);
+        }
         let list = Self::list_of(pages, p);
         self.push_head(pages, list, p);
     }
@@ -225,15 +236,15 @@ impl Lru {
     /// Empty the batches of this CPU (the kernel's `lru_add_drain`). Returns how many pages were rotated.
     pub(crate) fn drain(&mut self, pages: &mut PageTable) -> u32 {
         self.drain_add(pages, self.cpu);
-        self.drain_rotate(pages)
+        if self.ends_elsewhere { 0 } else { self.drain_rotate(pages) }
     }
 
-    /// Empty the batches of all CPUs.
+    /// The same with the new pages of all CPUs.
     pub(crate) fn drain_all(&mut self, pages: &mut PageTable) -> u32 {
         for cpu in 0..CPUS_MAX {
             self.drain_add(pages, cpu);
         }
-        self.drain_rotate(pages)
+        self.drain(pages)
     }
 
     /// The pages of a list, head first.
@@ -279,6 +290,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_waits_for_another_cpu_keeps_waiting_wherever_it_is_put() {
+        let (mut pages, mut lru) = (PageTable::new(PAGES), Lru::new(3, 1, true));
+        (0..6).for_each(|p| lru.add(&mut pages, p));
+        assert_eq!(lru.rotate(&mut pages, 5) + lru.rotate(&mut pages, 4), 0);
+        assert_eq!(lru.drain(&mut pages), 0, "it is not this CPU's batch");
+        lru.putback(&mut pages, 4);
+        assert!(lru.iter(&pages, IA).eq([4, 5, 3, 2, 1, 0]));
+        assert_eq!(lru.rotate(&mut pages, 3), 3, "full");
+        assert!(lru.iter(&pages, IA).eq([2, 1, 0, 5, 4, 3]));
+    }
+
     proptest! {
         #[test]
         fn lists_are_what_naive_lists_are(
@@ -286,7 +309,7 @@ mod tests {
             steps in proptest::collection::vec((0..6u32, 0..PAGES, 0..4u32), 0..200),
         ) {
             let mut pages = PageTable::new(PAGES);
-            let (mut lru, mut twin) = (Lru::new(batch, 1), Twin::default());
+            let (mut lru, mut twin) = (Lru::new(batch, 1, false), Twin::default());
             for (kind, p, flags) in steps {
                 let on = pages.is(p, LRU | PCP);
                 match kind {

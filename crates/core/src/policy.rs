@@ -83,7 +83,7 @@ impl Core {
         let lru_batch = if config.is_blind() { 0 } else { config.lru_batch as usize };
         Self {
             pages: PageTable::new(config.pages_max),
-            lru: Lru::new(lru_batch, config.budget),
+            lru: Lru::new(lru_batch, config.budget, config.writes_end_elsewhere),
             regions: Regions::new(),
             swap: Swap::new(config.slots_max, config.slot_order, config.early_free),
             mem: Budget::new(&config),

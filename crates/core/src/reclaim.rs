@@ -519,7 +519,7 @@ impl Core {
             return Stage::Done;
         }
         // With less memory than a batch holds, all pages may be in it.
-        let rotated = self.lru.drain(&mut self.pages);
+        let rotated = self.lru.drain(&mut self.pages) + self.lru.drain_rotate(&mut self.pages);
         self.count(Counter::pgrotated, rotated);
         let memcg = matches!(self.cfg.memory, MemoryMode::Memcg { .. });
         if memcg && self.cfg.full_walk_retry && !run.full_walk {

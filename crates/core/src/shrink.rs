@@ -15,8 +15,8 @@ use crate::config::{Balance, MemoryMode, Sample};
 use crate::effect::{Effect, Effects};
 use crate::lru::UN;
 use crate::page::{
-    ACTIVE, DIRTY, FILE, FREE_DONE, Flight, JOB_WAIT, MAPPED, PAGEOUT, READAHEAD, RECLAIM, REFERENCED, UNEVICTABLE,
-    WORKINGSET, YOUNG,
+    ACTIVE, DIRTY, FILE, FREE_DONE, Flight, JOB_WAIT, MAPPED, PAGEOUT, READAHEAD, RECLAIM, REFERENCED, ROTATE,
+    UNEVICTABLE, WORKINGSET, YOUNG,
 };
 use crate::policy::Core;
 use crate::reclaim::{ReclaimRun, RunKind};
@@ -143,6 +143,11 @@ impl Core {
                 return Look::Next;
             }
             Verdict::ReclaimClean if self.pages.is(p, DIRTY) => {
+                self.keep(p);
+                return Look::Next;
+            }
+            // The other CPU's batch holds it.
+            Verdict::Reclaim | Verdict::ReclaimClean if self.pages.is(p, ROTATE) => {
                 self.keep(p);
                 return Look::Next;
             }

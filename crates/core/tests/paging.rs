@@ -4,7 +4,7 @@ mod common;
 
 use common::{World, device_spec};
 use pagetide_core::event::Outcome;
-use pagetide_core::types::{Access, DeviceId, PageIdx, PageRange, RegionId, TaskId};
+use pagetide_core::types::{Access, DeviceId, IoId, PageIdx, PageRange, RegionId, TaskId};
 use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind, MemoryMode};
 
 const KINDS: [HostKind; 2] = [HostKind::Exact, HostKind::Blind];
@@ -132,34 +132,67 @@ fn a_full_swap_is_not_searched_again_after_every_write() {
     (0..PAGES - 64).for_each(|p| world.read(p));
 }
 
-#[test]
-fn reclaim_takes_in_the_ends_of_a_request_together() {
-    let config = Config::profile("linux-6.18", HostKind::Exact).expect("a profile");
-    let config = config.memory(MemoryMode::Memcg { v1: true }, 512, 128).slots_max(2048).request_ends();
+/// A group whose reclaim has begun to write so many pages out at least, and these.
+fn begin_to_write(config: Config, at_least: usize) -> (Core, Vec<(IoId, PageIdx)>) {
+    let config = config.memory(MemoryMode::Memcg { v1: true }, 512, 128).slots_max(2048);
     let (mut core, mut out) = (Core::new(config), Effects::new());
     let region = Event::RegionAdded { region: RegionId(0), range: PageRange::new(PageIdx(0), 512) };
     core.handle(0, region, &mut out);
     core.handle(0, Event::DeviceAdded { device: DeviceId(0), spec: device_spec(1024) }, &mut out);
     let mut writes = Vec::new();
-    for page in (0..512).map(PageIdx) {
-        core.handle(0, Event::Fault { page, access: Access::Write, task: TaskId(0) }, &mut out);
+    let mut faults = (0..512).map(|p| Event::Fault { page: PageIdx(p), access: Access::Write, task: TaskId(0) });
+    while writes.len() < at_least {
+        let event = if writes.is_empty() { faults.next().expect("more pages than memory") } else { Event::Timeout };
+        core.handle(0, event, &mut out);
         for effect in out.as_slice() {
             if let Effect::Write { io, range, .. } = *effect {
-                writes.push((io, range));
+                writes.extend(range.pages().map(|page| (io, page)));
             }
         }
         out.clear();
-        if !writes.is_empty() {
-            break;
-        }
     }
-    let scanned = |core: &Core| core.vmstat().get(Counter::pgscan_anon);
     assert!(core.deadline().is_some(), "reclaim stopped after a batch that wrote");
+    (core, writes)
+}
+
+fn end_write(core: &mut Core, io: IoId, page: PageIdx, out: &mut Effects) {
+    core.handle(0, Event::IoDone { io, range: PageRange::one(page), outcome: Outcome::Done }, out);
+}
+
+fn linux_6_18() -> Config {
+    Config::profile("linux-6.18", HostKind::Exact).expect("a profile").request_ends()
+}
+
+#[test]
+fn reclaim_takes_in_the_ends_of_a_request_together() {
+    let (mut core, writes) = begin_to_write(linux_6_18(), 1);
+    let scanned = |core: &Core| core.vmstat().get(Counter::pgscan_anon);
     let before = scanned(&core);
-    for &(io, range) in &writes {
-        core.handle(0, Event::IoDone { io, range, outcome: Outcome::Done }, &mut out);
+    let mut out = Effects::new();
+    for (io, page) in writes {
+        end_write(&mut core, io, page, &mut out);
         assert_eq!(scanned(&core), before, "a part of the request has ended");
     }
     core.handle(0, Event::Timeout, &mut out);
     assert!(scanned(&core) > before);
+}
+
+// The reclaim trace of the running kernel: with the device's thread on another CPU than the task, pages come back 31 at a time,
+// also across requests.
+#[test]
+fn pages_whose_writes_end_on_another_cpu_are_freed_by_the_batch() {
+    let freed_after = |config: Config, ended: usize| {
+        let (mut core, writes) = begin_to_write(config, 31);
+        let mut out = Effects::new();
+        for (io, page) in writes.into_iter().take(ended) {
+            end_write(&mut core, io, page, &mut out);
+        }
+        out.clear();
+        core.handle(0, Event::Timeout, &mut out);
+        core.audit();
+        core.vmstat().get(Counter::pgsteal_anon)
+    };
+    assert_eq!(freed_after(linux_6_18(), 30), 30, "the reclaiming CPU empties its own batch");
+    assert_eq!(freed_after(linux_6_18().writes_end_elsewhere(), 30), 0);
+    assert_eq!(freed_after(linux_6_18().writes_end_elsewhere(), 31), 31);
 }

@@ -1,7 +1,8 @@
 //! The golden rows: counters of the real kernel (6.18.44, memcg v1, limit 16,384 pages, 32,768 pages of anonymous memory)
-//! against the same accesses here. Each of the main counters is within 3 % or 40 pages, but for those in `MISSES`.
+//! against the same accesses here. Each of the main counters is within 3 % or 40 pages; with fresh statistics those of
+//! activations, too, are within 10 %.
 
-use pagetide_sim::script::{OwnPages, PhaseResult, ScriptSpec, run_script};
+use pagetide_sim::script::{OwnPages, PhaseResult, ScriptSpec, Timing, run_script};
 
 const COUNTERS: [&str; 8] = [
     "pswpin",
@@ -25,6 +26,9 @@ const fn row(script: &'static str, phase: usize, setting: Option<&'static str>, 
     Row { script, phase, setting, kernel }
 }
 
+/// The player reads memory.stat so often, where it does.
+const STAT_ACCESSES: u32 = 200;
+
 const ROWS: [Row; 12] = [
     row("w", 0, None, [16, 16_651, 65_481, 16_529, 9, 7, 4, 0]),
     row("w r", 1, None, [32_787, 16_149, 79_131, 32_784, 4_113, 28_674, 28_671, 32_785]),
@@ -40,23 +44,17 @@ const ROWS: [Row; 12] = [
     row("w R40000", 1, Some("readahead=cluster"), [20_291, 11_802, 55_854, 20_216, 20_281, 10, 5, 20_273]),
 ];
 
-/// What misses its band, by how much at most (1/1000), and why.
-const MISSES: [(&str, Option<&str>, &str, u64); 1] = [
-    // Passes over whole lists, some thousand pages each, that fall into the phase or not: 48,722 to 59,820 in 16 runs of this row
-    // on the kernel (loop device on ext4 and in memory, no statistics gathered but by the kernel itself).
-    ("w R40000", Some("readahead=cluster"), "pgscan_anon", 50),
-];
-
 /// When the kernel gathered its statistics first, in ms of the row's run: chance, and fitted where a row depends on it. The
 /// writes of `w b` on the kernel: some 150 in runs without a gathering, 5,708 in the row's, 8,300 in another with one.
 const GATHERED: [(&str, Option<&str>, u64); 2] = [("w b", None, 394), ("w R40000", Some("readahead=cluster"), 980)];
 
-/// The program had 22 pages of its own in the first slots, and they took the first window of eight: nine of its faults in `w`
-/// were major. Of the other pages that it needs, nothing is known but their number. How many pages lie before the region's
-/// decides how the blocks of cluster readahead divide it: with 1 to 24 pages more than the player of kernel-diff has, the kernel
-/// read 9 to 63 pages ahead in `w R40000` (17 runs), the simulator 9 to 80.
-const OWN: OwnPages = OwnPages { hot: 0, between: 9, cold: 13 };
-const PROCESS_PAGES: u32 = 14;
+/// The program's own pages: some twenty of them had the first slots, and they took the first window of eight. How many are hot and
+/// how many are written between phases is as with the player of kernel-diff; the other two numbers are fitted, to all rows
+/// together. They decide on which side of the end of a phase bursts of writes fall, and how blocks of cluster readahead
+/// divide the region: with 1 to 24 pages more than the player of kernel-diff has, the kernel read 9 to 63 pages ahead in
+/// `w R40000` and looked at 50,392 to 60,912 (17 runs); it wrote 12,597 to 15,960 pages in the fourth phase of `w r w r` (8 runs).
+const OWN: OwnPages = OwnPages { hot: 3, between: 7, cold: 13 };
+const PROCESS_PAGES: u32 = 15;
 
 fn spec(script: &str, setting: Option<&str>) -> ScriptSpec {
     let mut spec = ScriptSpec::new(script, 32_768, 16_384, "linux-6.18");
@@ -70,8 +68,8 @@ fn play(row: &Row) -> PhaseResult {
     let mut spec = spec(row.script, row.setting);
     if row.script == "w s" {
         // The group had been used before, for `w b`, whose active list the statistics still showed: the row's 14,083
-        // activations need an active list of 15,600 pages, which no page of its own run had been on. The kernel's runs have 3,747
-        // to 6,988 activations if the statistics were read at the end of such a `w b`, else none.
+        // activations need an active list of 15,600 pages, which no page of its own run had been on. Runs of the kernel after such a
+        // `w b` have 3,747 to 6,988 activations if the statistics were read at its end (three of six), else none (eleven of eleven).
         spec.stat_start = [700, 15_600, 0, 0];
         spec.stat_first_ns = spec.stat_interval_ns;
     }
@@ -88,15 +86,61 @@ fn the_golden_rows_are_within_their_bands() {
         let got = play(row);
         for (name, kernel) in COUNTERS.iter().zip(row.kernel) {
             let ours = got.get(name);
-            let known = MISSES.iter().find(|m| m.0 == row.script && m.1 == row.setting && m.2 == *name);
-            let permille = known.map_or(30, |m| m.3);
             let off = ours.abs_diff(kernel);
-            if off > 40 && off * 1000 > kernel * permille {
+            if off > 40 && off * 100 > kernel * 3 {
                 wrong.push(format!("{} {:?} {name}: kernel {kernel}, ours {ours}", row.script, row.setting));
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What hangs on the statistics: compared where they are fresh, because memory.stat is read every 200 accesses.
+const FRESH_COUNTERS: [&str; 3] = ["pgactivate", "pgdeactivate", "workingset_activate_anon"];
+
+#[test]
+fn with_fresh_statistics_activations_are_the_kernels() {
+    // Medians of three runs in the set-up of the golden rows.
+    let mut reads = spec("w R60000", None);
+    reads.stat_accesses = STAT_ACCESSES;
+    let phase = run_script(&reads).expect("a script that can be played").swap_remove(1);
+    let mut wrong = far_off("reads", [10_591, 9_176, 3_837], FRESH_COUNTERS.map(|name| phase.get(name)));
+    // Medians of nine runs of kernel-diff's player, with 0 to 8 pages more that are never used, on both sides: no page decides.
+    let writes: Vec<PhaseResult> = (0..9).map(random_writes).collect();
+    let median = |name: &str| {
+        let mut values: Vec<u64> = writes.iter().map(|phase| phase.get(name)).collect();
+        values.sort_unstable();
+        values[4]
+    };
+    wrong.extend(far_off("writes", [7_813, 5_297, 1_584], FRESH_COUNTERS.map(median)));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn with_fresh_statistics_nothing_is_activated_in_order() {
+    for script in ["w r w r r", "w s"] {
+        let mut spec = spec(script, None);
+        spec.stat_accesses = STAT_ACCESSES;
+        for phase in run_script(&spec).expect("a script that can be played") {
+            let values = FRESH_COUNTERS.map(|name| phase.get(name));
+            assert!(values.iter().all(|value| *value <= 40), "{script} {}: {values:?}", phase.phase);
+        }
+    }
+}
+
+fn random_writes(more: u32) -> PhaseResult {
+    let mut spec = ScriptSpec::new("w W40000", 32_768, 16_384, "linux-6.18");
+    spec.own = OwnPages { hot: 3, between: 7, cold: 3 + more };
+    spec.process_pages = 3;
+    spec.timing = Timing::MEMORY;
+    spec.stat_accesses = STAT_ACCESSES;
+    run_script(&spec).expect("a script that can be played").swap_remove(1)
+}
+
+fn far_off(row: &str, kernel: [u64; 3], ours: [u64; 3]) -> Vec<String> {
+    let values = FRESH_COUNTERS.iter().zip(kernel).zip(ours);
+    let far = values.filter(|&((_, kernel), ours)| ours.abs_diff(kernel) > 40 && ours.abs_diff(kernel) * 10 > kernel);
+    far.map(|((name, kernel), ours)| format!("{row} {name}: kernel {kernel}, ours {ours}")).collect()
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A small exact host around the core: one task at a time, anonymous regions, one file, asynchronous devices, virtual time. It
 //! is not the simulator proper (no CPUs, no write-back of files); what it models is just what the counters of such a run
-//! depend on. The phases of a script are listed in [`mod@parse`].
+//! depend on. The task has a CPU to itself: the device's thread, and with it the ends of writes, have another. The phases of a script
+//! are listed in [`mod@parse`].
 //!
 //! Invariants: the same spec gives the same result, no access is answered wrongly (page versions are checked), and no script
 //! is endless.

@@ -121,7 +121,8 @@ impl Player {
             .memory(MemoryMode::Memcg { v1: true }, table, spec.memory - overhead)
             .slots_max(total)
             .stat_interval_ns(spec.stat_interval_ns, spec.stat_first_ns, spec.stat_start)
-            .request_ends();
+            .request_ends()
+            .writes_end_elsewhere();
         let mut player = Self {
             core: Core::new(config),
             regions,
