@@ -342,6 +342,8 @@ pub struct Config {
     pub(crate) write_marks: bool,
     /// The limits of dirty pages are parts of all memory, not only of what is free or holds files (until 3.13).
     pub(crate) dirty_of_all: bool,
+    /// Pages that come back to the active list open it to reclaim, however long the inactive one is (since 4.12).
+    pub(crate) refault_deactivates: bool,
     /// Swapped pages come back to the active list (4.8 to 5.8), not to the inactive one. The kernel does it when a fault maps them,
     /// in batches of a CPU that keep a stream's pages together; here they are there when they are read.
     pub(crate) swapin_active: bool,
@@ -417,6 +419,7 @@ impl Config {
             kswapd_unlimited: false,
             write_marks: false,
             dirty_of_all: false,
+            refault_deactivates: true,
             swapin_active: false,
             gib_pages: GIB_PAGES,
             aligned_readahead: true,
@@ -458,6 +461,7 @@ impl Config {
         self.readahead = Readahead::Cluster;
         self.lru_batch = 14;
         self.activate_dirty = false;
+        self.refault_deactivates = false;
     }
 
     fn older_3_10(&mut self) {

@@ -314,7 +314,7 @@ impl Core {
     fn prepare_pass(&mut self, run: &mut ReclaimRun) {
         let activations = self.policy_activations();
         for (kind, &now) in activations.iter().enumerate() {
-            let came_back = now != self.ws_snapshot[kind];
+            let came_back = self.cfg.refault_deactivates && now != self.ws_snapshot[kind];
             run.may_deactivate[kind] = run.force_deactivate || came_back || self.inactive_is_low(kind);
         }
         let sizes = self.policy_sizes();

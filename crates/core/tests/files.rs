@@ -272,6 +272,26 @@ fn the_balances_tell_vanilla_from_cost() {
     }
 }
 
+/// Active pages that reclaim takes down where some pages come back just after they went, and the inactive list is the longer one.
+fn deactivated(profile: &str) -> u64 {
+    let mut world = world(profile, &[], 8, 1_600, 1_000);
+    for _ in 0..2 {
+        (0..200).for_each(|i| world.file_call(i, 1, Access::Read));
+    }
+    for i in (300..1_150).chain(300..330).chain(1_150..1_300) {
+        world.file_call(i, 1, Access::Read);
+    }
+    let [_, _, inactive, active, _] = world.core.list_sizes();
+    assert!(inactive > active && world.count("workingset_activate_file") > 0, "{inactive} and {active}");
+    world.count("pgdeactivate")
+}
+
+#[test]
+fn pages_that_come_back_open_the_active_list_since_4_12() {
+    assert_eq!(deactivated("linux-4.10"), 0);
+    assert!(deactivated("linux-5.6") > 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -2,16 +2,17 @@
 //!
 //! A parallel device serves as many requests at once as it has channels, first come first served; all their pages share
 //! one data path each for reads and writes. A rotational device serves one request at a time and takes the nearest
-//! ahead of the head next, reads before writes, as a deadline elevator does. A synchronous device has no queue: its
-//! time is the caller's CPU time, see [`Disk::call_ns`].
+//! ahead of the head next, what a task waits for (reads, and writes past the page cache) before what the kernel writes
+//! by itself, as elevators do. A synchronous device has no queue: its time is the caller's CPU time, see [`Disk::call_ns`].
 
 use pagetide_core::types::Nanos;
 
 use crate::device::{DeviceParams, Mechanism};
 use crate::rng::XorShift64;
 
-/// After so many reads served over waiting writes, a write is taken (the deadline elevator's `writes_starved`, times its batch).
-const READS_OVER_WRITES_MAX: u32 = 32;
+/// After so many urgent requests served over waiting ones, one of these is taken (the deadline elevator's `writes_starved`, times
+/// its batch).
+const URGENT_OVER_OTHERS_MAX: u32 = 32;
 
 /// Read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Request {
     pub at: u64,
     /// Pages.
     pub pages: u32,
+    /// A task waits for it.
+    pub urgent: bool,
 }
 
 /// A request that began, and when it will end.
@@ -72,7 +75,7 @@ pub struct Disk {
     waiting: Vec<Request>,
     head_at: u64,
     serving: bool,
-    reads_over_writes: u32,
+    urgent_over_others: u32,
     stats: DiskStats,
     busy_until: Nanos,
 }
@@ -89,7 +92,7 @@ impl Disk {
             waiting: Vec::new(),
             head_at: 0,
             serving: false,
-            reads_over_writes: 0,
+            urgent_over_others: 0,
             stats: DiskStats::default(),
             busy_until: 0,
         }
@@ -202,16 +205,12 @@ impl Disk {
     }
 
     fn take_next(&mut self) -> Option<Request> {
-        let has = |direction| self.waiting.iter().any(|r| r.direction == direction);
-        let (reads, writes) = (has(Direction::Read), has(Direction::Write));
-        let direction = if reads && (!writes || self.reads_over_writes < READS_OVER_WRITES_MAX) {
-            Direction::Read
-        } else {
-            Direction::Write
-        };
-        self.reads_over_writes = if direction == Direction::Read && writes { self.reads_over_writes + 1 } else { 0 };
+        let has = |urgent| self.waiting.iter().any(|r| r.urgent == urgent);
+        let (urgents, others) = (has(true), has(false));
+        let urgent = urgents && (!others || self.urgent_over_others < URGENT_OVER_OTHERS_MAX);
+        self.urgent_over_others = if urgent && others { self.urgent_over_others + 1 } else { 0 };
         let head = self.head_at;
-        let candidates = self.waiting.iter().enumerate().filter(|(_, r)| r.direction == direction);
+        let candidates = self.waiting.iter().enumerate().filter(|(_, r)| r.urgent == urgent);
         // Nearest ahead, then the lowest: one-way sweeps starve nobody.
         let (index, _) = candidates.min_by_key(|(_, r)| (r.at < head, r.at))?;
         Some(self.waiting.swap_remove(index))
@@ -242,7 +241,7 @@ mod tests {
     }
 
     fn read(id: u64, at: u64, pages: u32) -> Request {
-        Request { id, direction: Direction::Read, at, pages }
+        Request { id, direction: Direction::Read, at, pages, urgent: true }
     }
 
     #[test]
@@ -286,10 +285,22 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_a_task_waits_for_goes_before_the_others() {
+        let mut disk = disk("disk");
+        let write = |id, at, urgent| Request { id, direction: Direction::Write, at, pages: 1, urgent };
+        let begun = disk.submit(0, write(0, 0, false)).expect("idle");
+        for (id, urgent) in [(1, false), (2, false), (3, true)] {
+            disk.submit(0, write(id, id * 1000, urgent));
+        }
+        let next = disk.ended(begun.ends_at, 0, Direction::Write).expect("three wait");
+        assert_eq!(next.id, 3);
+    }
+
+    #[test]
     fn writes_are_not_starved_for_ever() {
         let mut disk = disk("disk");
         let mut at = disk.submit(0, read(0, 0, 1)).expect("idle").ends_at;
-        disk.submit(0, Request { id: 1, direction: Direction::Write, at: 10, pages: 1 });
+        disk.submit(0, Request { id: 1, direction: Direction::Write, at: 10, pages: 1, urgent: false });
         for id in 2..100 {
             disk.submit(0, read(id, id * 1000, 1));
         }
@@ -301,6 +312,6 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(served, READS_OVER_WRITES_MAX + 1);
+        assert_eq!(served, URGENT_OVER_OTHERS_MAX + 1);
     }
 }

@@ -78,8 +78,10 @@ impl World {
 
     fn start_io(&mut self, now: Nanos, io: Io, at: u64) {
         let (index, direction, pages) = (io.disk, io.direction, io.range.len);
+        let urgent = direction == Direction::Read || io.past.is_some();
         let key = self.new_io(io);
-        if let Some(begun) = self.disks[index].submit(now, Request { id: key as u64, direction, at, pages }) {
+        let request = Request { id: key as u64, direction, at, pages, urgent };
+        if let Some(begun) = self.disks[index].submit(now, request) {
             self.queue.push(begun.ends_at, Happening::DiskEnds { device: index, key });
         }
     }
