@@ -179,9 +179,9 @@ impl Lru {
         }
     }
 
-    /// Move to the head of the list its flags name. What waits to go to the tail waits on.
+    /// Move to the head of the list its flags name. What waits on another CPU to go to the tail waits on.
     pub(crate) fn putback(&mut self, pages: &mut PageTable, p: u32) {
-        if pages.is(p, ROTATE) {
+        if self.ends_elsewhere && pages.is(p, ROTATE) {
             self.unlink(pages, p);
         } else {
             self.remove(pages, p);

@@ -147,7 +147,7 @@ impl Core {
                 return Look::Next;
             }
             // The other CPU's batch holds it.
-            Verdict::Reclaim | Verdict::ReclaimClean if self.pages.is(p, ROTATE) => {
+            Verdict::Reclaim | Verdict::ReclaimClean if self.cfg.writes_end_elsewhere && self.pages.is(p, ROTATE) => {
                 self.keep(p);
                 return Look::Next;
             }
