@@ -22,16 +22,22 @@ pub struct DeviceParams {
     pub preset: &'static str,
     /// How it behaves.
     pub mechanism: Mechanism,
-    /// Requests served at once.
+    /// Reads served at once.
     pub channels: u32,
     /// A read's time before its first page, on an idle device.
     pub read_ns: Nanos,
     /// A write's.
     pub write_ns: Nanos,
-    /// Each page of a read holds the device's one data path for this long.
+    /// Each page of a read takes so much of the device's time, which reads and writes share.
     pub read_page_ns: Nanos,
     /// Each page of a write.
     pub write_page_ns: Nanos,
+    /// Parallel: each page of a read takes so long to leave its place, others at the same time.
+    pub channel_page_ns: Nanos,
+    /// Parallel: pages of writes that the device's own memory holds.
+    pub buffer_pages: u32,
+    /// Parallel: when that memory is full, a read finds its place busy with a write for up to so long.
+    pub program_ns: Nanos,
     /// Time of the host's CPU for a request: submission, interrupt, completion; of a synchronous device, per request.
     pub cpu_ns: Nanos,
     /// Spread of the time before the first page: up to so many 1/10,000 more or less.
@@ -68,6 +74,9 @@ const FLASH: DeviceParams = DeviceParams {
     write_ns: 20 * US,
     read_page_ns: 1_600,
     write_page_ns: 3_200,
+    channel_page_ns: 5 * US,
+    buffer_pages: 4_096,
+    program_ns: 300 * US,
     cpu_ns: 2_500,
     jitter_bp: 2_500,
     seek_ns: (0, 0),
@@ -86,6 +95,15 @@ pub static PRESETS: [Preset; 6] = [
             ("write_ns", "goes to the disk's own memory: 20 us"),
             ("read_page_ns", "2.5 GB/s, four PCIe 3 lanes less protocol"),
             ("write_page_ns", "1.3 GB/s sustained"),
+            (
+                "channel_page_ns",
+                "a flash channel of 800 MB/s; 32 KiB at queue depth 1 take 40 to 50 us more than 4 KiB",
+            ),
+            ("buffer_pages", "16 MiB of memory that capacitors keep alive"),
+            (
+                "program_ns",
+                "a flash page programs for 1 to 2 ms and lets reads in between; fitted to S0, see reproduce/vma.rs",
+            ),
             ("channels", "about 430,000 random reads/s are 32 at 75 us"),
             ("cpu_ns", "submission, interrupt and completion in the block layer: 2 to 3 us"),
             ("jitter_bp", "median to 95th percentile of idle reads: a quarter"),
@@ -101,6 +119,9 @@ pub static PRESETS: [Preset; 6] = [
             write_ns: 60 * US,
             read_page_ns: 7_700,
             write_page_ns: 8_400,
+            channel_page_ns: 0,
+            buffer_pages: 0,
+            program_ns: 0,
             cpu_ns: 4_000,
             ..FLASH
         },
@@ -108,7 +129,8 @@ pub static PRESETS: [Preset; 6] = [
             ("read_ns", "4 KiB random read at queue depth 1: 90 to 110 us"),
             ("write_ns", "disk memory plus the SATA command: 60 us"),
             ("read_page_ns", "530 MB/s, the SATA 3 link"),
-            ("write_page_ns", "490 MB/s"),
+            ("write_page_ns", "490 MB/s; the link carries one way at a time"),
+            ("channel_page_ns", "the link is slower than the flash channels"),
             ("channels", "95,000 random reads/s are about 10 at 100 us; the queue holds 32"),
             ("cpu_ns", "AHCI registers and one interrupt per command"),
             ("jitter_bp", "as NVMe"),
@@ -133,6 +155,9 @@ pub static PRESETS: [Preset; 6] = [
             ("write_ns", "the same added to 20 us"),
             ("read_page_ns", "1.5 GB/s through the host's file"),
             ("write_page_ns", "1 GB/s"),
+            ("channel_page_ns", "the NVMe disk's"),
+            ("buffer_pages", "the NVMe disk's"),
+            ("program_ns", "the NVMe disk's"),
             ("channels", "one queue and one host thread keep about 16 in flight"),
             ("cpu_ns", "a doorbell exit and an injected interrupt cost the guest about 4 us each"),
             ("jitter_bp", "the host's scheduler adds to the disk's own spread"),
@@ -149,6 +174,9 @@ pub static PRESETS: [Preset; 6] = [
             write_ns: 100 * US,
             read_page_ns: 34 * US,
             write_page_ns: 34 * US,
+            channel_page_ns: 0,
+            buffer_pages: 0,
+            program_ns: 0,
             cpu_ns: 4_000,
             jitter_bp: 0,
             seek_ns: (MS, 15 * MS),
@@ -179,6 +207,9 @@ pub static PRESETS: [Preset; 6] = [
             write_ns: 0,
             read_page_ns: 1_500,
             write_page_ns: 4_000,
+            channel_page_ns: 0,
+            buffer_pages: 0,
+            program_ns: 0,
             cpu_ns: 300,
             jitter_bp: 0,
             ..FLASH
@@ -199,6 +230,9 @@ pub static PRESETS: [Preset; 6] = [
             write_ns: 5 * US,
             read_page_ns: 350,
             write_page_ns: 350,
+            channel_page_ns: 0,
+            buffer_pages: 0,
+            program_ns: 0,
             cpu_ns: 1_000,
             jitter_bp: 2_000,
             ..FLASH
@@ -206,7 +240,7 @@ pub static PRESETS: [Preset; 6] = [
         reasons: &[
             ("read_ns", "one-sided 4 KiB read in one rack: 4 to 6 us"),
             ("write_ns", "the same"),
-            ("read_page_ns", "100 Gbit/s"),
+            ("read_page_ns", "100 Gbit/s; one engine of the adapter serves both ways"),
             ("write_page_ns", "100 Gbit/s"),
             ("channels", "outstanding reads of a few queue pairs"),
             ("cpu_ns", "post and poll"),
@@ -236,6 +270,8 @@ mod tests {
             let has = |key: &str| preset.reasons.iter().any(|(k, why)| *k == key && !why.is_empty());
             assert!(has("read_page_ns") && has("write_page_ns") && has("cpu_ns"), "{}", preset.name);
             assert!(preset.params.read_ns == 0 || has("read_ns"), "{}", preset.name);
+            assert!(preset.params.channel_page_ns == 0 || has("channel_page_ns"), "{}", preset.name);
+            assert!(preset.params.buffer_pages == 0 || (has("buffer_pages") && has("program_ns")), "{}", preset.name);
             assert!(preset.params.turn_ns == 0 || (has("turn_ns") && has("seek_ns")), "{}", preset.name);
         }
     }

@@ -1,14 +1,17 @@
 //! A device at work: requests in, completion times out.
 //!
-//! A parallel device serves as many requests at once as it has channels, first come first served; all their pages share
-//! one data path each for reads and writes. A rotational device serves one request at a time and takes the nearest
+//! A parallel device serves as many reads at once as it has channels; writes go into its memory, and both share the
+//! medium, see `parallel`. A rotational device serves one request at a time and takes the nearest
 //! ahead of the head next, what a task waits for (reads, and writes past the page cache) before what the kernel writes
 //! by itself, as elevators do. A synchronous device has no queue: its time is the caller's CPU time, see [`Disk::call_ns`].
+
+mod parallel;
 
 use pagetide_core::types::Nanos;
 
 use crate::device::{DeviceParams, Mechanism};
 use crate::rng::XorShift64;
+use parallel::Parallel;
 
 /// After so many urgent requests served over waiting ones, one of these is taken (the deadline elevator's `writes_starved`, times
 /// its batch).
@@ -67,10 +70,7 @@ pub struct DiskStats {
 pub struct Disk {
     params: DeviceParams,
     rng: XorShift64,
-    /// Parallel: when each channel is free.
-    channel_free_at: Vec<Nanos>,
-    /// When each data path is free, read and write.
-    path_free_at: [Nanos; 2],
+    parallel: Parallel,
     /// Rotational: the waiting requests.
     waiting: Vec<Request>,
     head_at: u64,
@@ -83,12 +83,10 @@ pub struct Disk {
 impl Disk {
     /// An idle device; `rng` decides its spread.
     pub fn new(params: DeviceParams, rng: XorShift64) -> Self {
-        let channels = params.channels.max(1) as usize;
         Self {
+            parallel: Parallel::new(params.channels),
             params,
             rng,
-            channel_free_at: vec![0; channels],
-            path_free_at: [0; 2],
             waiting: Vec::new(),
             head_at: 0,
             serving: false,
@@ -176,16 +174,12 @@ impl Disk {
     }
 
     fn begin_parallel(&mut self, now: Nanos, request: Request) -> Begun {
-        let channel = (0..self.channel_free_at.len()).min_by_key(|c| self.channel_free_at[*c]).unwrap_or(0);
-        let begins_at = now.max(self.channel_free_at[channel]);
-        let ready_at = begins_at + self.spread(self.base_ns(request.direction));
-        let way = way(request.direction);
-        // The data path carries the pages of a request in one piece, after the medium has answered.
-        let path_from = self.path_free_at[way].max(ready_at);
-        let ends_at = path_from + u64::from(request.pages) * self.page_ns(request.direction);
-        self.path_free_at[way] = ends_at;
-        self.channel_free_at[channel] = ends_at;
-        self.note_busy(begins_at, ends_at);
+        let base_ns = self.spread(self.base_ns(request.direction));
+        let ends_at = match request.direction {
+            Direction::Read => self.parallel.read(&self.params, now, request.pages, base_ns, &mut self.rng),
+            Direction::Write => self.parallel.write(&self.params, now, request.pages, base_ns),
+        };
+        self.note_busy(now, ends_at);
         Begun { id: request.id, ends_at }
     }
 
@@ -247,12 +241,12 @@ mod tests {
     #[test]
     fn an_idle_flash_read_takes_base_and_pages() {
         let begun = disk("nvme").submit(1000, read(1, 7, 8)).expect("channels are free");
-        assert_eq!(begun.ends_at, 1000 + 75_000 + 8 * 1_600);
+        assert_eq!(begun.ends_at, 1000 + 75_000 + 8 * 5_000 + 8 * 1_600);
     }
 
     #[test]
-    fn a_loaded_flash_disk_reaches_the_lower_of_channels_and_data_path() {
-        for (pages, want_ns_per_page) in [(1u32, 75_000 / 32), (64, 1_600)] {
+    fn a_loaded_flash_disk_reaches_the_lower_of_channels_and_medium() {
+        for (pages, want_ns_per_page) in [(1u32, 80_000 / 32), (64, 1_600)] {
             let mut disk = disk("nvme");
             let mut last = 0;
             for id in 0..10_000 {
