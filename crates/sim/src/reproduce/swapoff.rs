@@ -8,7 +8,7 @@
 //! | who allocates | 8 processes, an eighth each | assumed; it makes runs of neighbouring slots as long as the per-CPU batches of 15 pages, which give the calls of 1 and 2 |
 //! | who goes on | the last three of them write their memory in order, a page every 10 us, from the beginning of swapoff | fitted to the calls of 4 and 8 before (44,151 and 36,948): swapoff itself gives no hits there, programs that find their pages read ahead do. Tried: none, and one or two of four or of eight; three of six; 1 to 300 us a page; runs at random places. From 16 us the windows stay at one page (see docs/sim.md), with other times of the disk once below that, too |
 //! | scale | 1/16 of all sizes; times and counts are multiplied back | |
-//! | disk | the `virtio` preset with reads of 32 us and 11 us for each page | fitted to the two times in cluster mode (22.09 and 12.19 s); tried: 28 to 40 us and 7 to 12 us. Chosen with the windows in view: at 40 us they stay at one page, whatever a page takes |
+//! | disk | the `virtio` preset with reads of 32 us and 11 us for each page | fitted to the two times in cluster mode (22.09 and 12.19 s); tried: 28 to 40 us and 7 to 12 us. Chosen with the windows in view: at 40 us, or below 9 us a page, up to half of them stay at one page |
 
 use pagetide_core::types::{Nanos, PageRange};
 use pagetide_core::{Config, Counter, HostKind, MemoryMode};
