@@ -1,21 +1,17 @@
 //! A device at work: requests in, completion times out.
 //!
 //! A parallel device serves as many reads at once as it has channels; writes go into its memory, and both share the
-//! medium, see `parallel`. A rotational device serves one request at a time and takes the nearest
-//! ahead of the head next, what a task waits for (reads, and writes past the page cache) before what the kernel writes
-//! by itself, as elevators do. A synchronous device has no queue: its time is the caller's CPU time, see [`Disk::call_ns`].
+//! medium, see `parallel`. A rotational device serves one request at a time, in the order of its elevator, which makes one
+//! request of neighbours. A synchronous device has no queue: its time is the caller's CPU time, see [`Disk::call_ns`].
 
 mod parallel;
 
 use pagetide_core::types::Nanos;
 
 use crate::device::{DeviceParams, Mechanism};
+use crate::elevator::{Elevator, Merged};
 use crate::rng::XorShift64;
 use parallel::Parallel;
-
-/// After so many urgent requests served over waiting ones, one of these is taken (the deadline elevator's `writes_starved`, times
-/// its batch).
-const URGENT_OVER_OTHERS_MAX: u32 = 32;
 
 /// Read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +33,7 @@ pub struct Request {
     pub at: u64,
     /// Pages.
     pub pages: u32,
-    /// A task waits for it.
+    /// A task waits for it: reads, and writes past the page cache.
     pub urgent: bool,
 }
 
@@ -72,10 +68,10 @@ pub struct Disk {
     rng: XorShift64,
     parallel: Parallel,
     /// Rotational: the waiting requests.
-    waiting: Vec<Request>,
+    elevator: Elevator,
     head_at: u64,
-    serving: bool,
-    urgent_over_others: u32,
+    /// Rotational: the numbers of what is being served.
+    serving: Vec<u64>,
     stats: DiskStats,
     busy_until: Nanos,
 }
@@ -87,10 +83,9 @@ impl Disk {
             parallel: Parallel::new(params.channels),
             params,
             rng,
-            waiting: Vec::new(),
+            elevator: Elevator::new(),
             head_at: 0,
-            serving: false,
-            urgent_over_others: 0,
+            serving: Vec::new(),
             stats: DiskStats::default(),
             busy_until: 0,
         }
@@ -117,12 +112,21 @@ impl Disk {
         self.count(request.direction, request.pages);
         match self.params.mechanism {
             Mechanism::Parallel | Mechanism::Synchronous => Some(self.begin_parallel(now, request)),
-            Mechanism::Rotational if self.serving => {
-                self.waiting.push(request);
+            Mechanism::Rotational if self.serving.is_empty() => {
+                Some(self.begin_rotational(now, Merged::new(request, now)))
+            }
+            Mechanism::Rotational => {
+                if self.elevator.add(now, request) {
+                    self.stats.requests[way(request.direction)] -= 1;
+                }
                 None
             }
-            Mechanism::Rotational => Some(self.begin_rotational(now, request)),
         }
+    }
+
+    /// Requests that end with the one that is being served, for they became parts of it.
+    pub fn joined(&mut self) -> Vec<u64> {
+        self.serving.split_off(self.serving.len().min(1))
     }
 
     /// A request that began has ended now. The next one, if it waited.
@@ -133,8 +137,8 @@ impl Disk {
         match self.params.mechanism {
             Mechanism::Parallel | Mechanism::Synchronous => None,
             Mechanism::Rotational => {
-                self.serving = false;
-                let next = self.take_next()?;
+                self.serving.clear();
+                let next = self.elevator.next(now, self.head_at)?;
                 Some(self.begin_rotational(now, next))
             }
         }
@@ -183,7 +187,7 @@ impl Disk {
         Begun { id: request.id, ends_at }
     }
 
-    fn begin_rotational(&mut self, now: Nanos, request: Request) -> Begun {
+    fn begin_rotational(&mut self, now: Nanos, request: Merged) -> Begun {
         let mut cost = self.base_ns(request.direction);
         if request.at != self.head_at {
             let distance = request.at.abs_diff(self.head_at).min(self.params.disk_pages);
@@ -193,21 +197,10 @@ impl Disk {
         }
         cost += u64::from(request.pages) * self.page_ns(request.direction);
         self.head_at = request.at + u64::from(request.pages);
-        self.serving = true;
         self.note_busy(now, now + cost);
-        Begun { id: request.id, ends_at: now + cost }
-    }
-
-    fn take_next(&mut self) -> Option<Request> {
-        let has = |urgent| self.waiting.iter().any(|r| r.urgent == urgent);
-        let (urgents, others) = (has(true), has(false));
-        let urgent = urgents && (!others || self.urgent_over_others < URGENT_OVER_OTHERS_MAX);
-        self.urgent_over_others = if urgent && others { self.urgent_over_others + 1 } else { 0 };
-        let head = self.head_at;
-        let candidates = self.waiting.iter().enumerate().filter(|(_, r)| r.urgent == urgent);
-        // Nearest ahead, then the lowest: one-way sweeps starve nobody.
-        let (index, _) = candidates.min_by_key(|(_, r)| (r.at < head, r.at))?;
-        Some(self.waiting.swap_remove(index))
+        let begun = Begun { id: request.ids[0], ends_at: now + cost };
+        self.serving = request.ids;
+        begun
     }
 }
 
@@ -291,21 +284,16 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_not_starved_for_ever() {
+    fn neighbours_that_wait_end_together() {
         let mut disk = disk("disk");
-        let mut at = disk.submit(0, read(0, 0, 1)).expect("idle").ends_at;
-        disk.submit(0, Request { id: 1, direction: Direction::Write, at: 10, pages: 1, urgent: false });
-        for id in 2..100 {
-            disk.submit(0, read(id, id * 1000, 1));
+        let first = disk.submit(0, read(0, 1_000_000, 8)).expect("idle");
+        for (id, at) in [(1, 500), (2, 501), (3, 502)] {
+            assert_eq!(disk.submit(1, read(id, at, 1)), None);
         }
-        let mut served = 0;
-        while let Some(begun) = disk.ended(at, 0, Direction::Read) {
-            at = begun.ends_at;
-            served += 1;
-            if begun.id == 1 {
-                break;
-            }
-        }
-        assert_eq!(served, URGENT_OVER_OTHERS_MAX + 1);
+        assert!(disk.joined().is_empty(), "nothing joined what was alone");
+        let next = disk.ended(first.ends_at, 0, Direction::Read).expect("it waits");
+        assert_eq!((next.id, disk.joined()), (1, vec![2, 3]));
+        assert_eq!(disk.ended(next.ends_at, 0, Direction::Read), None);
+        assert_eq!(disk.stats().requests, [2, 0], "what was merged is one request");
     }
 }

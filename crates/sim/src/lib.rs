@@ -12,6 +12,7 @@ pub mod rng;
 pub mod queue;
 pub mod device;
 pub mod disk;
+mod elevator;
 pub mod mischief;
 pub mod oracle;
 pub mod histogram;
