@@ -29,7 +29,7 @@ impl Budget {
         // A stream's next window is to find free frames.
         let window = if config.readahead == Readahead::Stream { config.readahead_max.min(pages / 16) } else { 0 };
         let step = (self.min / 4).max(window).max(u32::try_from(share).expect("at most 30 % of a u32")).min(pages / 4);
-        self.low = self.min + step;
+        self.low = self.min + step + config.reserve;
         self.high = self.low + step;
         if matches!(config.memory, MemoryMode::Memcg { .. }) {
             (self.min, self.low, self.high) = (0, 0, 0);
@@ -53,5 +53,13 @@ mod tests {
         let budget = Budget::new(&config);
         // 0.1 % of the zone is 12,000; a quarter of min is less.
         assert_eq!((budget.min, budget.low, budget.high), (12_880, 24_880, 36_880));
+    }
+
+    #[test]
+    fn a_reserve_lies_between_min_and_low() {
+        let mut config = Config::profile("linux-3.10", HostKind::Exact).expect("a profile");
+        config = config.memory(MemoryMode::Watermarks, 1, 100_000).min_free(4_000).reserve(20_000);
+        let budget = Budget::new(&config);
+        assert_eq!((budget.min, budget.low, budget.high), (4_000, 25_000, 26_000));
     }
 }

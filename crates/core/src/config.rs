@@ -309,6 +309,10 @@ pub struct Config {
     pub(crate) slots_max: u32,
     pub(crate) budget: u32,
     pub(crate) min_free: u32,
+    /// Frames that kswapd sees to beyond the distances of the watermarks.
+    pub(crate) reserve: u32,
+    /// Pages under write that a disk's queue holds: who writes more waits. 0: no end to it.
+    pub(crate) write_queue: u32,
     pub(crate) swappiness: u32,
     pub(crate) page_cluster: u32,
     pub(crate) readahead: Readahead,
@@ -335,12 +339,16 @@ pub struct Config {
     pub(crate) slot_order: SlotOrder,
     /// Dirty and under-write pages that reclaim meets go up the lists (since 4.11) instead of round the inactive one.
     pub(crate) activate_dirty: bool,
-    /// kswapd of 3.10 as released: scans whole targets, one priority lower each pass until the high watermark is met, down to
-    /// 0, and writes dirty file pages itself. (That it does not begin again after a few freed pages is an assumption.)
+    /// kswapd of 3.10 as released, from memory of it: scans whole targets, one priority lower each pass, down to 0, begins again
+    /// from the top once it has freed a batch, and so on until the high watermark is met; it does not sleep in between. From the
+    /// fourth priority on it hands dirty file pages to the file system itself, which leaves them dirty (ext4 does where their
+    /// blocks are not allocated yet, as in a new file): a count and no I/O.
     pub(crate) kswapd_unlimited: bool,
     /// A call that writes to a page of a file counts as a use of it (until 4.6).
     pub(crate) write_marks: bool,
-    /// The limits of dirty pages are parts of all memory, not only of what is free or holds files (until 3.13).
+    /// The limits of dirty pages are parts of all memory above the watermarks, not only of what is free or holds files (until
+    /// 3.13), and writers go at the pace of the disk from half way between the two limits on (since 3.2; the profiles of newer
+    /// kernels let them go on to the limit).
     pub(crate) dirty_of_all: bool,
     /// Pages that come back to the active list open it to reclaim, however long the inactive one is (since 4.12).
     pub(crate) refault_deactivates: bool,
@@ -395,6 +403,8 @@ impl Config {
             slots_max: 0,
             budget: 0,
             min_free: 0,
+            reserve: 0,
+            write_queue: 0,
             swappiness: 60,
             page_cluster: 3,
             readahead: Readahead::Vma,
@@ -537,6 +547,22 @@ impl Config {
         self
     }
 
+    /// Frames that tasks may take while kswapd sees to more: raises the watermarks low and high above min. It stands for the
+    /// zones of a machine before 4.8. kswapd is woken, and works, for a zone in which a file's writer may dirty no more, or which
+    /// is low by itself; tasks then take what another zone has free, and seldom have to reclaim.
+    #[must_use]
+    pub const fn reserve(mut self, pages: u32) -> Self {
+        self.reserve = pages;
+        self
+    }
+
+    /// Pages under write that a disk's queue holds. The flusher and reclaim share it: one alone has all of it, both half each.
+    #[must_use]
+    pub const fn write_queue(mut self, pages: u32) -> Self {
+        self.write_queue = pages;
+        self
+    }
+
     /// Age of the list sizes that decisions use (the kernel: 2 s in memcg reclaim; 0: always fresh), and when they are
     /// gathered first; before that they are `start` (what a group used before has left there).
     #[must_use]
@@ -548,7 +574,7 @@ impl Config {
     }
 
     /// The host tells the ends of one request's pages one after the other: reclaim that is going on takes them in together, at
-    /// the next timeout.
+    /// the next timeout, and so does kswapd.
     #[must_use]
     pub const fn request_ends(mut self) -> Self {
         self.request_ends = true;

@@ -31,7 +31,7 @@ const FAULT_AROUND: u32 = 16;
 /// in so many.
 const DIRTY_BACKGROUND: u32 = 10;
 const DIRTY_LIMIT: u32 = 5;
-/// Pages the flusher looks at in one event, and has under write at most.
+/// Pages the flusher looks at in one event, and has under write at most where queues have no end.
 const FLUSH_LOOKS: u32 = 8192;
 const FLUSH_PAGES: u32 = 1024;
 
@@ -50,10 +50,6 @@ pub(crate) struct Flusher {
 impl Flusher {
     pub(crate) const fn new() -> Self {
         Self { region: 0, page: 0, left: 0, dirty: 0, writing: 0 }
-    }
-
-    pub(crate) const fn is_runnable(&self) -> bool {
-        self.left > 0 && self.writing < FLUSH_PAGES
     }
 }
 
@@ -268,7 +264,7 @@ impl Core {
     }
 
     fn write_file_page(&mut self, job: &mut Job, p: u32) -> FileStep {
-        if self.flusher.dirty + self.flusher.writing > (self.dirtyable() / DIRTY_LIMIT).max(4) {
+        if self.flusher.dirty + self.flusher.writing > self.dirty_limit().max(4) {
             self.wake_flusher();
             return FileStep::Throttle;
         }
@@ -309,11 +305,23 @@ impl Core {
         }
     }
 
-    /// What the limits of dirty pages are parts of: since 3.14 what is free or holds files, before it all memory. (A group
-    /// has no limits of its own in version 1; its budget stands for them.)
+    /// Pages dirty or under write from which on writers wait.
+    fn dirty_limit(&self) -> u32 {
+        let all = self.dirtyable();
+        if self.cfg.dirty_of_all {
+            return (all / DIRTY_BACKGROUND).midpoint(all / DIRTY_LIMIT);
+        }
+        all / DIRTY_LIMIT
+    }
+
+    /// What the limits of dirty pages are parts of: since 3.14 what is free or holds files, before it all memory above the
+    /// zones' watermarks. (A group has no limits of its own in version 1; its budget stands for them.)
     fn dirtyable(&self) -> u32 {
-        if self.cfg.dirty_of_all || self.is_memcg() {
+        if self.is_memcg() {
             return self.mem.budget;
+        }
+        if self.cfg.dirty_of_all {
+            return self.mem.budget - (self.mem.high - self.cfg.reserve).min(self.mem.budget);
         }
         self.mem.free() + self.lru.len(IF) + self.lru.len(AF)
     }
@@ -436,10 +444,17 @@ impl Core {
         }
     }
 
+    /// The flusher has something to do, and room for it in the disk's queue.
+    pub(crate) fn is_flusher_runnable(&self) -> bool {
+        let queue =
+            if self.cfg.write_queue > 0 { self.queue_share(self.pending - self.flusher.writing) } else { FLUSH_PAGES };
+        self.flusher.left > 0 && self.flusher.writing < queue
+    }
+
     /// Let the flusher write dirty pages, in the order of the files.
     pub(crate) fn run_flusher(&mut self, out: &mut Effects) {
         let mut looks = 0;
-        while self.flusher.is_runnable() && out.room() >= STEP_ROOM && looks < FLUSH_LOOKS && !self.io.is_full() {
+        while self.is_flusher_runnable() && out.room() >= STEP_ROOM && looks < FLUSH_LOOKS && !self.io.is_full() {
             if self.flusher.region >= self.regions.len() {
                 self.flusher.region = 0;
                 self.flusher.page = 0;
@@ -465,14 +480,6 @@ impl Core {
             if word & (DIRTY | FRAME | FILE) == DIRTY | FRAME | FILE && !self.pages.in_flight(p) {
                 self.write_file(p, file, out);
             }
-        }
-    }
-
-    /// Reclaim writes the page itself.
-    pub(crate) fn write_file_now(&mut self, p: u32, out: &mut Effects) {
-        if let Some((_, file)) = self.file_of(p) {
-            self.write_file(p, file, out);
-            self.count(Counter::nr_vmscan_write, 1);
         }
     }
 

@@ -228,12 +228,15 @@ impl Core {
         }
         self.run_control(out);
         // A blind host decides when there is time for it.
-        if out.room() >= STEP_ROOM && (is_timeout || !self.cfg.is_blind()) {
+        if out.room() >= STEP_ROOM && !amid && (is_timeout || !self.cfg.is_blind()) {
             self.run_kswapd(out);
         }
     }
 
     fn job_step(&mut self, job: &mut Job, out: &mut Effects) -> Step {
+        if job.state == JobState::WaitMemory && self.is_free_again(job) {
+            job.run = None;
+        }
         loop {
             if let Some(mut run) = job.run.take() {
                 match self.reclaim(&mut run, out) {
@@ -341,6 +344,13 @@ impl Core {
         run.held = matches!(job.kind, JobKind::FileAhead | JobKind::FileFaultAhead).then_some(job.page);
         job.run = Some(run);
         Charge::Reclaim
+    }
+
+    /// Others have made room while a task waited in direct reclaim: until 4.10 its waits are short, and then it looks. (Reclaim of
+    /// newer kernels does not wait.)
+    fn is_free_again(&self, job: &Job) -> bool {
+        let direct = job.run.as_ref().is_some_and(|run| run.kind == RunKind::Direct);
+        direct && !self.cfg.activate_dirty && self.mem.free() > self.mem.min
     }
 
     /// Something will end that can change what reclaim finds.

@@ -263,7 +263,7 @@ impl Core {
         self.waiters.ready_len() > 0
             || self.jobs.has_runnable()
             || self.lru.len(DI) > 0
-            || self.flusher.is_runnable()
+            || self.is_flusher_runnable()
             || self.control.has_work(self.cached)
     }
 

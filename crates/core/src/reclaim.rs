@@ -24,8 +24,6 @@ pub(crate) const MAX_RECLAIM_RETRIES: u32 = 16;
 const LOOK_EFFECTS: usize = 4;
 /// Effects of one step of a blind host's kswapd.
 const STEP_EFFECTS: usize = 2;
-/// 2013: pages under write when the queue of a disk is full (128 requests of a few pages each): who wants to write waits.
-const QUEUE_PAGES: u32 = 512;
 /// Pages looked at in one event; then the run goes on in the next (I1).
 const LOOKS_MAX: u32 = 1 << 15;
 
@@ -78,6 +76,8 @@ pub(crate) struct ReclaimRun {
     priority: u32,
     nr_to_reclaim: u32,
     pub(crate) nr_reclaimed: u32,
+    /// Freed since the first priority, of an unlimited kswapd.
+    loop_reclaimed: u32,
     /// Looked at in this pass, and freed in this pass.
     pass_scanned: u32,
     pass_reclaimed: u32,
@@ -117,6 +117,7 @@ impl ReclaimRun {
             priority: DEF_PRIORITY,
             nr_to_reclaim,
             nr_reclaimed: 0,
+            loop_reclaimed: 0,
             pass_scanned: 0,
             pass_reclaimed: 0,
             nr: [0; 4],
@@ -267,7 +268,7 @@ impl Core {
                     let wrote = run.batch.pageout > 0;
                     let clogged = self.is_clogged(run);
                     self.end_batch(run);
-                    if clogged || self.cfg.kswapd_unlimited && self.pending >= QUEUE_PAGES {
+                    if clogged || wrote && self.is_swap_queue_full() {
                         return RunEnd::WaitIo;
                     }
                     if wrote && !self.cfg.is_blind() {
@@ -276,10 +277,9 @@ impl Core {
                     }
                 }
                 Stage::PassEnd => {
-                    self.end_pass(run);
-                    let unlimited = self.cfg.kswapd_unlimited && run.kind == RunKind::Kswapd;
-                    if unlimited && run.has_sunk() && self.pending > 0 {
-                        // 2013: where little was found it slept for a moment, or until writes had ended.
+                    let fruitless = self.end_pass(run);
+                    if fruitless && self.pending > 0 {
+                        // 2013: it went on at once, and found the same until a write had ended.
                         return RunEnd::WaitIo;
                     }
                     if run.lets_reads_end && run.stage == Stage::Pass && self.file_reads > 0 {
@@ -308,6 +308,18 @@ impl Core {
             && self.pending > 0
             && batch.scanned > 0
             && batch.unready == batch.scanned
+    }
+
+    /// Reclaim has as much under write as the disk's queue has room for beside the flusher.
+    const fn is_swap_queue_full(&self) -> bool {
+        let writing = self.pending - self.flusher.writing;
+        self.cfg.write_queue > 0 && writing >= self.queue_share(self.flusher.writing)
+    }
+
+    /// What the queue holds for one who writes, while `others` pages of another are in it.
+    pub(crate) const fn queue_share(&self, others: u32) -> u32 {
+        let (half, rest) = (self.cfg.write_queue / 2, self.cfg.write_queue.saturating_sub(others));
+        if half > rest { half } else { rest }
     }
 
     /// Decide what this priority asks for.
@@ -482,17 +494,13 @@ impl Core {
         run.batch = Batch::default();
     }
 
-    fn end_pass(&mut self, run: &mut ReclaimRun) {
+    /// What the pass brought. True: all priorities of an unlimited kswapd brought nothing.
+    fn end_pass(&mut self, run: &mut ReclaimRun) -> bool {
         self.count(Counter::pt_reclaim_pass, 1);
         run.nr_reclaimed += run.pass_reclaimed;
         run.stage = Stage::Pass;
         if run.kind == RunKind::Kswapd && self.cfg.kswapd_unlimited {
-            if run.priority == 0 {
-                run.stage = Stage::Done;
-            } else {
-                run.priority -= 1;
-            }
-            return;
+            return self.end_unlimited_pass(run);
         }
         if run.kind == RunKind::Kswapd {
             let enough = run.pass_scanned >= run.nr_to_reclaim;
@@ -502,7 +510,7 @@ impl Core {
             if run.priority < 1 {
                 run.stage = Stage::Done;
             }
-            return;
+            return false;
         }
         let floor = if run.last_pass { 0 } else { self.cfg.min_scan_priority };
         if run.nr_reclaimed >= run.nr_to_reclaim || run.priority <= floor {
@@ -510,6 +518,24 @@ impl Core {
         } else {
             run.priority -= 1;
         }
+        false
+    }
+
+    /// 2013: on to the next priority, or to the first one after a batch was freed or at the end. Zones in which nothing is left to
+    /// be had were let be.
+    const fn end_unlimited_pass(&self, run: &mut ReclaimRun) -> bool {
+        run.loop_reclaimed += run.pass_reclaimed;
+        if run.loop_reclaimed < SWAP_CLUSTER_MAX && run.priority > 0 {
+            run.priority -= 1;
+            return false;
+        }
+        let fruitless = run.loop_reclaimed == 0;
+        if fruitless && self.pending == 0 {
+            run.stage = Stage::Done;
+        }
+        run.loop_reclaimed = 0;
+        run.priority = DEF_PRIORITY;
+        fruitless
     }
 
     /// After the last priority: done, or once more from the start for one of the reasons the kernel knows.

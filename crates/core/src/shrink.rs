@@ -143,6 +143,7 @@ impl Core {
                 return Look::Next;
             }
             Verdict::ReclaimClean if self.pages.is(p, DIRTY) => {
+                run.batch.unready += 1;
                 self.keep(p);
                 return Look::Next;
             }
@@ -235,9 +236,10 @@ impl Core {
             self.dirty_file_met(p);
             run.batch.unready += 1;
             let writes = self.cfg.kswapd_unlimited && run.kind == RunKind::Kswapd && run.has_sunk();
-            if writes && !self.io.is_full() {
-                self.write_file_now(p, out);
-                run.batch.pageout += 1;
+            if writes {
+                // The file system gave it back.
+                self.count(Counter::nr_vmscan_write, 1);
+                self.pages.clear(p, RECLAIM);
             }
             if self.cfg.activate_dirty {
                 self.activate(run, p);
