@@ -4,24 +4,32 @@
 //! | parameter | S1 | S4 | |
 //! | --- | --- | --- | --- |
 //! | memory | 7,692 MB | 7,155 MB | known: the smallest copy is a tenth of it, the others a third and 17/30 |
-//! | of it the kernel's and other programs' | none | 12 % | S1: in the fit of the next line; S4: fitted to the swap of the smallest copy, which fits in more (tried: 0, 5, 9, 12, 15) |
+//! | of it the kernel's and other programs' | none | 7 % | S1: in the fit of the next line; S4: fitted to the pages reclaimed after the change, which say how much of the copies stayed in memory (tried: 5, 6, 7, 8, 10, 12) |
 //! | programs that run | 240 MB, come back to within 160 ms | none | S1: fitted to the swap-ins that the change saves, see below (tried: 0, 150, 160, 240, 400 MB; 20 s to 160 ms); S4: in the line before |
 //! | anonymous memory | 2,196,000 pages | 80 % of the memory | S1: fitted to the swap-outs without any copy; S4: known from the minor faults |
-//! | of which items are asked for | 50 %, scattered | all | S1: fitted to the swap-ins without any copy: what is asked for fits in memory |
+//! | of which items are asked for | 50 %, scattered | the same | S1: fitted to the swap-ins without any copy: what is asked for fits in memory; S4: assumed, it is the same program (tried: 100 %) |
 //! | requests | 4 threads at 47 us | 4 threads at 173 us | fitted to the throughput without any copy |
 //! | items set | one page in 188 us by each thread | the same | assumed: items of 1 KiB, at the rate of S1's requests |
 //! | copy | 128 KiB at a time, then a sync | | assumed: `dd` |
 //! | disk of the file | the `disk` preset: 120 MB/s | the same | known: copies take 8.5 ms for each MB in both documents |
 //! | swap | the `sata-ssd` preset | behind the file, same disk | S1: known of the letter's other machine; S4: its iostat names one disk |
+//! | requests that the disk's queue holds | no end | 512 of 512 KiB | S4: assumed; its iostat saw up to 796 of them wait 4.0 s, which are 200 a second of half a MiB (tried: 256, 1,024) |
 //! | length of a run | 500 s | 290 s | known: elapsed by runs |
 //! | profile | linux-4.10 but for its swap-ins (S1 is of 4.7), scanned-rotated against lru-cost-2016 | linux-3.10 against its kswapd of mmotm and min-scan-priority | known |
-//! | watermarks | of the whole machine | at every scale | disks are as slow and programs as fast at every scale, so what kswapd keeps ahead of them is not scaled |
-//! | scale of all sizes, and of times, so that rates stay | 1/8 | 1/4 | chosen for the time they take. S1 at 1/4: its few direct reclaims change the other way. S4 before the change, largest copy: 3,715, 1,726 and 2,139 requests/s and 92, 234 and 147 s of copying at 1/16, 1/8 and 1/4: the sign does not depend on it, the size does |
+//! | watermarks | of the whole machine | of one with khugepaged, 67,584 kB | not scaled: disks are as slow and programs as fast at every scale. S4: assumed, and the memory below the high one is not scaled either. S1's khugepaged is known to have run; with its watermarks the model stalls nowhere |
+//! | frames that tasks find in another zone while kswapd works for the first | none | 375 MB | S4: fitted to the swap of the smallest copy (tried: 0, 40, 310, 375, 437 MB), see below |
+//! | scale of all sizes, and of times, so that rates stay | 1/8 | 1/4 | chosen for the time they take. S1 at 1/4: its few direct reclaims change the other way. S4 before the change: 10,017, 11,619 and 11,957 requests/s beside the middle copy and 8,739, 3,386 and 4,544 beside the largest at 1/8, 1/4 and 1/2 (a prototype of this model): storms of swapping differ in number |
 //!
 //! What the change of S1 saves. A kernel of 2016 reclaims files alone while their inactive list is the longer one, so a copy has
 //! as many pages as the programs that run have on the active list: that much is swapped out when the copy begins, and
 //! comes back. After the change each swap-in counts against anonymous memory, and the copy has to do with its own pages. Without such programs
 //! both kernels swap alike (tried at full scale: 403,000 swap-ins at each size of the copy, before and after).
+//!
+//! Why S4's kswapd swaps before anything is short. The document's kswapd scanned one zone 85 times as much as the other, and no task
+//! reclaimed: memcached fills the upper zone, the copy's dirty pages fill the lower one up to the share of it that may be dirty, and
+//! from then on the writer wakes kswapd, which frees memory in the upper zone while the lower one still has some. The
+//! model has one zone, so kswapd begins that much earlier. Its unlimited passes find dirty pages, go down to priority 0 and swap out what
+//! memcached is asked for; the reads that bring it back take the disk from the copy.
 
 use pagetide_core::event::FileSpec;
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
@@ -44,6 +52,10 @@ const PROGRAMS_STEP: u32 = 64;
 const SET_NS: Nanos = 188_000;
 /// Pages of one write of the copy, and its CPU time beside the copying.
 const COPY_PAGES: u32 = 32;
+/// The min watermark that khugepaged asks for on a machine of three zones: 67,584 kB.
+const HUGE_MIN_FREE: u32 = 16_896;
+/// Pages of a large request.
+const REQUEST_PAGES: u32 = 128;
 /// A copy that is not done by then is not waited for.
 const COPY_LIMIT_NS: Nanos = 2_000_000_000_000;
 const SECOND: Nanos = 1_000_000_000;
@@ -58,12 +70,20 @@ pub(crate) struct Machine {
     taken_percent: u32,
     /// Programs that run, beside memcached.
     programs_mb: u32,
+    /// khugepaged has raised the watermarks; what is below them is not divided by the scale.
+    huge_pages: bool,
+    /// Frames that tasks find in another zone while kswapd works for the first.
+    reserve: u32,
+    /// Requests that the queue of the file's disk holds; 0: no end to it.
+    queue: u32,
     anon_pages: u32,
     /// Of 100 pages of items, so many are asked for.
     asked_percent: u32,
     get_ns: Nanos,
     swap_on_file_disk: bool,
     run_s: u64,
+    /// The document has a table of iostat.
+    iostat: bool,
     copies_mb: [u32; 4],
     /// How often each size is run, as the source did.
     iterations: u32,
@@ -75,11 +95,15 @@ pub(crate) const S1: Machine = Machine {
     memory_mb: 7_692,
     taken_percent: 0,
     programs_mb: 240,
+    huge_pages: false,
+    reserve: 0,
+    queue: 0,
     anon_pages: 2_196_000,
     asked_percent: 50,
     get_ns: 47_000,
     swap_on_file_disk: false,
     run_s: 500,
+    iostat: false,
     copies_mb: [0, 769, 2565, 4361],
     iterations: 3,
     config: s1_config,
@@ -88,13 +112,17 @@ pub(crate) const S1: Machine = Machine {
 pub(crate) const S4: Machine = Machine {
     scale: 4,
     memory_mb: 7_155,
-    taken_percent: 12,
+    taken_percent: 7,
     programs_mb: 0,
+    huge_pages: true,
+    reserve: 96_000,
+    queue: 512,
     anon_pages: 7_155 * 256 / 5 * 4,
-    asked_percent: 100,
+    asked_percent: 50,
     get_ns: 173_000,
     swap_on_file_disk: true,
     run_s: 290,
+    iostat: true,
     copies_mb: [0, 715, 2385, 4055],
     iterations: 1,
     config: s4_config,
@@ -205,7 +233,50 @@ struct Run {
     io_s: f64,
     vmstat: Vec<(&'static str, f64)>,
     elapsed_s: f64,
-    disk: DiskStats,
+    iostat: Iostat,
+}
+
+/// What iostat says of the disk, second by second: length of the queue; time of a request, a read, a write in ms. A second in which
+/// none ends has 0.
+#[derive(Debug, Default)]
+struct Iostat {
+    is_asked: bool,
+    sums: [f64; 4],
+    seconds: f64,
+    last: DiskStats,
+    looked_at: Nanos,
+}
+
+impl Iostat {
+    /// A second of the real run is over.
+    fn sample(&mut self, stats: DiskStats, scale: u32) {
+        let since = |value: fn(&DiskStats) -> u64| super::full(value(&stats) - value(&self.last), scale);
+        let [reads_ns, writes_ns] = [since(|d| d.wait_ns[0]), since(|d| d.wait_ns[1])];
+        let [reads, writes] = [since(|d| d.requests[0]), since(|d| d.requests[1])];
+        let ms = |ns: f64, requests: f64| if requests > 0.0 { ns / requests / 1e6 } else { 0.0 };
+        let values = [
+            (reads_ns + writes_ns) / 1e9,
+            ms(reads_ns + writes_ns, reads + writes),
+            ms(reads_ns, reads),
+            ms(writes_ns, writes),
+        ];
+        for (sum, value) in self.sums.iter_mut().zip(values) {
+            *sum += value;
+        }
+        self.seconds += 1.0;
+        self.last = stats;
+    }
+}
+
+/// Lets the world go on, and looks at the disk once in a second of the real run.
+fn go_on(world: &mut World, until: Nanos, iostat: &mut Iostat, disk: usize, scale: u32) {
+    let second = SECOND / u64::from(scale);
+    while iostat.is_asked && iostat.looked_at + second <= until {
+        iostat.looked_at += second;
+        world.run(iostat.looked_at);
+        iostat.sample(world.disk_stats()[disk], scale);
+    }
+    world.run(until);
 }
 
 fn seconds(ns: Nanos, scale: u32) -> f64 {
@@ -222,16 +293,22 @@ struct Ready {
 }
 
 fn ready(machine: &Machine, copy_mb: u32, after: bool, scale: u32, seed: u64) -> Ready {
-    let memory = machine.memory_mb * PAGES_PER_MB / scale / 100 * (100 - machine.taken_percent);
+    let mut memory = machine.memory_mb * PAGES_PER_MB / scale / 100 * (100 - machine.taken_percent);
     let anon = machine.anon_pages / scale / THREADS * THREADS;
     let file_pages = (copy_mb * PAGES_PER_MB / scale).max(1);
     let programs = machine.programs_mb * PAGES_PER_MB / scale;
     let swap = memory;
     let pages_max = World::table_pages([anon, file_pages, programs]);
     let min_kb = (16 * u64::from(machine.memory_mb) * 1024).isqrt();
-    let min_free = u32::try_from(min_kb / 4).expect("small");
+    let mut min_free = u32::try_from(min_kb / 4).expect("small");
+    if machine.huge_pages {
+        min_free = HUGE_MIN_FREE;
+        // Up to the high watermark, which is half as much again.
+        memory += min_free / 2 * 3 / scale * (scale - 1);
+    }
     let config = (machine.config)(after).memory(MemoryMode::Watermarks, pages_max, memory).scaled(scale);
-    let config = config.slots_max(swap + 1024).min_free(min_free);
+    let config = config.slots_max(swap + 1024).min_free(min_free).reserve(machine.reserve / scale);
+    let config = config.write_queue(machine.queue * REQUEST_PAGES / scale).request_ends();
     let mut world = World::new(config, pages_max, memory, CPUS, Costs::default(), seed);
     let disk_params = preset("disk").expect("a preset").params.clone();
     let disk = world.add_disk(&disk_params);
@@ -277,11 +354,13 @@ fn run(machine: &Machine, copy_mb: u32, after: bool, scale: u32, seed: u64) -> R
     }
     let run_ns = machine.run_s * SECOND / u64::from(scale);
     let mut io_s = 0.0;
+    let mut iostat =
+        Iostat { is_asked: machine.iostat, looked_at: begun, last: world.disk_stats()[disk], ..Iostat::default() };
     // The copy begins when all items are set.
     let mut now = begun;
     while world.tasks.iter().any(|t| t.program.is_filling()) && now < begun + run_ns {
         now += SECOND / 100;
-        world.run(now);
+        go_on(&mut world, now, &mut iostat, disk, scale);
     }
     let from = now;
     if copy_mb > 0 {
@@ -289,11 +368,11 @@ fn run(machine: &Machine, copy_mb: u32, after: bool, scale: u32, seed: u64) -> R
         let id = world.spawn(Task::new(Program::Custom(Box::new(copy)), 0, 200), from) as usize;
         while world.tasks[id].stats.ended_at.is_none() && now < COPY_LIMIT_NS / u64::from(scale) {
             now += SECOND / 100;
-            world.run(now);
+            go_on(&mut world, now, &mut iostat, disk, scale);
         }
         io_s = seconds(world.tasks[id].stats.ended_at.unwrap_or(now) - from, scale);
     }
-    world.run((from + run_ns).max(now));
+    go_on(&mut world, (from + run_ns).max(now), &mut iostat, disk, scale);
     let ops: u64 = world.tasks[threads].iter().map(|t| t.stats.accesses).sum();
     let ops_per_s = super::full(ops, scale) / seconds((world.now() - from).max(1), scale);
     let now = world.core.vmstat().iter();
@@ -302,7 +381,7 @@ fn run(machine: &Machine, copy_mb: u32, after: bool, scale: u32, seed: u64) -> R
         io_s,
         vmstat: now.zip(&before).map(|((name, n), before)| (name, super::full(n - before, scale))).collect(),
         elapsed_s: seconds(world.now() - begun, scale),
-        disk: world.disk_stats()[disk],
+        iostat,
     }
 }
 
@@ -404,19 +483,12 @@ fn totals(runs: &[Vec<Run>]) -> Metrics {
     rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// What iostat says of the disk.
-fn iostat(scale: u32, runs: &[Vec<Run>]) -> Metrics {
-    let sum = |value: fn(&DiskStats) -> u64| super::full(runs.iter().flatten().map(|r| value(&r.disk)).sum(), scale);
-    let waits = [sum(|d| d.wait_ns[0]), sum(|d| d.wait_ns[1])];
-    let requests = [sum(|d| d.requests[0]).max(1.0), sum(|d| d.requests[1]).max(1.0)];
-    let elapsed_ns = runs.iter().flatten().map(|r| r.elapsed_s).sum::<f64>() * 1e9;
-    let rows = [
-        ("Mean sda-avgqz", (waits[0] + waits[1]) / elapsed_ns),
-        ("Mean sda-await", (waits[0] + waits[1]) / (requests[0] + requests[1]) / 1e6),
-        ("Mean sda-r_await", waits[0] / requests[0] / 1e6),
-        ("Mean sda-w_await", waits[1] / requests[1] / 1e6),
-    ];
-    rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+/// Means of the seconds of all runs.
+fn iostat(runs: &[Vec<Run>]) -> Metrics {
+    let seconds: f64 = runs.iter().flatten().map(|r| r.iostat.seconds).sum();
+    let names = ["Mean sda-avgqz", "Mean sda-await", "Mean sda-r_await", "Mean sda-w_await"];
+    let mean = |at: usize| runs.iter().flatten().map(|r| r.iostat.sums[at]).sum::<f64>() / seconds;
+    names.iter().enumerate().map(|(at, name)| ((*name).to_owned(), mean(at))).collect()
 }
 
 /// Rows that are no rates of one table: S1 keeps them in three objects.
@@ -452,7 +524,7 @@ pub(super) fn s4() -> Vec<Modelled> {
         columns("/S4_priority0_2013/parallelio/ops")
             .with(by_size(&S4, &before, &[("", mean)]), by_size(&S4, &after, &[("", mean)])),
         columns("/S4_priority0_2013/parallelio/totals").with(totals(&before), totals(&after)),
-        columns("/S4_priority0_2013/parallelio/iostat_sda").with(iostat(S4.scale, &before), iostat(S4.scale, &after)),
+        columns("/S4_priority0_2013/parallelio/iostat_sda").with(iostat(&before), iostat(&after)),
     ]
 }
 
