@@ -532,10 +532,10 @@ pub(super) fn s4() -> Vec<Modelled> {
 mod tests {
     use super::*;
 
-    /// Half the size says the same of S4: throughput within a third before the change and within a tenth after it.
+    /// Half the size says the same of S4's middle copy (beside the largest the storms differ in number): throughput within a third before the change and within a tenth after it.
     #[test]
     fn at_half_the_size_the_throughput_falls_and_recovers_as_well() {
-        let ops = |after, scale| run(&S4, 4055, after, scale, 1).ops_per_s;
+        let ops = |after, scale| run(&S4, 2385, after, scale, 1).ops_per_s;
         let [before, after] = [false, true].map(|after| (ops(after, 2 * S4.scale), ops(after, S4.scale)));
         assert!((before.0 / before.1).max(before.1 / before.0) < 1.33, "before: {before:?}");
         assert!((after.0 / after.1).max(after.1 / after.0) < 1.1, "after: {after:?}");
