@@ -3,6 +3,10 @@
 //! Insert at the head, scan from the tail. New pages may pass through a batch in which they are on no list (the kernel's
 //! per-CPU batches); a page with a frame is on exactly one list or in the batch. No policy here.
 
+mod landmarks;
+
+use landmarks::Landmarks;
+
 use crate::page::{ACTIVE, BUSY, FILE, LRU, NIL, PCP, PageTable, ROTATE, UNEVICTABLE};
 
 /// Inactive anonymous.
@@ -34,6 +38,8 @@ struct List {
 #[derive(Debug)]
 pub(crate) struct Lru {
     lists: [List; 6],
+    /// Of the lists that are scanned.
+    landmarks: [Landmarks; 4],
     add: [[u32; BATCH_MAX]; CPUS_MAX],
     add_len: [usize; CPUS_MAX],
     cpus: u32,
@@ -53,6 +59,8 @@ impl Lru {
         let batch = if batch > BATCH_MAX { BATCH_MAX } else { batch };
         Self {
             lists: [empty; 6],
+            // A blind host, which has no batches, scans a page or two at a time.
+            landmarks: core::array::from_fn(|_| Landmarks::new(if batch == 0 { 0 } else { budget })),
             add: [[0; BATCH_MAX]; CPUS_MAX],
             add_len: [0; CPUS_MAX],
             cpus: (budget / BUDGET_PER_CPU).clamp(1, 16),
@@ -75,6 +83,13 @@ impl Lru {
 
     pub(crate) const fn tail(&self, list: usize) -> u32 {
         self.lists[list].tail
+    }
+
+    /// The tail, at which a scan is about to look.
+    pub(crate) fn scan_tail(&mut self, pages: &PageTable, list: usize) -> u32 {
+        let p = self.tail(list);
+        self.landmarks[list].pass(pages, p, self.lists[list].len);
+        p
     }
 
     /// Inactive anon, active anon, inactive file, active file.
@@ -104,6 +119,9 @@ impl Lru {
         }
         self.lists[list].head = p;
         self.lists[list].len += 1;
+        if let Some(landmarks) = self.landmarks.get_mut(list) {
+            landmarks.push(pages, p);
+        }
         pages.set(p, LRU);
         pages.set_list(p, list);
     }

@@ -198,6 +198,11 @@ impl PageTable {
         self.meta[p as usize][1]
     }
 
+    /// The link, or whatever else is kept there, of whatever number: for looks that decide nothing.
+    pub(crate) fn peek_prev(&self, p: u32) -> u32 {
+        self.meta.get(p as usize).map_or(NIL, |meta| meta[1])
+    }
+
     pub(crate) fn next(&self, p: u32) -> u32 {
         self.meta[p as usize][2]
     }

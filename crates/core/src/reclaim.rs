@@ -422,7 +422,7 @@ impl Core {
             if out.room() < room || *looks >= LOOKS_MAX {
                 return Some(RunEnd::Yield);
             }
-            let p = self.lru.tail(run.list);
+            let p = self.lru.scan_tail(&self.pages, run.list);
             if p == crate::page::NIL {
                 run.batch.left = 0;
                 break;
