@@ -123,11 +123,13 @@ impl Effect {
         self.range().is_some_and(|range| range.contains(PageIdx(page)))
     }
 
-    fn shares_page(&self, other: &Self) -> bool {
-        let (Some(a), Some(b)) = (self.range(), other.range()) else {
-            return false;
-        };
-        a.first < b.end() && b.first < a.end()
+    fn shares_page(&self, range: PageRange) -> bool {
+        self.range().is_some_and(|own| own.first < range.end() && range.first < own.end())
+    }
+
+    /// The effect is about pages of the range, or a neighbour of it.
+    fn meets(&self, range: PageRange) -> bool {
+        self.range().is_some_and(|own| own.first <= range.end() && range.first <= own.end())
     }
 
     /// The effect in a few words, for hashing (I8).
@@ -223,6 +225,7 @@ impl Effects {
     }
 
     /// The orders, oldest first.
+    #[inline]
     pub fn as_slice(&self) -> &[Effect] {
         &self.list[..self.len]
     }
@@ -248,14 +251,15 @@ impl Effects {
     /// The host may execute effects in any order, so it does not matter what lies between. `from` is the length the buffer
     /// had when the event came: what was there before may be executed already.
     pub(crate) fn push_merged(&mut self, effect: Effect, from: usize) {
-        let low = from.max(self.len.saturating_sub(MERGE_LOOK));
-        for old in self.list[low..self.len].iter_mut().rev() {
-            if old.absorb(&effect) {
-                return;
-            }
-            if old.shares_page(&effect) {
-                // An exact host maps and unmaps in the order of emission.
-                break;
+        if let Some(range) = effect.range() {
+            for old in self.recent_mut(from).filter(|old| old.meets(range)) {
+                if old.absorb(&effect) {
+                    return;
+                }
+                if old.shares_page(range) {
+                    // An exact host maps and unmaps in the order of emission.
+                    break;
+                }
             }
         }
         self.push(effect);
