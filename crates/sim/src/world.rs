@@ -154,6 +154,8 @@ pub struct World {
     woken: Vec<u32>,
     /// CPU time that the event being handled has cost so far.
     cost_ns: Nanos,
+    /// CPU time of reclaim until the last event.
+    reclaimed_ns: Nanos,
     timeout_at: Option<Nanos>,
     timeout_generation: u64,
     /// The kernel's own thread is busy until then.
@@ -194,6 +196,7 @@ impl World {
             mapped: PageRange::new(PageIdx(0), 0),
             woken: Vec::new(),
             cost_ns: 0,
+            reclaimed_ns: 0,
             timeout_at: None,
             timeout_generation: 0,
             kernel_free_at: 0,
@@ -501,7 +504,6 @@ impl World {
 
     /// Hands the event to the core and carries out all that follows inside the call.
     fn step(&mut self, now: Nanos, event: Event, actor: Option<u32>) {
-        let before = self.reclaim_ns();
         let mut next = Some(event);
         while let Some(event) = next {
             self.mapped = PageRange::new(PageIdx(0), 0);
@@ -513,8 +515,9 @@ impl World {
             self.effects.clear();
             next = self.follow_ups.pop_front();
         }
-        self.cost_ns += self.reclaim_ns() - before;
-        let cost = std::mem::take(&mut self.cost_ns);
+        let reclaimed_ns = self.reclaim_ns();
+        let cost = std::mem::take(&mut self.cost_ns) + (reclaimed_ns - self.reclaimed_ns);
+        self.reclaimed_ns = reclaimed_ns;
         match actor {
             Some(task) => {
                 let task = &mut self.tasks[task as usize];
