@@ -22,7 +22,6 @@ const REASONS: &[(&str, &str)] = &[
     ("/Elapsed", "the length of a run is an input of the model"),
     ("time", "the length of a run and its computing are inputs of the model"),
     ("/latency_stddev_ms", "spread between transactions, of which checkpoints, not modelled, are a part"),
-    ("Max sda", "largest of one-second means: the model keeps no samples by the second"),
 ];
 
 /// Parts of the source that say a set-up or repeat what the rows say.

@@ -242,6 +242,7 @@ struct Run {
 struct Iostat {
     is_asked: bool,
     sums: [f64; 4],
+    largest: [f64; 4],
     seconds: f64,
     last: DiskStats,
     looked_at: Nanos,
@@ -260,8 +261,9 @@ impl Iostat {
             ms(reads_ns, reads),
             ms(writes_ns, writes),
         ];
-        for (sum, value) in self.sums.iter_mut().zip(values) {
-            *sum += value;
+        for (at, value) in values.into_iter().enumerate() {
+            self.sums[at] += value;
+            self.largest[at] = self.largest[at].max(value);
         }
         self.seconds += 1.0;
         self.last = stats;
@@ -483,12 +485,16 @@ fn totals(runs: &[Vec<Run>]) -> Metrics {
     rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Means of the seconds of all runs.
+/// Means and largest of the seconds of all runs.
 fn iostat(runs: &[Vec<Run>]) -> Metrics {
-    let seconds: f64 = runs.iter().flatten().map(|r| r.iostat.seconds).sum();
-    let names = ["Mean sda-avgqz", "Mean sda-await", "Mean sda-r_await", "Mean sda-w_await"];
-    let mean = |at: usize| runs.iter().flatten().map(|r| r.iostat.sums[at]).sum::<f64>() / seconds;
-    names.iter().enumerate().map(|(at, name)| ((*name).to_owned(), mean(at))).collect()
+    let all = || runs.iter().flatten().map(|run| &run.iostat);
+    let seconds: f64 = all().map(|iostat| iostat.seconds).sum();
+    let mut out = Metrics::new();
+    for (at, name) in ["avgqz", "await", "r_await", "w_await"].into_iter().enumerate() {
+        out.insert(format!("Mean sda-{name}"), all().map(|iostat| iostat.sums[at]).sum::<f64>() / seconds);
+        out.insert(format!("Max sda-{name}"), all().map(|iostat| iostat.largest[at]).fold(0.0, f64::max));
+    }
+    out
 }
 
 /// Rows that are no rates of one table: S1 keeps them in three objects.

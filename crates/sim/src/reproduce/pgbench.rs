@@ -11,7 +11,7 @@
 //! | shared buffers | frames of a block, empty at first; a clock with use counts up to 5 gives the frame of a block that is not there; what it held is written by `write` if it was changed, the block comes by `read` | known of PostgreSQL |
 //! | checkpoints | every 300 s all changed buffers are written over half of that time, then the disk is told to take them | known, its default |
 //! | log | past the page cache, at the end of the database; one process flushes for all that have a record by then | known of PostgreSQL (it drops the log's pages from the cache) |
-//! | disk of the files | the `disk` preset, its pages scaled like the rest, with 10,000 turns a minute | its kind is known; the turns are fitted to the transactions before (tried: 7,200, with none of the index in the page cache: 16 % fewer before, and a gain of 13 % instead of 31 %) |
+//! | disk of the files | the `disk` preset, its pages scaled like the rest | its kind is known |
 //! | swap | the `sata-ssd` preset | known: an SSD partition |
 //! | swappiness | 100 before (its range then), 115 after | known |
 //! | profile | linux-4.10 but for its swap-ins (S1 is of 4.7), scanned-rotated against lru-cost-2016 | known |
@@ -72,8 +72,6 @@ const SECOND: Nanos = 1_000_000_000;
 const CHECKPOINT_NS: Nanos = 300 * SECOND / SCALE as u64;
 const WARM_UP_NS: Nanos = 1_800 * SECOND / SCALE as u64;
 const HOUR_NS: Nanos = 3_600 * SECOND / SCALE as u64;
-/// A turn of the disk.
-const TURN_NS: Nanos = 6_000_000;
 const RUNS: u32 = 4;
 
 /// A frame of the shared buffers.
@@ -340,7 +338,7 @@ fn world(after: bool) -> (World, Server, PageRange) {
     world.add_device(&SwapDevice { params, pages: swap, priority: None, rotational: false });
     let disk = preset("disk").expect("a preset").params.clone();
     let disk_pages = disk.disk_pages / u64::from(SCALE);
-    let disk = world.add_disk(&DeviceParams { turn_ns: TURN_NS, disk_pages, ..disk });
+    let disk = world.add_disk(&DeviceParams { disk_pages, ..disk });
     let spec = FileSpec { ra_pages: 32, io_pages: 0, executable: false };
     let database = world.add_file(NewFile { pages: DATABASE, disk, at: 0, spec }).range;
     let buffers = world.add_region(BUFFERS);
