@@ -65,6 +65,11 @@ pub(super) fn hits(core: &mut Core, oracle: &mut Oracle, task: &mut Task, horizo
             return Stop::Wrong(wrong);
         }
         let (page, access, tried_at) = match task.pending.take() {
+            // Its page may have gone again within the call that brought it: what is due before comes first.
+            Some(pending) if task.clock > horizon && !task.served => {
+                task.pending = Some(pending);
+                return Stop::Horizon;
+            }
             Some(pending) => pending,
             None => {
                 if task.clock > horizon {
