@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_scan_meets_its_landmarks_also_after_many_pages_have_left_the_list() {
         let mut pages = PageTable::new(4096);
-        let mut lru = Lru::new(1, 4096);
+        let mut lru = Lru::new(1, 4096, false);
         (0..4096).for_each(|p| lru.push_head(&mut pages, IA, p));
         (1000..2000).for_each(|p| lru.remove(&mut pages, p));
         let mut met = 0;

@@ -183,5 +183,6 @@ pub(super) fn table() -> Modelled {
         "12 builds, 2 at a time, in 1 GiB, profile linux-3.10 against its limited kswapd with min-scan-priority=1, compilers / {SCALE}"
     );
     let at = "/S4_priority0_2013/multibuild/table";
-    Modelled::columns("S4", "multibuild", at, "2", &recipe).with(metrics(&builds(false)), metrics(&builds(true)))
+    let (before, after) = super::both(builds);
+    Modelled::columns("S4", "multibuild", at, "2", &recipe).with(metrics(&before), metrics(&after))
 }
