@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{TASK, World, device_spec};
+use common::{Pending, TASK, World, device_spec};
 use pagetide_core::types::{Access, DeviceId, PageIdx, PageRange, RegionId, TaskId};
 use pagetide_core::{Config, Event, HostKind, MemoryMode};
 use proptest::prelude::*;
@@ -221,6 +221,40 @@ fn writers_wait_when_a_fifth_of_what_holds_files_is_dirty() {
 fn the_flusher_writes_what_the_queue_of_the_disk_holds() {
     assert!(dirtied("linux-3.10", 0).1 > 64, "a queue without end");
     assert_eq!(dirtied("linux-3.10", 64).1, 64);
+}
+
+/// What kswapd does with 140 dirty pages, of which the disk takes four and ends none, while clean pages are read until all have gone round: pages
+/// that it handed to the file system, and pages that were written.
+fn dirty_tail(profile: &str) -> (u64, u64) {
+    let config = Config::profile(profile, HostKind::Exact).expect("a profile");
+    let config = config.memory(MemoryMode::Watermarks, 8_000, 1_000).slots_max(512).min_free(16);
+    let mut world = World::new(config.write_queue(4), false);
+    world.audits = false;
+    world.add_file(0, 8_000, 0);
+    for (page, access) in (0..140).map(|p| (p, Access::Write)).chain((2_000..8_000).map(|p| (p, Access::Read))) {
+        let (range, task) = (PageRange::one(PageIdx(page)), TaskId(TASK));
+        world.blocked.insert(TASK, (page, access));
+        world.event(if access == Access::Read {
+            Event::FileRead { range, task }
+        } else {
+            Event::FileWrite { range, task }
+        });
+        while let Some(at) = world.pending.iter().position(|p| matches!(p, Pending::Read { .. })) {
+            world.answer(at);
+        }
+        assert!(!world.blocked.contains_key(&TASK), "page {page}: clean pages can always go");
+    }
+    (world.count("nr_vmscan_write"), world.count("pgpgout") / 4)
+}
+
+// From memory of 3.10: below its first three priorities kswapd gives dirty pages to the file system, and ext4 gives those of a new
+// file back.
+#[test]
+fn kswapd_of_3_10_hands_dirty_pages_to_the_file_system_that_writes_none() {
+    let (handed, written) = dirty_tail("linux-3.10");
+    assert!(handed > 0);
+    assert_eq!(written, 4, "what the flusher has sent");
+    assert_eq!(dirty_tail("linux-4.10"), (0, 4));
 }
 
 /// Anonymous memory and file in turn, each alone larger than the memory.
