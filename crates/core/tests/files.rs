@@ -223,8 +223,8 @@ fn the_flusher_writes_what_the_queue_of_the_disk_holds() {
     assert_eq!(dirtied("linux-3.10", 64).1, 64);
 }
 
-/// What kswapd does with 140 dirty pages, of which the disk takes four and ends none, while clean pages are read until all have gone round: pages
-/// that it handed to the file system, and pages that were written.
+/// What kswapd does with 140 dirty pages, of which the disk takes four and ends none, while clean pages are read until all have
+/// gone round: pages that it handed to the file system, and pages that were written.
 fn dirty_tail(profile: &str) -> (u64, u64) {
     let config = Config::profile(profile, HostKind::Exact).expect("a profile");
     let config = config.memory(MemoryMode::Watermarks, 8_000, 1_000).slots_max(512).min_free(16);

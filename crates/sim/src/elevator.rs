@@ -1,10 +1,11 @@
 //! The queue of a rotational disk: requests that wait, merged and sorted, as a deadline elevator does it.
 //!
 //! A request that continues a waiting one of its kind, or ends where one begins, becomes a part of it, up to
-//! [`MERGED_PAGES_MAX`]; all parts end together. Requests are served in batches, each in a one-way sweep that begins
-//! with the oldest request if that has waited for too long; what a task waits for (reads, and writes past the page cache) before
-//! what the kernel writes by itself, until that has been passed over often enough. Facts of the kernel's block layer, from memory: `max_sectors_kb` 512; of its deadline elevator `fifo_batch` 16
-//! and `writes_starved` 2; of CFQ, which was the default until 2018, the times after which a request is old, 125 ms and 250 ms.
+//! [`MERGED_PAGES_MAX`]; all parts end together. Requests are served in batches, each in a one-way sweep that begins with the
+//! oldest request if that has waited for too long; what a task waits for (reads, and writes past the page cache) before what
+//! the kernel writes by itself, until that has been passed over often enough. Facts of the kernel's block layer, from memory:
+//! `max_sectors_kb` 512; of its deadline elevator `fifo_batch` 16 and `writes_starved` 2; of CFQ, which was the default until
+//! 2018, the times after which a request is old, 125 ms and 250 ms.
 
 use std::collections::BTreeMap;
 
