@@ -373,6 +373,7 @@ pub struct Config {
     pub(crate) stat_start: [u32; 4],
     /// Reclaim does not go on between the ends of one request's pages.
     pub(crate) request_ends: bool,
+    /// Pages whose writes have ended wait for a full batch on another CPU.
     pub(crate) writes_end_elsewhere: bool,
     pub(crate) profile: &'static str,
 }

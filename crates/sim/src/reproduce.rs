@@ -192,6 +192,19 @@ fn both<T: Send>(model: impl Fn(bool) -> T + Sync) -> (T, T) {
     })
 }
 
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn greatest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a handful of runs")]
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
 /// A count of a model whose sizes and times are divided by `scale`.
 fn full(n: u64, scale: u32) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]

@@ -1,4 +1,4 @@
-//! The profiles: each older kernel as what it does otherwise than the one after it and our own policy.
+//! The profiles: each older kernel by what it does otherwise than the next newer one, and our own policy.
 
 use alloc::format;
 

@@ -170,9 +170,9 @@ fn metrics(builds: &[Build]) -> Metrics {
     ];
     let mut out = Metrics::new();
     for (name, values) in columns {
-        out.insert(format!("{name}/min"), values.iter().copied().fold(f64::INFINITY, f64::min));
-        out.insert(format!("{name}/mean"), values.iter().sum::<f64>() / f64::from(BUILDS));
-        out.insert(format!("{name}/max"), values.iter().copied().fold(0.0, f64::max));
+        out.insert(format!("{name}/min"), super::least(&values));
+        out.insert(format!("{name}/mean"), super::mean(&values));
+        out.insert(format!("{name}/max"), super::greatest(&values));
     }
     out
 }

@@ -40,7 +40,7 @@ use pagetide_core::event::FileSpec;
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 use pagetide_core::{Config, HostKind, MemoryMode};
 
-use super::{Metrics, Modelled};
+use super::{Metrics, Modelled, greatest, least, mean};
 use crate::device::preset;
 use crate::disk::DiskStats;
 use crate::rng::XorShift64;
@@ -439,22 +439,12 @@ type Value = (&'static str, fn(&Run) -> f64);
 type Statistic = (&'static str, fn(&[f64]) -> f64);
 
 #[expect(clippy::cast_precision_loss, reason = "a handful of runs")]
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a handful of runs")]
 fn harmonic_mean(values: &[f64]) -> f64 {
     values.len() as f64 / values.iter().map(|value| value.recip()).sum::<f64>()
 }
 
 /// Of three iterations; throughput has another mean than the counts, each row is joined with the one that it has.
-const OF_THREE: [Statistic; 4] = [
-    ("/Min", |values| values.iter().copied().fold(f64::INFINITY, f64::min)),
-    ("/Amean", mean),
-    ("/Hmean", harmonic_mean),
-    ("/Max", |values| values.iter().copied().fold(0.0, f64::max)),
-];
+const OF_THREE: [Statistic; 4] = [("/Min", least), ("/Amean", mean), ("/Hmean", harmonic_mean), ("/Max", greatest)];
 
 /// Rows over all sizes.
 fn totals(runs: &[Vec<Run>]) -> Metrics {

@@ -22,7 +22,9 @@ use crate::world::{Costs, SwapDevice, World};
 
 const SCALE: u32 = 16;
 const MEMORY: u32 = 8 * 262_144 / SCALE;
-const SWAPPED: u32 = 870_000 / SCALE;
+/// Pages in swap, at full size.
+const PAGES: u32 = 870_000;
+const SWAPPED: u32 = PAGES / SCALE;
 const CPUS: u32 = 4;
 const PROCESSES: u32 = 8;
 /// So many of them go on using their memory, a page every so often.
@@ -142,7 +144,7 @@ pub(super) fn histogram() -> Modelled {
         before: histogram_metrics(&measure("cluster", "no-lookup", GOING_ON)),
         after: histogram_metrics(&measure("cluster", "lookup-stats", GOING_ON)),
         recipe: format!(
-            "swapoff of 870,000 pages while three of eight programs go on, profile linux-5.6, readahead cluster, swapoff no-lookup against lookup-stats, sizes / {SCALE}"
+            "swapoff of {PAGES} pages while {GOING_ON} of {PROCESSES} programs go on, profile linux-5.6, readahead cluster, swapoff no-lookup against lookup-stats, sizes / {SCALE}"
         ),
     }
 }
@@ -161,7 +163,7 @@ pub(super) fn times() -> Modelled {
         before: both("no-lookup"),
         after: both("lookup-stats"),
         recipe: format!(
-            "swapoff of 870,000 pages while three of eight programs go on, profile linux-5.6, swapoff no-lookup against lookup-stats, sizes / {SCALE}"
+            "swapoff of {PAGES} pages while {GOING_ON} of {PROCESSES} programs go on, profile linux-5.6, swapoff no-lookup against lookup-stats, sizes / {SCALE}"
         ),
     }
 }
