@@ -223,15 +223,9 @@ fn the_flusher_writes_what_the_queue_of_the_disk_holds() {
     assert_eq!(dirtied("linux-3.10", 64).1, 64);
 }
 
-/// What kswapd does with 140 dirty pages, of which the disk takes four and ends none, while clean pages are read until all have
-/// gone round: pages that it handed to the file system, and pages that were written.
-fn dirty_tail(profile: &str) -> (u64, u64) {
-    let config = Config::profile(profile, HostKind::Exact).expect("a profile");
-    let config = config.memory(MemoryMode::Watermarks, 8_000, 1_000).slots_max(512).min_free(16);
-    let mut world = World::new(config.write_queue(4), false);
-    world.audits = false;
-    world.add_file(0, 8_000, 0);
-    for (page, access) in (0..140).map(|p| (p, Access::Write)).chain((2_000..8_000).map(|p| (p, Access::Read))) {
+/// System calls on these file pages, one after the other; no write ends.
+fn call_each(world: &mut World, pages: std::ops::Range<u32>, access: Access) {
+    for page in pages {
         let (range, task) = (PageRange::one(PageIdx(page)), TaskId(TASK));
         world.blocked.insert(TASK, (page, access));
         world.event(if access == Access::Read {
@@ -244,6 +238,18 @@ fn dirty_tail(profile: &str) -> (u64, u64) {
         }
         assert!(!world.blocked.contains_key(&TASK), "page {page}: clean pages can always go");
     }
+}
+
+/// What kswapd does with 140 dirty pages, of which the disk takes four and ends none, while clean pages are read until all have
+/// gone round: pages that it handed to the file system, and pages that were written.
+fn dirty_tail(profile: &str) -> (u64, u64) {
+    let config = Config::profile(profile, HostKind::Exact).expect("a profile");
+    let config = config.memory(MemoryMode::Watermarks, 8_000, 1_000).slots_max(512).min_free(16);
+    let mut world = World::new(config.write_queue(4), false);
+    world.audits = false;
+    world.add_file(0, 8_000, 0);
+    call_each(&mut world, 0..140, Access::Write);
+    call_each(&mut world, 2_000..8_000, Access::Read);
     (world.count("nr_vmscan_write"), world.count("pgpgout") / 4)
 }
 
@@ -255,6 +261,49 @@ fn kswapd_of_3_10_hands_dirty_pages_to_the_file_system_that_writes_none() {
     assert!(handed > 0);
     assert_eq!(written, 4, "what the flusher has sent");
     assert_eq!(dirty_tail("linux-4.10"), (0, 4));
+}
+
+/// From memory of 3.10: kswapd begins again at the first priority when it has freed a batch, so that no task of its runs looks
+/// at more of the lists than that takes.
+#[test]
+fn kswapd_of_3_10_begins_again_at_the_first_priority() {
+    let config = Config::profile("linux-3.10", HostKind::Exact).expect("a profile");
+    let config = config.memory(MemoryMode::Watermarks, 80_000, 40_000).slots_max(512).min_free(2_048);
+    let mut world = World::new(config, false);
+    world.audits = false;
+    world.add_file(0, 80_000, 0);
+    call_each(&mut world, 0..80_000, Access::Read);
+    // 9 pages of 38,000, then 18, then 37: a batch of 32.
+    let (passes, freed) = (world.count("pt_reclaim_pass"), world.count("pgsteal_kswapd"));
+    assert!(freed > 40_000);
+    assert!((20 * passes..24 * passes).contains(&freed), "{freed} pages in {passes} passes");
+}
+
+/// From memory of 4.10: the waits of direct reclaim are short, and a task that finds memory free after one is done.
+#[test]
+fn a_direct_run_that_waited_ends_when_others_have_made_room() {
+    let config = Config::profile("linux-4.10", HostKind::Exact).expect("a profile");
+    let config = config.memory(MemoryMode::Watermarks, 2_000, 1_000).slots_max(4_096).min_free(64);
+    let mut world = World::new(config, false);
+    world.audits = false;
+    for (id, first, pages) in [(0, 0, 600), (1, 600, 300), (2, 900, 1_100)] {
+        world.event(Event::RegionAdded { region: RegionId(id), range: PageRange::new(PageIdx(first), pages) });
+    }
+    world.event(Event::DeviceAdded { device: DeviceId(0), spec: device_spec(4_000) });
+    let waits = |world: &mut World, page: u32| {
+        world.begin(TASK, page, Access::Write);
+        world.blocked.contains_key(&TASK)
+    };
+    // No write ends.
+    assert!((0..2_000).any(|page| waits(&mut world, page)), "there are more pages than memory");
+    while world.count("pt_wait_memory") == 0 {
+        world.event(Event::Timeout);
+    }
+    let looked_at = world.count("pgscan_direct");
+    assert!(looked_at > 0);
+    world.event(Event::RegionRemoved { region: RegionId(1) });
+    assert!(!world.blocked.contains_key(&TASK));
+    assert_eq!(world.count("pgscan_direct"), looked_at);
 }
 
 /// Anonymous memory and file in turn, each alone larger than the memory.

@@ -46,6 +46,15 @@ pub struct Begun {
     pub ends_at: Nanos,
 }
 
+/// What the end of a request brings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Requests that end with it, for they became parts of it.
+    pub joined: Vec<u64>,
+    /// The next one, if it waited.
+    pub next: Option<Begun>,
+}
+
 /// What a device has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
@@ -124,22 +133,18 @@ impl Disk {
         }
     }
 
-    /// Requests that end with the one that is being served, for they became parts of it.
-    pub fn joined(&mut self) -> Vec<u64> {
-        self.serving.split_off(self.serving.len().min(1))
-    }
-
-    /// A request that began has ended now. The next one, if it waited.
-    pub fn ended(&mut self, now: Nanos, waited_ns: Nanos, direction: Direction) -> Option<Begun> {
+    /// A request that began has ended now.
+    pub fn ended(&mut self, now: Nanos, waited_ns: Nanos, direction: Direction) -> Ended {
         let way = way(direction);
         self.stats.wait_ns[way] += waited_ns;
         self.stats.wait_ns_max[way] = self.stats.wait_ns_max[way].max(waited_ns);
         match self.params.mechanism {
-            Mechanism::Parallel | Mechanism::Synchronous => None,
+            Mechanism::Parallel | Mechanism::Synchronous => Ended::default(),
             Mechanism::Rotational => {
+                let joined = self.serving.split_off(self.serving.len().min(1));
                 self.serving.clear();
-                let next = self.elevator.next(now, self.head_at)?;
-                Some(self.begin_rotational(now, next))
+                let next = self.elevator.next(now, self.head_at).map(|next| self.begin_rotational(now, next));
+                Ended { joined, next }
             }
         }
     }
@@ -260,7 +265,7 @@ mod tests {
         let mut order = Vec::new();
         let mut at = first.ends_at;
         let mut streamed_ns = 0;
-        while let Some(begun) = disk.ended(at, 0, Direction::Read) {
+        while let Some(begun) = disk.ended(at, 0, Direction::Read).next {
             if begun.id == 3 {
                 streamed_ns = begun.ends_at - at;
             }
@@ -279,7 +284,7 @@ mod tests {
         for (id, urgent) in [(1, false), (2, false), (3, true)] {
             disk.submit(0, write(id, id * 1000, urgent));
         }
-        let next = disk.ended(begun.ends_at, 0, Direction::Write).expect("three wait");
+        let next = disk.ended(begun.ends_at, 0, Direction::Write).next.expect("three wait");
         assert_eq!(next.id, 3);
     }
 
@@ -290,10 +295,10 @@ mod tests {
         for (id, at) in [(1, 500), (2, 501), (3, 502)] {
             assert_eq!(disk.submit(1, read(id, at, 1)), None);
         }
-        assert!(disk.joined().is_empty(), "nothing joined what was alone");
-        let next = disk.ended(first.ends_at, 0, Direction::Read).expect("it waits");
-        assert_eq!((next.id, disk.joined()), (1, vec![2, 3]));
-        assert_eq!(disk.ended(next.ends_at, 0, Direction::Read), None);
+        let Ended { joined, next } = disk.ended(first.ends_at, 0, Direction::Read);
+        assert_eq!((joined, next.map(|next| next.id)), (vec![], Some(1)), "nothing joined what was alone");
+        let ends_at = next.expect("it waits").ends_at;
+        assert_eq!(disk.ended(ends_at, 0, Direction::Read), Ended { joined: vec![2, 3], next: None });
         assert_eq!(disk.stats().requests, [2, 0], "what was merged is one request");
     }
 }

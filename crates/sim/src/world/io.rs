@@ -121,13 +121,13 @@ impl World {
     pub(super) fn disk_ends(&mut self, now: Nanos, device: usize, key: usize) {
         let io = self.ios[key];
         let waited = now - io.submitted_at;
-        let joined = self.disks[device].joined();
-        if let Some(begun) = self.disks[device].ended(now, waited, io.direction) {
+        let ended = self.disks[device].ended(now, waited, io.direction);
+        if let Some(begun) = ended.next {
             let key = usize::try_from(begun.id).expect("a key");
             self.queue.push(begun.ends_at, Happening::DiskEnds { device, key });
         }
         self.io_ends(now, key);
-        for id in joined {
+        for id in ended.joined {
             self.io_ends(now, usize::try_from(id).expect("a key"));
         }
     }
