@@ -158,7 +158,7 @@ impl ReplayRow {
     pub fn json(&self) -> Value {
         json!({
             "memory_budget_bytes": u64::from(self.memory_pages) * PAGE_BYTES,
-            "end": end_word(self.end),
+            "end": end_word(self.end, self.counter("oom_kill")),
             "virtual_ns": self.time_ns,
             "compute_ns": self.compute_ns,
             "latency_ns": self.latency,
@@ -194,7 +194,7 @@ pub fn text(trace: &DenseTrace, rows: &[ReplayRow]) -> String {
             row.counter("pgmajfault"),
             show_pages(row.counter("pswpin")),
             show_pages(row.counter("pswpout")),
-            end_word(row.end)
+            end_word(row.end, row.counter("oom_kill"))
         );
     }
     out

@@ -276,9 +276,10 @@ fn report(workload: &Workload, world: &mut World, end: RunEnd) -> RunReport {
     }
 }
 
-/// A word for how a run ended.
-pub const fn end_word(end: RunEnd) -> &'static str {
+/// A word for how a run ended that killed so many tasks for want of memory.
+pub const fn end_word(end: RunEnd, killed: u64) -> &'static str {
     match end {
+        RunEnd::Finished | RunEnd::TimeUp if killed > 0 => "out-of-memory",
         RunEnd::Finished => "finished",
         RunEnd::TimeUp => "time-up",
         RunEnd::WrongContent(_) => "wrong-content",
@@ -314,7 +315,7 @@ impl RunReport {
         let groups: Vec<Value> = self.groups.iter().map(group_json).collect();
         let devices: Vec<Value> = self.devices.iter().map(|(name, stats)| device_json(name, stats)).collect();
         json!({
-            "end": end_word(self.end),
+            "end": end_word(self.end, self.counter("oom_kill")),
             "profile": self.profile,
             "seed": self.seed,
             "memory_budget_bytes": u64::from(self.memory_pages) * crate::units::PAGE_BYTES,
@@ -332,7 +333,7 @@ impl RunReport {
         let _ = writeln!(
             out,
             "{} after {} of virtual time; {memory} of memory, profile {}, seed {}\n",
-            end_word(self.end),
+            end_word(self.end, self.counter("oom_kill")),
             show_nanos(self.ended_at),
             self.profile,
             self.seed
@@ -355,6 +356,9 @@ impl RunReport {
                 show_nanos(g.latency.percentile(50)),
                 show_nanos(g.latency.percentile(99))
             );
+        }
+        for g in self.groups.iter().filter(|g| g.out_of_memory > 0) {
+            let _ = writeln!(out, "{}: {} of {} killed, out of memory", g.name, g.out_of_memory, g.count);
         }
         let _ = writeln!(out);
         for (name, stats) in &self.devices {
@@ -398,4 +402,32 @@ fn device_json(name: &str, stats: &DiskStats) -> Value {
         "write_pages": stats.pages[1],
         "busy_ns": stats.busy_ns,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::workload::parse;
+
+    #[test]
+    fn a_job_that_was_killed_has_not_finished() {
+        const TOO_LARGE: &str = r#"
+memory = "8MiB"
+profile = "linux-6.18"
+[[device]]
+preset = "nvme"
+size = "1MiB"
+[[task]]
+name = "job"
+size = "16MiB"
+pattern = "sequential"
+write_percent = 100
+laps = 1
+"#;
+        for (size, end) in [("1MiB", "out-of-memory"), ("64MiB", "finished")] {
+            let workload = parse(&TOO_LARGE.replace("1MiB", size)).expect("sound");
+            let report = super::run(&workload, |_| ()).expect("it can be built");
+            assert_eq!(report.json()["end"], end);
+            assert_eq!(report.text().contains("job: 1 of 1 killed, out of memory"), end == "out-of-memory");
+        }
+    }
 }
