@@ -26,6 +26,7 @@ impl Core {
             cached += u32::from(has(FRAME) && !has(MAPPED));
             if let Some(slot) = self.pages.slot(p) {
                 assert_eq!(self.swap.owner(slot), Some(p), "I4: slot {slot} of page {p}");
+                assert!(!has(MAPPED) || self.swap.is_kept(slot), "page {p} is mapped, and its slot does not say so");
                 kept += u32::from(has(FRAME));
             }
             let flight = self.pages.flight(p);

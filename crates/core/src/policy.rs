@@ -294,6 +294,9 @@ impl Core {
         if !self.pages.is(p, MAPPED) {
             self.pages.set(p, MAPPED);
             self.cached -= 1;
+            if let Some(slot) = self.pages.slot(p) {
+                self.swap.note_mapped(slot, true);
+            }
         }
     }
 
@@ -301,12 +304,16 @@ impl Core {
         if self.pages.is(p, MAPPED) {
             self.pages.clear(p, MAPPED | crate::page::WRITABLE);
             self.cached += 1;
+            if let Some(slot) = self.pages.slot(p) {
+                self.swap.note_mapped(slot, false);
+            }
         }
     }
 
     /// Own a slot (with or without a frame).
     pub(crate) fn give_slot(&mut self, p: u32, slot: u32) {
         self.pages.set_slot(p, slot);
+        self.swap.note_mapped(slot, self.pages.is(p, MAPPED));
         if self.pages.is(p, FRAME) {
             self.kept_slots += 1;
         }

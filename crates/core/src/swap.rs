@@ -73,6 +73,8 @@ pub(crate) struct Swap {
     order_len: usize,
     owner: Vec<u32>,
     count: Vec<u16>,
+    /// A bit for each slot: its page is mapped, or was. A slot without it cannot be robbed.
+    kept: Vec<u64>,
     clusters: Vec<Cluster>,
     pool_used: u32,
     /// Pool clusters given back by removed devices: (first, len).
@@ -107,6 +109,7 @@ impl Swap {
             order_len: 0,
             owner: vec![0; slots],
             count: vec![0; slots],
+            kept: vec![0; slots / 64],
             clusters: vec![[0; 4]; clusters as usize],
             pool_used: 0,
             returned: [(0, 0); 64],
@@ -347,6 +350,16 @@ impl Swap {
     pub(crate) fn is_read_only(&self, slot: u32) -> bool {
         let device = self.dev(self.cluster_device(slot / CLUSTER));
         self.is_pinned(slot) || device.spec.inherited || device.closed
+    }
+
+    /// The page of the slot is mapped now, or is not any more.
+    pub(crate) fn note_mapped(&mut self, slot: u32, is_mapped: bool) {
+        let bits = &mut self.kept[slot as usize / 64];
+        *bits = *bits & !(1 << (slot % 64)) | u64::from(is_mapped) << (slot % 64);
+    }
+
+    pub(crate) fn is_kept(&self, slot: u32) -> bool {
+        self.kept[slot as usize / 64] >> (slot % 64) & 1 != 0
     }
 
     fn cluster_used(&self, pool: u32) -> u32 {

@@ -91,19 +91,20 @@ impl Swap {
 
     fn scan_current(&mut self, page: u32, rob: bool, may_rob: &impl Fn(u32) -> bool) -> Option<Found> {
         let pool = self.current;
-        while self.next < CLUSTER {
-            let slot = pool * CLUSTER + self.next;
-            self.next += 1;
-            let count = self.count[slot as usize];
-            let robbed = if count == 0 {
+        let first = pool * CLUSTER;
+        while let Some(at) = self.next_candidate(first, rob) {
+            let slot = first + at;
+            self.next = at + 1;
+            let robbed = if self.count[slot as usize] == 0 {
                 None
-            } else if rob && count == OWNED && may_rob(self.owner[slot as usize]) {
+            } else if may_rob(self.owner[slot as usize]) {
                 Some(self.owner[slot as usize])
             } else {
                 continue;
             };
             self.count[slot as usize] = OWNED;
             self.owner[slot as usize] = page;
+            self.note_mapped(slot, false);
             if robbed.is_none() {
                 self.count_use(pool);
             }
@@ -113,6 +114,15 @@ impl Swap {
             }
             return Some(Found { slot, robbed });
         }
+        self.next = CLUSTER;
         None
+    }
+
+    /// The next slot of the current cluster, which begins at `first`, that is free or, if `rob`, may only be kept.
+    fn next_candidate(&self, first: u32, rob: bool) -> Option<u32> {
+        let counts = &self.count[(first + self.next) as usize..(first + CLUSTER) as usize];
+        let is_candidate = |(&count, slot): (&u16, u32)| count == 0 || rob && count == OWNED && self.is_kept(slot);
+        let at = counts.iter().zip(first + self.next..).position(is_candidate)?;
+        Some(self.next + u32::try_from(at).expect("in a cluster"))
     }
 }
