@@ -131,6 +131,17 @@ impl Oracle {
         if expected == found { Ok(()) } else { Err(WrongContent { page, expected, found }) }
     }
 
+    /// The frame's version, for looks that decide nothing.
+    #[inline]
+    pub fn peek(&self, page: PageIdx) -> u32 {
+        self.pages[page.0 as usize].frame
+    }
+
+    /// The slot's version, for looks that decide nothing.
+    pub fn peek_slot(&self, device: usize, slot: u32) -> u32 {
+        self.slots[device][slot as usize]
+    }
+
     /// True if the program knows that the page is lost.
     pub fn is_poisoned(&self, page: PageIdx) -> bool {
         self.pages[page.0 as usize].expected == POISONED

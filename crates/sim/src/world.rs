@@ -132,7 +132,8 @@ pub struct World {
     pub canary: Option<u32>,
     canary_writes: u32,
     oracle: Oracle,
-    effects: Effects,
+    /// The buffer for effects, but during a step.
+    effects: Option<Box<Effects>>,
     queue: EventQueue<Happening>,
     disks: Vec<Disk>,
     /// Where swap devices lie.
@@ -178,7 +179,7 @@ impl World {
             canary: None,
             canary_writes: 0,
             oracle: Oracle::new(pages_max),
-            effects: Effects::new(),
+            effects: Some(Box::default()),
             queue: EventQueue::default(),
             disks: Vec::new(),
             swaps: Vec::new(),
@@ -505,16 +506,18 @@ impl World {
     /// Hands the event to the core and carries out all that follows inside the call.
     fn step(&mut self, now: Nanos, event: Event, actor: Option<u32>) {
         let mut next = Some(event);
+        let mut effects = self.effects.take().expect("no step within a step");
         while let Some(event) = next {
             self.mapped = PageRange::new(PageIdx(0), 0);
-            self.core.handle(now, event, &mut self.effects);
-            for i in 0..self.effects.as_slice().len() {
-                let effect = self.effects.as_slice()[i];
-                self.apply(now, effect, actor);
+            self.core.handle(now, event, &mut effects);
+            self.look_ahead(&effects);
+            for effect in effects.as_slice() {
+                self.apply(now, *effect, actor);
             }
-            self.effects.clear();
+            effects.clear();
             next = self.follow_ups.pop_front();
         }
+        self.effects = Some(effects);
         let reclaimed_ns = self.reclaim_ns();
         let cost = std::mem::take(&mut self.cost_ns) + (reclaimed_ns - self.reclaimed_ns);
         self.reclaimed_ns = reclaimed_ns;
@@ -533,6 +536,20 @@ impl World {
         }
         self.wake_tasks(now);
         self.arm_timeout(now);
+    }
+
+    /// Looks at the versions that the effects are about, so that their lines come from the host's memory side by side.
+    fn look_ahead(&self, effects: &Effects) {
+        let peek = |effect: &Effect| match *effect {
+            Effect::Read { device, slot, .. } => self.oracle.peek_slot(self.backing(device).store, slot.0),
+            Effect::Write { range, .. } | Effect::Drop { range } => self.oracle.peek(range.first),
+            Effect::Map { .. }
+            | Effect::Unmap { .. }
+            | Effect::Poison { .. }
+            | Effect::Wake { .. }
+            | Effect::OutOfMemory { .. } => 0,
+        };
+        std::hint::black_box(effects.as_slice().iter().fold(0, |seen, effect| seen | peek(effect)));
     }
 
     /// CPU time of reclaim, swapoff and lookups of windows since the beginning.

@@ -39,7 +39,7 @@ pub(super) struct Io {
 }
 
 impl World {
-    fn backing(&self, device: DeviceId) -> Backing {
+    pub(super) fn backing(&self, device: DeviceId) -> Backing {
         match device.0.checked_sub(FILE_DEVICE_FIRST) {
             Some(file) => self.files[file as usize].backing,
             None => self.swaps[device.0 as usize],
