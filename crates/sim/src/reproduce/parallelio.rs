@@ -25,6 +25,16 @@
 //! comes back. After the change each swap-in counts against anonymous memory, and the copy has to do with its own pages. Without such programs
 //! both kernels swap alike (tried at full scale: 403,000 swap-ins at each size of the copy, before and after).
 //!
+//! What else is known of S1's program, and was tried. The benchmark sets 315,000 items of 16 KiB (chunks of 17,352 bytes in slabs of
+//! 1 MiB: 5.3 GB) and asks for any of them, every third time to set it anew; its client keeps the times of all requests, 200 pages
+//! for 10,000 of them, and never looks at them again. There is no room for these in the end, and reclaim, which takes the oldest pages first, comes by all
+//! items before it comes to them. With that, and nothing fitted, kswapd's efficiency is 36 % (source 35, the table's model 56) and a
+//! major fault brings 3.0 pages (2.9, 1.0), for an item is five of them; with 400 MB of programs swap-ins are 462,000, 281,000, 265,000 and 265,000 by size (291,000,
+//! 295,000, 224,000, 189,000), of which the change saves 0, 6, 13 and 13 % (0, 16, 11, 18). It is not the table's model because no task
+//! reclaims directly then, which makes five rows zero, and the efficiency does not rise either (36 to 35 %; 35 to 41). In the source
+//! that is a matter of zones: the change takes kswapd's looks at the lower one from 1,693 to 681 a second, those at the upper one from
+//! 3,786 to 3,908, and the model has one list for all.
+//!
 //! Why S4's kswapd swaps before anything is short. The document's kswapd scanned one zone 85 times as much as the other, and no task
 //! reclaimed: memcached fills the upper zone, the copy's dirty pages fill the lower one up to the share of it that may be dirty, and
 //! from then on the writer wakes kswapd, which frees memory in the upper zone while the lower one still has some. The

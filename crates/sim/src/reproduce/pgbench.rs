@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | memory, database, shared buffers, clients | 7 GiB, 5.6 GiB, 1 GiB, 8 | known |
 //! | idle anonymous memory and tmpfs | 1.1 GiB | known as "a little over 1" |
-//! | the kernel, and programs that run | 2 % of the memory each | assumed. The programs' is anonymous and lies among the idle memory, for they were started with it; each page of it is used once a minute (every ten minutes: the same). Tried: none to 240 MiB of such memory, see below |
+//! | the kernel, and programs that run | 2 % of the memory each | assumed. The programs' is anonymous and lies among the idle memory, for they were started with it; each page of it is used once a minute (every ten minutes: all rows go the same way). Tried: none to 240 MiB of such memory, see below |
 //! | CPU of a transaction | 120 us | known: user and system time by transactions |
 //! | blocks of a transaction | 8 KiB each: a leaf of the index (of 0.9 GiB) and a row's of the table (the rest), at random. Both are changed, for the row's block is full and its new version needs an entry in the index. The blocks that all transactions use stay in the buffers and are left out | known of TPC-B at this scale and of PostgreSQL |
 //! | shared buffers | frames of a block, empty at first; a clock with use counts up to 5 gives the frame of a block that is not there; what it held is written by `write` if it was changed, the block comes by `read` | known of PostgreSQL |
@@ -19,7 +19,7 @@
 //! | begin | the table was written and read twice (loaded, vacuumed, indexed), the index written; 1,800 s of transactions before the hour that counts | known of pgbench |
 //! | index in the page cache at the begin | half of it | fitted to File reclaimed and Swap out after (27,366 and 86,932): tried: none of it, 40,088 and 148,468; all of it, in single runs 200 to 55,000 and 33,000 to 72,000, for then most of the idle memory is out before the hour |
 //! | programs that seldom run | two neighbouring pages of the oldest 24 MiB, at random, every 15 s | fitted to Swap in, before and after (tried: 48 and 32 MiB, 219 and 600, 275 and 581; 20 MiB: 401 and 555) |
-//! | scale | 1/4 of all sizes and times | rates stay; the settings were chosen at 1/16, and at 1/8 and 1/4 the rows stay what they are (79.8 and 96.5, 77.7 and 104.3, 81.1 and 98.3 transactions a second, before and after) but for Swap in, for which the other programs were set again at 1/4 |
+//! | scale | 1/4 of all sizes and times | rates stay; most settings were chosen at 1/16, and at 1/8 and 1/4 the rows stayed what they were (79.8 and 96.5, 77.7 and 104.3, 81.1 and 98.3 transactions a second, before and after) but for Swap in; programs that run or seldom run were set at 1/4 |
 //! | runs | the mean of 4, with other draws | one run's transactions vary by 15 % with where its checkpoints fall |
 //!
 //! Why the efficiency for anonymous memory falls. The source's looks before the change are two for each page written and one for each
