@@ -28,7 +28,8 @@
 //! 47.4, 46.5, 45.4 and 44.6 %, before it 47 to 48 %.
 //!
 //! What that proves: some hundred combinations were tried against these rows and none was held back, so that the rows agree is
-//! partly choice. Swap in (two values, two fitted numbers) is no evidence.
+//! partly choice. Swap in (two values, two fitted numbers) is no evidence. Two other sets of four draws, looked at afterwards, agree in
+//! the same rows (80.6 and 99.0, 80.2 and 95.2 transactions a second; efficiency 47.2 and 46.6, 47.8 and 46.3 %).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
