@@ -550,9 +550,10 @@ impl Core {
                 }
                 Charge::Fail => return Some(self.out_of_memory(job, out)),
             }
-            if self.pages.is(p, FRAME | crate::page::DISCARD | crate::page::POISON) || self.io.is_full() {
+            let no_io = self.io.is_full() && !fresh;
+            if self.pages.is(p, FRAME | crate::page::DISCARD | crate::page::POISON) || no_io {
                 self.uncharge_unused();
-                if p == job.page && job.kind == JobKind::FileFault && self.io.is_full() {
+                if no_io && p == job.page && !only_ahead {
                     job.next = Some(p);
                     return Some(Step::Park(JobState::WaitMemory));
                 }

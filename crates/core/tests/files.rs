@@ -253,6 +253,38 @@ fn dirty_tail(profile: &str) -> (u64, u64) {
     (world.count("nr_vmscan_write"), world.count("pgpgout") / 4)
 }
 
+/// As many requests are under way as the core can count.
+#[test]
+fn calls_wait_for_the_end_of_a_request_when_no_more_can_be_sent() {
+    const READERS: u32 = 1 << 14;
+    let config = Config::profile("linux-6.18", HostKind::Exact).expect("a profile");
+    let config = config.memory(MemoryMode::Watermarks, 4 * READERS, 4 * READERS).slots_max(512);
+    let mut world = World::new(config, false);
+    world.audits = false;
+    world.add_file(0, 4 * READERS, 0);
+    let call = |world: &mut World, page: u32, task: u32, access: Access| {
+        let range = PageRange::one(PageIdx(page));
+        let task_id = TaskId(task);
+        world.blocked.insert(task, (page, access));
+        world.event(if access == Access::Read {
+            Event::FileRead { range, task: task_id }
+        } else {
+            Event::FileWrite { range, task: task_id }
+        });
+        !world.blocked.contains_key(&task)
+    };
+    for reader in 0..READERS {
+        assert!(!call(&mut world, 2 * reader, reader, Access::Read));
+    }
+    assert_eq!(world.pending.len(), READERS as usize);
+    assert!(call(&mut world, 3 * READERS, READERS, Access::Write), "a page that is new needs no request");
+    assert!(!call(&mut world, 3 * READERS + 1, READERS + 1, Access::Read));
+    assert_eq!(world.pending.len(), READERS as usize);
+    world.answer(0);
+    world.settle();
+    assert!(world.blocked.is_empty(), "{:?}", world.blocked);
+}
+
 // From memory of 3.10: below its first three priorities kswapd gives dirty pages to the file system, and ext4 gives those of a new
 // file back.
 #[test]
