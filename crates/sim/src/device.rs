@@ -38,6 +38,10 @@ pub struct DeviceParams {
     pub buffer_pages: u32,
     /// Parallel: when that memory is full, a read finds its place busy with a write for up to so long.
     pub program_ns: Nanos,
+    /// Parallel: of 10,000 flash pages of a read, so many then lie where a block is being erased...
+    pub erase_share_bp: u32,
+    /// ... and wait for up to so long.
+    pub erase_ns: Nanos,
     /// Time of the host's CPU for a request: submission, interrupt, completion; of a synchronous device, per request.
     pub cpu_ns: Nanos,
     /// Spread of the time before the first page: up to so many 1/10,000 more or less.
@@ -77,6 +81,8 @@ const FLASH: DeviceParams = DeviceParams {
     channel_page_ns: 5 * US,
     buffer_pages: 4_096,
     program_ns: 300 * US,
+    erase_share_bp: 0,
+    erase_ns: 0,
     cpu_ns: 2_500,
     jitter_bp: 2_500,
     seek_ns: (0, 0),
@@ -177,6 +183,8 @@ pub static PRESETS: [Preset; 6] = [
             channel_page_ns: 0,
             buffer_pages: 0,
             program_ns: 0,
+            erase_share_bp: 0,
+            erase_ns: 0,
             cpu_ns: 4_000,
             jitter_bp: 0,
             seek_ns: (MS, 15 * MS),
@@ -272,6 +280,7 @@ mod tests {
             assert!(preset.params.read_ns == 0 || has("read_ns"), "{}", preset.name);
             assert!(preset.params.channel_page_ns == 0 || has("channel_page_ns"), "{}", preset.name);
             assert!(preset.params.buffer_pages == 0 || (has("buffer_pages") && has("program_ns")), "{}", preset.name);
+            assert!(preset.params.erase_share_bp == 0 || has("erase_ns"), "{}", preset.name);
             assert!(preset.params.turn_ns == 0 || (has("turn_ns") && has("seek_ns")), "{}", preset.name);
         }
     }

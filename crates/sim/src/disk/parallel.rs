@@ -2,8 +2,9 @@
 //!
 //! A write goes into the device's own memory and from there to the medium. While that memory has room, the write is done for
 //! its caller, and reads never wait for writes. When it is full, a write is done when what is before it has made room, a
-//! read waits for the one program in its way, and of the medium's time reads get two parts and writes one. Reads and writes
-//! share the medium: what a read takes of it delays the writes that come later, so reads that nobody needs cost writes.
+//! read waits for the one program in its way, or now and then for an erase, and of the medium's time reads get two parts and
+//! writes one. Reads and writes share the medium: what a read takes of it delays the writes that come later, so reads that nobody
+//! needs cost writes.
 
 use pagetide_core::types::Nanos;
 
@@ -13,6 +14,8 @@ use crate::rng::XorShift64;
 /// Pages that one place of the medium gives at once (two planes of 16 KiB); they leave over its channel one by one. Longer
 /// requests lie in several places.
 const PLACE_PAGES: u32 = 8;
+/// Pages of a flash page: neighbours beyond it lie elsewhere, and may meet an erase of their own.
+const FLASH_PAGE_PAGES: u32 = 4;
 /// Parts of the medium's time that reads get for one of the writes, when both wait: as the deadline elevator's `writes_starved`.
 const READ_PARTS: u64 = 2;
 
@@ -52,12 +55,9 @@ impl Parallel {
         let channel = (0..self.channel_free_at.len()).min_by_key(|c| self.channel_free_at[*c]).unwrap_or(0);
         let begins_at = now.max(self.channel_free_at[channel]);
         let is_full = self.drained_at > begins_at + room_ns(params);
-        let program_ns = match u32::try_from(params.program_ns) {
-            Ok(most @ 1..) if is_full => u64::from(rng.below(most)),
-            Ok(_) | Err(_) => 0,
-        };
+        let busy_ns = if is_full { busy_ns(params, pages, rng) } else { 0 };
         let leaves_ns = u64::from(pages.min(PLACE_PAGES)) * params.channel_page_ns;
-        let ready_at = begins_at + program_ns + base_ns + leaves_ns;
+        let ready_at = begins_at + busy_ns + base_ns + leaves_ns;
         let medium_ns = u64::from(pages) * params.read_page_ns;
         let passing_ns = if is_full { medium_ns + medium_ns / READ_PARTS } else { medium_ns };
         let ends_at = self.reads_until.max(ready_at) + passing_ns;
@@ -69,6 +69,23 @@ impl Parallel {
         }
         ends_at
     }
+}
+
+/// How long a read of so many pages waits for its places while the device writes: for the last of them.
+fn busy_ns(params: &DeviceParams, pages: u32, rng: &mut XorShift64) -> Nanos {
+    let mut up_to = |most: Nanos| match u32::try_from(most) {
+        Ok(most @ 1..) => u64::from(rng.below(most)),
+        Ok(0) | Err(_) => 0,
+    };
+    let mut busy_ns = up_to(params.program_ns);
+    if params.erase_share_bp > 0 {
+        for _ in 0..pages.div_ceil(FLASH_PAGE_PAGES) {
+            if up_to(10_000) < u64::from(params.erase_share_bp) {
+                busy_ns = busy_ns.max(up_to(params.erase_ns));
+            }
+        }
+    }
+    busy_ns
 }
 
 /// The medium's time for what the device's memory holds.
@@ -113,6 +130,22 @@ mod tests {
         assert!(worst.is_some_and(|ns| (least..most).contains(&ns)), "{worst:?} ns");
         let written_ns = u64::from(2 * params.buffer_pages) * params.write_page_ns;
         assert!(device.write(&params, 0, 1, params.write_ns) > written_ns, "the writes still take their time");
+    }
+
+    /// One flash page of forty is being erased: of reads that have two of them, twice as many wait for that.
+    #[test]
+    fn longer_reads_meet_more_erases() {
+        let params = DeviceParams { erase_share_bp: 250, erase_ns: 10_000_000, ..nvme() };
+        let slow = |pages: u32, written_pages: u32| {
+            let late_ns = IDLE_READ_NS + params.program_ns + 8 * (params.channel_page_ns + 2 * params.read_page_ns);
+            let mut rng = XorShift64::new(1);
+            let mut took = || written(&params, written_pages).0.read(&params, 0, pages, params.read_ns, &mut rng);
+            (0..10_000).filter(|_| took() > late_ns).count()
+        };
+        let full = 3 * params.buffer_pages;
+        assert_eq!(slow(8, 0), 0, "nothing is being written");
+        let (short, long) = (slow(4, full), slow(8, full));
+        assert!((200..260).contains(&short) && (400..520).contains(&long), "{short} and {long} of 10,000");
     }
 
     /// Reads of 1 MiB, as many as there are channels, and one writer that waits for each of its requests.

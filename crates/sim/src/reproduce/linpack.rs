@@ -12,7 +12,7 @@
 use pagetide_core::Counter;
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 
-use super::vma::{self, MEMORY_GIB, PAGES_PER_GIB, SCALE};
+use super::vma::{self, FLASH_S0, MEMORY_GIB, PAGES_PER_GIB, SCALE};
 use super::{Metrics, Modelled, Place};
 use crate::task::{Behaviour, Program, Step, Task};
 use crate::world::World;
@@ -53,7 +53,7 @@ impl Behaviour for Stripe {
 
 fn measure(readahead: &str) -> Metrics {
     let share = MEMORY_GIB * (PAGES_PER_GIB / SCALE) / 4 * 5 / THREADS;
-    let mut world: World = vma::world(std::iter::repeat_n(share, THREADS as usize), readahead, SCALE);
+    let mut world: World = vma::world(std::iter::repeat_n(share, THREADS as usize), readahead, FLASH_S0, SCALE);
     for _ in 0..THREADS {
         let region = world.add_region(share);
         let stripe = Stripe { region, block: 0, at: 0, computes: false };
