@@ -73,6 +73,8 @@ pub(crate) struct Swap {
     order_len: usize,
     owner: Vec<u32>,
     count: Vec<u16>,
+    /// A bit for each slot: nobody has it.
+    unused: Vec<u64>,
     /// A bit for each slot: its page is mapped, or was. A slot without it cannot be robbed.
     kept: Vec<u64>,
     clusters: Vec<Cluster>,
@@ -93,6 +95,11 @@ pub(crate) struct Swap {
     pub(crate) used: u32,
 }
 
+fn set_bit(bits: &mut [u64], slot: u32, value: bool) {
+    let word = &mut bits[slot as usize / 64];
+    *word = *word & !(1 << (slot % 64)) | u64::from(value) << (slot % 64);
+}
+
 /// A slot found, and the page that had only kept it and lost it now.
 pub(crate) struct Found {
     pub(crate) slot: u32,
@@ -109,6 +116,7 @@ impl Swap {
             order_len: 0,
             owner: vec![0; slots],
             count: vec![0; slots],
+            unused: vec![0; slots / 64],
             kept: vec![0; slots / 64],
             clusters: vec![[0; 4]; clusters as usize],
             pool_used: 0,
@@ -236,6 +244,7 @@ impl Swap {
             for s in 0..CLUSTER {
                 let bad = c * CLUSTER + s >= slots || (c == 0 && s == 0);
                 self.count[(pool * CLUSTER + s) as usize] = if bad { BAD } else { 0 };
+                set_bit(&mut self.unused, pool * CLUSTER + s, !bad);
             }
             let used = (0..CLUSTER).filter(|s| self.count[(pool * CLUSTER + s) as usize] != 0).count();
             self.clusters[pool as usize] = [c, NIL, NIL, 0];
@@ -257,6 +266,7 @@ impl Swap {
         let mut opened = 0;
         for slot in old.max(cluster * CLUSTER)..slots.min((cluster + 1) * CLUSTER) {
             self.count[(pool * CLUSTER + slot % CLUSTER) as usize] = 0;
+            set_bit(&mut self.unused, pool * CLUSTER + slot % CLUSTER, true);
             opened += 1;
         }
         if opened > 0 {
@@ -354,8 +364,7 @@ impl Swap {
 
     /// The page of the slot is mapped now, or is not any more.
     pub(crate) fn note_mapped(&mut self, slot: u32, is_mapped: bool) {
-        let bits = &mut self.kept[slot as usize / 64];
-        *bits = *bits & !(1 << (slot % 64)) | u64::from(is_mapped) << (slot % 64);
+        set_bit(&mut self.kept, slot, is_mapped);
     }
 
     pub(crate) fn is_kept(&self, slot: u32) -> bool {
@@ -498,6 +507,7 @@ impl Swap {
     }
 
     fn uncount(&mut self, slot: u32) {
+        set_bit(&mut self.unused, slot, true);
         let pool = slot / CLUSTER;
         let (used, d, list) = (self.cluster_used(pool), self.cluster_device(pool), self.cluster_list(pool));
         self.unlist(pool);
@@ -521,6 +531,7 @@ impl Swap {
         self.count[slot as usize] |= OWNED;
         self.owner[slot as usize] = page;
         if fresh {
+            set_bit(&mut self.unused, slot, false);
             let pool = slot / CLUSTER;
             self.unlist(pool);
             self.count_use(pool);
@@ -591,6 +602,10 @@ impl Swap {
                 let taken = self.count[slots.clone()].iter().filter(|c| **c != 0).count();
                 assert_eq!(taken, self.cluster_used(pool) as usize, "I4: cluster {c} of device {d}");
                 used += self.count[slots].iter().filter(|c| **c != 0 && **c & BAD == 0).count();
+                for slot in pool * CLUSTER..(pool + 1) * CLUSTER {
+                    let is_unused = self.unused[slot as usize / 64] >> (slot % 64) & 1 != 0;
+                    assert_eq!(is_unused, self.count[slot as usize] == 0, "I4: slot {slot}");
+                }
                 assert!(self.cluster_list(pool) != ClusterList::Current || self.current == pool, "I4: lost cluster");
             }
             assert_eq!(used, device.used as usize, "I4: slots in use on device {d}");

@@ -95,15 +95,17 @@ impl Swap {
         while let Some(at) = self.next_candidate(first, rob) {
             let slot = first + at;
             self.next = at + 1;
-            let robbed = if self.count[slot as usize] == 0 {
+            let count = self.count[slot as usize];
+            let robbed = if count == 0 {
                 None
-            } else if may_rob(self.owner[slot as usize]) {
+            } else if count == OWNED && may_rob(self.owner[slot as usize]) {
                 Some(self.owner[slot as usize])
             } else {
                 continue;
             };
             self.count[slot as usize] = OWNED;
             self.owner[slot as usize] = page;
+            super::set_bit(&mut self.unused, slot, false);
             self.note_mapped(slot, false);
             if robbed.is_none() {
                 self.count_use(pool);
@@ -120,9 +122,16 @@ impl Swap {
 
     /// The next slot of the current cluster, which begins at `first`, that is free or, if `rob`, may only be kept.
     fn next_candidate(&self, first: u32, rob: bool) -> Option<u32> {
-        let counts = &self.count[(first + self.next) as usize..(first + CLUSTER) as usize];
-        let is_candidate = |(&count, slot): (&u16, u32)| count == 0 || rob && count == OWNED && self.is_kept(slot);
-        let at = counts.iter().zip(first + self.next..).position(is_candidate)?;
-        Some(self.next + u32::try_from(at).expect("in a cluster"))
+        let mut at = self.next;
+        while at < CLUSTER {
+            let word = ((first + at) / 64) as usize;
+            let candidates = self.unused[word] | if rob { self.kept[word] } else { 0 };
+            let left = candidates >> (at % 64);
+            if left != 0 {
+                return Some(at + left.trailing_zeros());
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
     }
 }
