@@ -498,10 +498,8 @@ impl Core {
         self.push_write(p, file.device, SlotIdx(p - file.base), out);
     }
 
-    /// A dirty file page met by reclaim goes up; the flusher is to write it, and its end brings it to the tail.
+    /// Reclaim has met a dirty file page: the flusher is to write it.
     pub(crate) fn dirty_file_met(&mut self, p: u32) {
-        self.pages.set(p, crate::page::RECLAIM);
-        self.count(Counter::nr_vmscan_immediate_reclaim, 1);
         if !self.pages.is(p, COUNTED) {
             // Dirtied through a mapping.
             self.pages.set(p, COUNTED);

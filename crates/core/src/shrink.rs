@@ -233,14 +233,17 @@ impl Core {
     /// A cold file page: dropped if it is clean, sent up for the flusher if it is dirty.
     fn shrink_file(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) {
         if self.pages.is(p, DIRTY) {
-            self.dirty_file_met(p);
             run.batch.unready += 1;
             let writes = self.cfg.kswapd_unlimited && run.kind == RunKind::Kswapd && run.has_sunk();
             if writes {
                 // The file system gave it back.
                 self.count(Counter::nr_vmscan_write, 1);
                 self.pages.clear(p, RECLAIM);
+            } else {
+                self.count(Counter::nr_vmscan_immediate_reclaim, 1);
+                self.pages.set(p, RECLAIM);
             }
+            self.dirty_file_met(p);
             if self.cfg.activate_dirty {
                 self.activate(run, p);
             } else {
