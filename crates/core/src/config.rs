@@ -346,6 +346,10 @@ pub struct Config {
     /// fourth priority on it hands dirty file pages to the file system itself, which leaves them dirty (ext4 does where their
     /// blocks are not allocated yet, as in a new file): a count and no I/O.
     pub(crate) kswapd_unlimited: bool,
+    /// Reclaim as the series of S4 builds on it, from memory of 3.11: after a batch of nothing but dirty file pages that nobody writes
+    /// yet, kswapd and tasks wait for the disk's queue, so long at most (which is how long they wait here), and kswapd hands such pages
+    /// to the file system for the rest of its run. Nanoseconds; 0: neither.
+    pub(crate) nap_ns: u64,
     /// A call that writes to a page of a file counts as a use of it (until 4.6).
     pub(crate) write_marks: bool,
     /// The limits of dirty pages are parts of all memory above the watermarks, not only of what is free or holds files (until
@@ -489,10 +493,12 @@ impl Config {
         self
     }
 
-    /// Profile `linux-3.10`: kswapd as the series of S4 builds on it, limited in what it reclaims at each priority.
+    /// Profile `linux-3.10`: kswapd as the series of S4 builds on it, limited in what it reclaims at each priority; it naps for so many
+    /// nanoseconds (100 ms, by the scale of a model) when all that it finds is dirty.
     #[must_use]
-    pub const fn kswapd_limited(mut self) -> Self {
+    pub const fn kswapd_limited(mut self, nap_ns: u64) -> Self {
         self.kswapd_unlimited = false;
+        self.nap_ns = nap_ns;
         self
     }
 

@@ -8,7 +8,7 @@ use crate::page::{ACTIVE, DIRTY, FRAME, Flight, MAPPED, MARKER, READAHEAD, WRITA
 use crate::policy::Core;
 use crate::readahead::Window;
 use crate::reclaim::{MAX_RECLAIM_RETRIES, ReclaimRun, RunEnd, RunKind, SWAP_CLUSTER_MAX};
-use crate::types::{Access, DeviceId, PageIdx, PageRange, SlotIdx, TaskId};
+use crate::types::{Access, DeviceId, Nanos, PageIdx, PageRange, SlotIdx, TaskId};
 use crate::vmstat::Counter;
 use alloc::vec::Vec;
 
@@ -26,6 +26,8 @@ pub(crate) enum JobState {
     WaitPage(u32),
     /// For a frame.
     WaitMemory,
+    /// For that time to come.
+    Nap(Nanos),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +116,20 @@ impl Jobs {
         self.kick = self.waiting_memory > 0;
     }
 
-    pub(crate) fn has_runnable(&self) -> bool {
-        self.kick && self.waiting_memory > 0 || self.parked.iter().any(|job| job.state == JobState::Runnable)
+    pub(crate) fn has_runnable(&self, now: Nanos) -> bool {
+        let can = |job: &Job| match job.state {
+            JobState::Runnable => true,
+            JobState::Nap(until) => until <= now,
+            JobState::WaitMemory | JobState::WaitPage(_) => false,
+        };
+        self.kick && self.waiting_memory > 0 || self.parked.iter().any(can)
+    }
+
+    /// When the next nap ends.
+    pub(crate) fn wakes_at(&self) -> Option<Nanos> {
+        let naps =
+            self.parked.iter().filter_map(|job| if let JobState::Nap(until) = job.state { Some(until) } else { None });
+        naps.min()
     }
 
     /// The write of the page has ended.
@@ -143,11 +157,12 @@ impl Jobs {
 
     /// Take out the oldest job above `after` that can go on. Of those that wait for memory only the oldest can. `amid`: not
     /// one that is in the middle of reclaim.
-    fn take(&mut self, after: u64, amid: bool) -> Option<Job> {
+    fn take(&mut self, after: u64, amid: bool, now: Nanos) -> Option<Job> {
         let kick = self.kick;
         let can = |job: &&Job| match job.state {
             JobState::Runnable => job.number > after && !(amid && job.run.is_some()),
             JobState::WaitMemory => kick,
+            JobState::Nap(until) => job.number > after && until <= now,
             JobState::WaitPage(_) => false,
         };
         let number = self.parked.iter().filter(can).map(|job| job.number).min()?;
@@ -214,7 +229,7 @@ impl Core {
         }
         let mut after = 0;
         while out.room() >= STEP_ROOM && self.jobs.parked() > 0 {
-            let Some(job) = self.jobs.take(after, amid) else {
+            let Some(job) = self.jobs.take(after, amid, self.now) else {
                 break;
             };
             let waited = job.state == JobState::WaitMemory;
@@ -234,7 +249,7 @@ impl Core {
     }
 
     fn job_step(&mut self, job: &mut Job, out: &mut Effects) -> Step {
-        if job.state == JobState::WaitMemory && self.is_free_again(job) {
+        if matches!(job.state, JobState::WaitMemory | JobState::Nap(_)) && self.is_free_again(job) {
             job.run = None;
         }
         loop {
@@ -257,6 +272,10 @@ impl Core {
                     RunEnd::WaitPage(p) => {
                         job.run = Some(run);
                         return Step::Park(JobState::WaitPage(p));
+                    }
+                    RunEnd::Nap => {
+                        job.run = Some(run);
+                        return Step::Park(JobState::Nap(self.now + self.cfg.nap_ns));
                     }
                     RunEnd::WaitIo => {
                         job.run = Some(run);

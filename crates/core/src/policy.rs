@@ -169,7 +169,11 @@ impl Core {
 
     /// When the core wants a [`Event::Timeout`]; a time that is past means at once.
     pub fn deadline(&self) -> Option<Nanos> {
-        if self.has_work() { Some(self.now) } else { self.control.rescue_at }
+        if self.has_work() {
+            return Some(self.now);
+        }
+        let naps = [self.kswapd.wakes_at(self.now), self.jobs.wakes_at()];
+        naps.into_iter().chain([self.control.rescue_at]).flatten().min()
     }
 
     /// True if the timeout may come later than at the deadline: all there is to do is background reclaim, and more than half of
@@ -255,13 +259,13 @@ impl Core {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        self.has_prompt_work() || (self.kswapd.is_runnable() && !self.control.hold)
+        self.has_prompt_work() || (self.kswapd.is_runnable(self.now) && !self.control.hold)
     }
 
     /// Work other than background reclaim.
     fn has_prompt_work(&self) -> bool {
         self.waiters.ready_len() > 0
-            || self.jobs.has_runnable()
+            || self.jobs.has_runnable(self.now)
             || self.lru.len(DI) > 0
             || self.is_flusher_runnable()
             || self.control.has_work(self.cached)

@@ -10,6 +10,7 @@ use crate::effect::{EFFECTS_MAX, Effects};
 use crate::lru::{AA, AF, IA, IF};
 use crate::policy::Core;
 use crate::shrink::Look;
+use crate::types::Nanos;
 use crate::vmstat::Counter;
 
 /// Priority at which a run starts.
@@ -66,6 +67,8 @@ pub(crate) struct Batch {
     pub(crate) referenced: u32,
     /// Met under write, or dirty and left to the flusher.
     pub(crate) unready: u32,
+    /// Of them dirty, and not under write yet.
+    pub(crate) unsent: u32,
 }
 
 /// A run of reclaim.
@@ -91,6 +94,8 @@ pub(crate) struct ReclaimRun {
     full_walk: bool,
     /// S4: the one pass at priority 0.
     last_pass: bool,
+    /// It has napped: a batch was nothing but dirty pages.
+    pub(crate) is_tail_dirty: bool,
     /// The page of the page cache that the task holds on to meanwhile: nobody can take it.
     pub(crate) held: Option<u32>,
     /// For a window of a file that nobody waits for: the reads of the window before it end while passes go on.
@@ -107,6 +112,8 @@ pub(crate) enum RunEnd {
     WaitPage(u32),
     /// For some write to end: enough are under way.
     WaitIo,
+    /// For a time that the settings give.
+    Nap,
 }
 
 impl ReclaimRun {
@@ -132,12 +139,14 @@ impl ReclaimRun {
                 rotated: 0,
                 referenced: 0,
                 unready: 0,
+                unsent: 0,
             },
             may_deactivate: [false; 2],
             force_deactivate: false,
             skipped_deactivate: false,
             full_walk: false,
             last_pass: false,
+            is_tail_dirty: false,
             held: None,
             lets_reads_end: false,
         }
@@ -159,16 +168,23 @@ impl ReclaimRun {
 pub(crate) struct Kswapd {
     run: Option<ReclaimRun>,
     waits_io: bool,
+    /// It naps until then.
+    naps_until: Nanos,
     failures: u32,
 }
 
 impl Kswapd {
     pub(crate) const fn new() -> Self {
-        Self { run: None, waits_io: false, failures: 0 }
+        Self { run: None, waits_io: false, naps_until: 0, failures: 0 }
     }
 
-    pub(crate) const fn is_runnable(&self) -> bool {
-        self.run.is_some() && !self.waits_io
+    pub(crate) const fn is_runnable(&self, now: Nanos) -> bool {
+        self.run.is_some() && !self.waits_io && self.naps_until <= now
+    }
+
+    /// The end of its nap.
+    pub(crate) fn wakes_at(&self, now: Nanos) -> Option<Nanos> {
+        (self.run.is_some() && self.naps_until > now).then_some(self.naps_until)
     }
 
     pub(crate) const fn io_done(&mut self) {
@@ -202,7 +218,7 @@ impl Core {
 
     /// Let kswapd go on.
     pub(crate) fn run_kswapd(&mut self, out: &mut Effects) {
-        if !self.kswapd.is_runnable() || self.control.hold {
+        if !self.kswapd.is_runnable(self.now) || self.control.hold {
             return;
         }
         let Some(mut run) = self.kswapd.run.take() else {
@@ -218,6 +234,10 @@ impl Core {
                 }
             }
             RunEnd::Yield => self.kswapd.run = Some(run),
+            RunEnd::Nap => {
+                self.kswapd.run = Some(run);
+                self.kswapd.naps_until = self.now + self.cfg.nap_ns;
+            }
             RunEnd::WaitPage(_) | RunEnd::WaitIo => {
                 self.kswapd.run = Some(run);
                 self.kswapd.waits_io = self.pending > 0 || self.io.live() > 0;
@@ -267,7 +287,12 @@ impl Core {
                     }
                     let wrote = run.batch.pageout > 0;
                     let clogged = self.is_clogged(run);
+                    let naps = self.naps_after(run);
                     self.end_batch(run);
+                    if naps {
+                        run.is_tail_dirty = true;
+                        return RunEnd::Nap;
+                    }
                     if clogged || wrote && self.is_swap_queue_full() {
                         return RunEnd::WaitIo;
                     }
@@ -308,6 +333,12 @@ impl Core {
             && self.pending > 0
             && batch.scanned > 0
             && batch.unready == batch.scanned
+    }
+
+    /// The batch brought nothing but dirty pages that nobody writes yet, and reclaim naps then.
+    const fn naps_after(&self, run: &ReclaimRun) -> bool {
+        let batch = &run.batch;
+        self.cfg.nap_ns > 0 && batch.scanned > 0 && batch.unsent == batch.scanned
     }
 
     /// Reclaim has as much under write as the disk's queue has room for beside the flusher.

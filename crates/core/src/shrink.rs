@@ -144,6 +144,7 @@ impl Core {
             }
             Verdict::ReclaimClean if self.pages.is(p, DIRTY) => {
                 run.batch.unready += 1;
+                run.batch.unsent += 1;
                 self.keep(p);
                 return Look::Next;
             }
@@ -234,8 +235,9 @@ impl Core {
     fn shrink_file(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) {
         if self.pages.is(p, DIRTY) {
             run.batch.unready += 1;
-            let writes = self.cfg.kswapd_unlimited && run.kind == RunKind::Kswapd && run.has_sunk();
-            if writes {
+            run.batch.unsent += 1;
+            let hands_over = run.is_tail_dirty || self.cfg.kswapd_unlimited && run.has_sunk();
+            if hands_over && run.kind == RunKind::Kswapd {
                 // The file system gave it back.
                 self.count(Counter::nr_vmscan_write, 1);
                 self.pages.clear(p, RECLAIM);

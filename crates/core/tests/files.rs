@@ -236,22 +236,36 @@ fn call_each(world: &mut World, pages: std::ops::Range<u32>, access: Access) {
         while let Some(at) = world.pending.iter().position(|p| matches!(p, Pending::Read { .. })) {
             world.answer(at);
         }
-        assert!(!world.blocked.contains_key(&TASK), "page {page}: clean pages can always go");
+        let_time_pass(world);
+    }
+}
+
+fn profile(name: &str) -> Config {
+    Config::profile(name, HostKind::Exact).expect("a profile")
+}
+
+/// Until the task has what it called for, or waits for more than time.
+fn let_time_pass(world: &mut World) {
+    while world.blocked.contains_key(&TASK) {
+        world.now = world.core.deadline().expect("nothing but time is waited for");
+        world.event(Event::Timeout);
+        while let Some(at) = world.pending.iter().position(|p| matches!(p, Pending::Read { .. })) {
+            world.answer(at);
+        }
     }
 }
 
 /// What kswapd does with 140 dirty pages, of which the disk takes four and ends none, while clean pages are read until all have
-/// gone round: pages that it handed to the file system, pages that it marked to go when they are written, and pages that were
-/// written.
-fn dirty_tail(profile: &str) -> (u64, u64, u64) {
-    let config = Config::profile(profile, HostKind::Exact).expect("a profile");
+/// gone round: pages that it handed to the file system, pages that it marked to go when they are written, and the time that it took.
+fn dirty_tail(config: Config) -> (u64, u64, u64) {
     let config = config.memory(MemoryMode::Watermarks, 8_000, 1_000).slots_max(512).min_free(16);
     let mut world = World::new(config.write_queue(4), false);
     world.audits = false;
     world.add_file(0, 8_000, 0);
     call_each(&mut world, 0..140, Access::Write);
     call_each(&mut world, 2_000..8_000, Access::Read);
-    (world.count("nr_vmscan_write"), world.count("nr_vmscan_immediate_reclaim"), world.count("pgpgout") / 4)
+    assert_eq!(world.count("pgpgout") / 4, 4, "what the flusher has sent");
+    (world.count("nr_vmscan_write"), world.count("nr_vmscan_immediate_reclaim"), world.now)
 }
 
 /// As many requests are under way as the core can count.
@@ -290,12 +304,23 @@ fn calls_wait_for_the_end_of_a_request_when_no_more_can_be_sent() {
 // file back. It marks what it meets before that, and only that.
 #[test]
 fn kswapd_of_3_10_hands_dirty_pages_to_the_file_system_that_writes_none() {
-    let (handed, marked, written) = dirty_tail("linux-3.10");
+    let (handed, marked, _) = dirty_tail(profile("linux-3.10"));
     assert!(handed > 0 && marked < handed, "{handed} handed over, {marked} marked");
-    assert_eq!(written, 4, "what the flusher has sent");
-    let (handed, marked, written) = dirty_tail("linux-4.10");
-    assert_eq!((handed, written), (0, 4));
-    assert!(marked > 0);
+    let (handed, marked, _) = dirty_tail(profile("linux-4.10"));
+    assert!(handed == 0 && marked > 0);
+}
+
+// From memory of 3.11: a batch of nothing but dirty pages stops kswapd and tasks for a tenth of a second, and kswapd hands such
+// pages over from then on.
+#[test]
+fn reclaim_of_2013_naps_when_all_that_it_finds_is_dirty() {
+    const NAP_NS: u64 = 100_000_000;
+    let limited = |nap_ns| dirty_tail(profile("linux-3.10").kswapd_limited(nap_ns));
+    let (none, all, at_once) = limited(0);
+    assert_eq!((none, at_once), (0, 0));
+    let (handed, marked, elapsed) = limited(NAP_NS);
+    assert!(handed > 0 && marked < all, "{handed} handed over, {marked} marked, {all} without naps");
+    assert!(elapsed >= NAP_NS && elapsed.is_multiple_of(NAP_NS), "{elapsed}");
 }
 
 /// From memory of 3.10: kswapd begins again at the first priority when it has freed a batch, so that no task of its runs looks

@@ -461,9 +461,9 @@ mod tests {
 
     /// Of 141 rows that change, so many change the same way; the misses are named in docs/sim.md. To be raised, and lowered only
     /// with a rule that is wrong.
-    const SAME_WAY: usize = 132;
+    const SAME_WAY: usize = 134;
     /// Of 52 headline rows, so many have the source's ratio and the source's first column. To be raised, never lowered.
-    const HEADLINES: (usize, usize) = (44, 51);
+    const HEADLINES: (usize, usize) = (47, 51);
 
     #[test]
     fn the_tables_change_the_way_the_documents_say() {

@@ -59,6 +59,7 @@ impl Config {
             slot_order: SlotOrder::Nonfull,
             activate_dirty: true,
             kswapd_unlimited: false,
+            nap_ns: 0,
             write_marks: false,
             dirty_of_all: false,
             refault_deactivates: true,

@@ -113,7 +113,7 @@ fn builds(after: bool) -> Vec<Build> {
     let regions = std::iter::repeat_n(ANON, (JOBS * AT_A_TIME) as usize).chain([SOURCES, OBJECTS]);
     let pages_max = World::table_pages(regions);
     let swap = 2 * MEMORY;
-    let config: Config = parallelio::s4_config(after).memory(MemoryMode::Watermarks, pages_max, MEMORY);
+    let config: Config = parallelio::s4_config(after, 1).memory(MemoryMode::Watermarks, pages_max, MEMORY);
     let config = config.slots_max(swap + 1024).min_free(1_000);
     let mut world = World::new(config, pages_max, MEMORY, CPUS, Costs::default(), 1);
     let params = preset("disk").expect("a preset").params.clone();
