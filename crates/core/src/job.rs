@@ -91,6 +91,15 @@ impl Job {
             number: 0,
         }
     }
+
+    /// It waits for nothing, or for a time that has come.
+    const fn is_runnable(&self, now: Nanos) -> bool {
+        match self.state {
+            JobState::Runnable => true,
+            JobState::Nap(until) => until <= now,
+            JobState::WaitMemory | JobState::WaitPage(_) => false,
+        }
+    }
 }
 
 /// The parked jobs.
@@ -117,12 +126,7 @@ impl Jobs {
     }
 
     pub(crate) fn has_runnable(&self, now: Nanos) -> bool {
-        let can = |job: &Job| match job.state {
-            JobState::Runnable => true,
-            JobState::Nap(until) => until <= now,
-            JobState::WaitMemory | JobState::WaitPage(_) => false,
-        };
-        self.kick && self.waiting_memory > 0 || self.parked.iter().any(can)
+        self.kick && self.waiting_memory > 0 || self.parked.iter().any(|job| job.is_runnable(now))
     }
 
     /// When the next nap ends.
@@ -160,10 +164,10 @@ impl Jobs {
     fn take(&mut self, after: u64, amid: bool, now: Nanos) -> Option<Job> {
         let kick = self.kick;
         let can = |job: &&Job| match job.state {
-            JobState::Runnable => job.number > after && !(amid && job.run.is_some()),
             JobState::WaitMemory => kick,
-            JobState::Nap(until) => job.number > after && until <= now,
-            JobState::WaitPage(_) => false,
+            JobState::Runnable | JobState::Nap(_) | JobState::WaitPage(_) => {
+                job.is_runnable(now) && job.number > after && !(amid && job.run.is_some())
+            }
         };
         let number = self.parked.iter().filter(can).map(|job| job.number).min()?;
         let at = self.parked.iter().position(|job| job.number == number)?;
@@ -273,9 +277,9 @@ impl Core {
                         job.run = Some(run);
                         return Step::Park(JobState::WaitPage(p));
                     }
-                    RunEnd::Nap => {
+                    RunEnd::Nap(until) => {
                         job.run = Some(run);
-                        return Step::Park(JobState::Nap(self.now + self.cfg.nap_ns));
+                        return Step::Park(JobState::Nap(until));
                     }
                     RunEnd::WaitIo => {
                         job.run = Some(run);

@@ -112,8 +112,8 @@ pub(crate) enum RunEnd {
     WaitPage(u32),
     /// For some write to end: enough are under way.
     WaitIo,
-    /// For a time that the settings give.
-    Nap,
+    /// For that time to come.
+    Nap(Nanos),
 }
 
 impl ReclaimRun {
@@ -234,9 +234,9 @@ impl Core {
                 }
             }
             RunEnd::Yield => self.kswapd.run = Some(run),
-            RunEnd::Nap => {
+            RunEnd::Nap(until) => {
                 self.kswapd.run = Some(run);
-                self.kswapd.naps_until = self.now + self.cfg.nap_ns;
+                self.kswapd.naps_until = until;
             }
             RunEnd::WaitPage(_) | RunEnd::WaitIo => {
                 self.kswapd.run = Some(run);
@@ -291,7 +291,7 @@ impl Core {
                     self.end_batch(run);
                     if naps {
                         run.is_tail_dirty = true;
-                        return RunEnd::Nap;
+                        return RunEnd::Nap(self.now + self.cfg.nap_ns);
                     }
                     if clogged || wrote && self.is_swap_queue_full() {
                         return RunEnd::WaitIo;

@@ -100,6 +100,10 @@ fn set_bit(bits: &mut [u64], slot: u32, value: bool) {
     *word = *word & !(1 << (slot % 64)) | u64::from(value) << (slot % 64);
 }
 
+fn has_bit(bits: &[u64], slot: u32) -> bool {
+    bits[slot as usize / 64] >> (slot % 64) & 1 != 0
+}
+
 /// A slot found, and the page that had only kept it and lost it now.
 pub(crate) struct Found {
     pub(crate) slot: u32,
@@ -368,7 +372,7 @@ impl Swap {
     }
 
     pub(crate) fn is_kept(&self, slot: u32) -> bool {
-        self.kept[slot as usize / 64] >> (slot % 64) & 1 != 0
+        has_bit(&self.kept, slot)
     }
 
     fn cluster_used(&self, pool: u32) -> u32 {
@@ -603,8 +607,7 @@ impl Swap {
                 assert_eq!(taken, self.cluster_used(pool) as usize, "I4: cluster {c} of device {d}");
                 used += self.count[slots].iter().filter(|c| **c != 0 && **c & BAD == 0).count();
                 for slot in pool * CLUSTER..(pool + 1) * CLUSTER {
-                    let is_unused = self.unused[slot as usize / 64] >> (slot % 64) & 1 != 0;
-                    assert_eq!(is_unused, self.count[slot as usize] == 0, "I4: slot {slot}");
+                    assert_eq!(has_bit(&self.unused, slot), self.count[slot as usize] == 0, "I4: slot {slot}");
                 }
                 assert!(self.cluster_list(pool) != ClusterList::Current || self.current == pool, "I4: lost cluster");
             }

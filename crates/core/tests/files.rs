@@ -223,19 +223,28 @@ fn the_flusher_writes_what_the_queue_of_the_disk_holds() {
     assert_eq!(dirtied("linux-3.10", 64).1, 64);
 }
 
+/// A task's system call on a page of the file; false if the task has to wait.
+fn call(world: &mut World, page: u32, task: u32, access: Access) -> bool {
+    let (range, id) = (PageRange::one(PageIdx(page)), TaskId(task));
+    world.blocked.insert(task, (page, access));
+    world.event(match access {
+        Access::Read => Event::FileRead { range, task: id },
+        Access::Write => Event::FileWrite { range, task: id },
+    });
+    !world.blocked.contains_key(&task)
+}
+
+fn answer_reads(world: &mut World) {
+    while let Some(at) = world.pending.iter().position(|p| matches!(p, Pending::Read { .. })) {
+        world.answer(at);
+    }
+}
+
 /// System calls on these file pages, one after the other; no write ends.
 fn call_each(world: &mut World, pages: std::ops::Range<u32>, access: Access) {
     for page in pages {
-        let (range, task) = (PageRange::one(PageIdx(page)), TaskId(TASK));
-        world.blocked.insert(TASK, (page, access));
-        world.event(if access == Access::Read {
-            Event::FileRead { range, task }
-        } else {
-            Event::FileWrite { range, task }
-        });
-        while let Some(at) = world.pending.iter().position(|p| matches!(p, Pending::Read { .. })) {
-            world.answer(at);
-        }
+        call(world, page, TASK, access);
+        answer_reads(world);
         let_time_pass(world);
     }
 }
@@ -249,9 +258,7 @@ fn let_time_pass(world: &mut World) {
     while world.blocked.contains_key(&TASK) {
         world.now = world.core.deadline().expect("nothing but time is waited for");
         world.event(Event::Timeout);
-        while let Some(at) = world.pending.iter().position(|p| matches!(p, Pending::Read { .. })) {
-            world.answer(at);
-        }
+        answer_reads(world);
     }
 }
 
@@ -272,22 +279,10 @@ fn dirty_tail(config: Config) -> (u64, u64, u64) {
 #[test]
 fn calls_wait_for_the_end_of_a_request_when_no_more_can_be_sent() {
     const READERS: u32 = 1 << 14;
-    let config = Config::profile("linux-6.18", HostKind::Exact).expect("a profile");
-    let config = config.memory(MemoryMode::Watermarks, 4 * READERS, 4 * READERS).slots_max(512);
+    let config = profile("linux-6.18").memory(MemoryMode::Watermarks, 4 * READERS, 4 * READERS).slots_max(512);
     let mut world = World::new(config, false);
     world.audits = false;
     world.add_file(0, 4 * READERS, 0);
-    let call = |world: &mut World, page: u32, task: u32, access: Access| {
-        let range = PageRange::one(PageIdx(page));
-        let task_id = TaskId(task);
-        world.blocked.insert(task, (page, access));
-        world.event(if access == Access::Read {
-            Event::FileRead { range, task: task_id }
-        } else {
-            Event::FileWrite { range, task: task_id }
-        });
-        !world.blocked.contains_key(&task)
-    };
     for reader in 0..READERS {
         assert!(!call(&mut world, 2 * reader, reader, Access::Read));
     }
@@ -323,12 +318,11 @@ fn reclaim_of_2013_naps_when_all_that_it_finds_is_dirty() {
     assert!(elapsed >= NAP_NS && elapsed.is_multiple_of(NAP_NS), "{elapsed}");
 }
 
-/// From memory of 3.10: kswapd begins again at the first priority when it has freed a batch, so that no task of its runs looks
-/// at more of the lists than that takes.
+/// From memory of 3.10: kswapd begins again at the first priority when it has freed a batch, so that its passes look at no more
+/// of the lists than that takes.
 #[test]
 fn kswapd_of_3_10_begins_again_at_the_first_priority() {
-    let config = Config::profile("linux-3.10", HostKind::Exact).expect("a profile");
-    let config = config.memory(MemoryMode::Watermarks, 80_000, 40_000).slots_max(512).min_free(2_048);
+    let config = profile("linux-3.10").memory(MemoryMode::Watermarks, 80_000, 40_000).slots_max(512).min_free(2_048);
     let mut world = World::new(config, false);
     world.audits = false;
     world.add_file(0, 80_000, 0);
@@ -342,8 +336,7 @@ fn kswapd_of_3_10_begins_again_at_the_first_priority() {
 /// From memory of 4.10: the waits of direct reclaim are short, and a task that finds memory free after one is done.
 #[test]
 fn a_direct_run_that_waited_ends_when_others_have_made_room() {
-    let config = Config::profile("linux-4.10", HostKind::Exact).expect("a profile");
-    let config = config.memory(MemoryMode::Watermarks, 2_000, 1_000).slots_max(4_096).min_free(64);
+    let config = profile("linux-4.10").memory(MemoryMode::Watermarks, 2_000, 1_000).slots_max(4_096).min_free(64);
     let mut world = World::new(config, false);
     world.audits = false;
     for (id, first, pages) in [(0, 0, 600), (1, 600, 300), (2, 900, 1_100)] {

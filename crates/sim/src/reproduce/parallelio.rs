@@ -81,8 +81,8 @@ const REQUEST_PAGES: u32 = 128;
 /// A copy that is not done by then is not waited for.
 const COPY_LIMIT_NS: Nanos = 2_000_000_000_000;
 const SECOND: Nanos = 1_000_000_000;
-/// How long the limited kswapd waits for a disk's queue at most.
-const KSWAPD_NAP_NS: Nanos = SECOND / 10;
+/// How long reclaim of S4's last column waits for a disk's queue.
+const NAP_NS: Nanos = SECOND / 10;
 
 /// One document's machine.
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +164,7 @@ pub(super) fn s4_config(after: bool, scale: u32) -> Config {
     let mut config = Config::profile("linux-3.10", HostKind::Exact).expect("a known profile");
     if after {
         config.set("min-scan-priority=1").expect("a known setting");
-        config = config.kswapd_limited(KSWAPD_NAP_NS / u64::from(scale));
+        config = config.kswapd_limited(NAP_NS / u64::from(scale));
     }
     config
 }
