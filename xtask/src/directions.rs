@@ -5,13 +5,14 @@ use serde_json::Value;
 use crate::shell;
 
 /// Crate, and the crates of the workspace it may use, its tests included.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("pagetide-core", &[]),
     ("pagetide-trace", &[]),
     ("pagetide-driver", &["pagetide-core"]),
     ("pagetide-sim", &["pagetide-core", "pagetide-driver", "pagetide-trace"]),
     ("pagetide-sys", &[]),
-    ("pagetide", &["pagetide-core", "pagetide-driver", "pagetide-sys"]),
+    ("pagetide-kernel", &["pagetide-sys"]),
+    ("pagetide", &["pagetide-core", "pagetide-driver", "pagetide-kernel", "pagetide-sys"]),
     ("pagetide-preload", &["pagetide"]),
     ("pagetide-cli", &["pagetide-core", "pagetide-sim", "pagetide-sys", "pagetide"]),
     ("pagetide-tests", &[]),

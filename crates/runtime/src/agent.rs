@@ -11,13 +11,14 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use pagetide_core::types::{Access, Nanos, TaskId};
+use pagetide_kernel::{AddressSpace, Message};
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::maps::{Kind, MapsWalk};
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::proc::StatmFile;
 use pagetide_sys::socket::{self, Received};
-use pagetide_sys::uffd::{Msg, RawMsg, ReadAnswer};
+use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, signal, thread};
 
 use crate::control::{CONTROL_BYTES, Control, Entry, Phase};
@@ -275,18 +276,17 @@ impl Agent {
     /// The kernel hands out faults before changes, so faults are only noted here: threads that are sent back to fault again would
     /// keep the changes from being read for ever.
     fn read_messages(&mut self, managed: &mut Managed, now: Nanos) {
-        let mut message = [RawMsg::EMPTY];
         for _ in 0..MESSAGES {
-            match managed.pager.machine().uffd().read(&mut message) {
-                Ok(ReadAnswer::Read(_)) => self.on_message(managed, now, message[0].take()),
-                Ok(ReadAnswer::Empty | ReadAnswer::Interrupted) => return,
+            match managed.pager.machine().space().next_message() {
+                Ok(Some(message)) => self.on_message(managed, now, message),
+                Ok(None) => return,
                 Err(errno) => die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name())),
             }
         }
     }
 
-    fn on_message(&mut self, managed: &mut Managed, now: Nanos, message: Msg) {
-        if matches!(message, Msg::Remove { .. }) {
+    fn on_message(&mut self, managed: &mut Managed, now: Nanos, message: Message<Uffd>) {
+        if matches!(message, Message::Remove { .. }) {
             managed.last_remove = now;
         }
         match managed.pager.on_message(now, message) {

@@ -20,9 +20,9 @@ use pagetide_core::Core;
 use pagetide_core::effect::Effect;
 use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx, TaskId};
 use pagetide_driver::{Answers, Machine};
+use pagetide_kernel::{AddressSpace, Linux, OwnMapping};
 use pagetide_sys::fd::Fd;
-use pagetide_sys::mem::{self, ManagedRange, Mapping};
-use pagetide_sys::pagemap::Pagemap;
+use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
 use crate::frames::{Frame, FrameRun, Frames};
@@ -83,31 +83,29 @@ impl MachineStats {
 
 /// How the machine is set up.
 #[derive(Debug)]
-pub(crate) struct MachineParts {
-    pub(crate) uffd: Uffd,
+pub(crate) struct MachineParts<K: AddressSpace = Linux> {
+    pub(crate) space: K,
     pub(crate) engine: Box<dyn Engine>,
     /// Where a fork may share pages.
     pub(crate) unsharer: Option<Unsharer>,
-    pub(crate) staging: Mapping,
-    pub(crate) zeroes: Mapping,
+    pub(crate) staging: K::Mapping,
+    pub(crate) zeroes: K::Mapping,
     pub(crate) pages_max: u32,
     pub(crate) seed: u64,
 }
 
-/// The machine.
+/// The machine, over an address space.
 #[derive(Debug)]
-pub(crate) struct LiveMachine {
-    uffd: Uffd,
-    /// None where /proc is not to be had.
-    pagemap: Option<Pagemap>,
+pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
+    space: K,
     engine: Box<dyn Engine>,
     requests: Requests,
     pub(crate) spans: Spans,
     frames: Frames,
     /// Frame + 1 of each page; 0 for none. Backed lazily.
     frame_of: Vec<u32>,
-    staging: Mapping,
-    zeroes: Mapping,
+    staging: K::Mapping,
+    zeroes: K::Mapping,
     stores: Vec<(DeviceId, Store)>,
     deferred: VecDeque<Effect>,
     unsharer: Option<Unsharer>,
@@ -134,7 +132,7 @@ pub(crate) struct LiveMachine {
     pub(crate) stats: MachineStats,
 }
 
-impl Machine for LiveMachine {
+impl<K: AddressSpace> Machine for LiveMachine<K> {
     fn execute(&mut self, core: &Core, _now: Nanos, effects: &[Effect], answers: &mut Answers) {
         for &effect in effects {
             self.carry_out(core, effect, answers);
@@ -143,12 +141,23 @@ impl Machine for LiveMachine {
 }
 
 impl LiveMachine {
-    pub(crate) fn new(parts: MachineParts) -> Self {
+    pub(crate) const fn uffd(&self) -> &Uffd {
+        self.space.uffd()
+    }
+
+    /// Begin what is queued and sleep until there is something to do for the faults (first answer), for `other` (second), or
+    /// for a request; at most `timeout_ns`.
+    pub(crate) fn wait(&mut self, other: &Fd, timeout_ns: u64) -> [bool; 2] {
+        self.engine.wait([self.space.uffd().fd(), other], timeout_ns)
+    }
+}
+
+impl<K: AddressSpace> LiveMachine<K> {
+    pub(crate) fn new(parts: MachineParts<K>) -> Self {
         let frames = u32::try_from(parts.staging.range().len() >> PAGE_SHIFT)
             .expect("the staging area has less than 2^32 frames");
         Self {
-            uffd: parts.uffd,
-            pagemap: Pagemap::open().ok(),
+            space: parts.space,
             engine: parts.engine,
             requests: Requests::new(),
             spans: Spans::new(parts.pages_max),
@@ -176,18 +185,13 @@ impl LiveMachine {
         }
     }
 
-    pub(crate) const fn uffd(&self) -> &Uffd {
-        &self.uffd
+    /// The kernel, as far as this address space goes.
+    pub(crate) const fn space(&self) -> &K {
+        &self.space
     }
 
-    pub(crate) const fn pagemap(&self) -> Option<&Pagemap> {
-        self.pagemap.as_ref()
-    }
-
-    /// Begin what is queued and sleep until there is something to do for the faults (first answer), for `other` (second), or
-    /// for a request; at most `timeout_ns`.
-    pub(crate) fn wait(&mut self, other: &Fd, timeout_ns: u64) -> [bool; 2] {
-        self.engine.wait([self.uffd.fd(), other], timeout_ns)
+    pub(crate) const fn space_mut(&mut self) -> &mut K {
+        &mut self.space
     }
 
     /// Readable while results of requests wait to be collected.
@@ -238,7 +242,7 @@ impl LiveMachine {
     }
 
     /// Where the frames are.
-    pub(crate) const fn staging(&self) -> ManagedRange {
+    pub(crate) fn staging(&self) -> ManagedRange {
         self.staging.range()
     }
 
@@ -338,7 +342,7 @@ impl LiveMachine {
             return Some(run);
         }
         let run = self.frames.take_holes(most.min(ZEROES_PAGES)).expect("the staging area is larger than the budget");
-        let answer = self.uffd.copy_run(self.frames_memory(run), self.zeroes(run.len), false, Wake::Later);
+        let answer = self.space.copy_run(self.frames_memory(run), self.zeroes(run.len), Wake::Later);
         let done = pages_of(answer.done);
         for frame in run.frames().skip(done as usize) {
             self.frames.now_hole(frame);
@@ -365,7 +369,7 @@ impl LiveMachine {
                 self.frames.now_spare(frame);
             }
             let Some((vpn, _)) = self.spans.place(page) else { continue };
-            let answer = self.uffd.poison_run(managed(vpn, 1), Wake::Now);
+            let answer = self.space.poison_run(managed(vpn, 1), Wake::Now);
             if answer.stop == Some(Stop::Again) {
                 self.outbox.unmarked.push(PageRange::one(page));
                 continue;
@@ -417,7 +421,7 @@ impl LiveMachine {
         if self.waiting.is_empty() {
             return;
         }
-        let now = pagetide_sys::clock::now();
+        let now = self.space.now();
         self.answered_at = now;
         let latencies = &mut self.latencies;
         self.waiting.retain(|&(page, since)| {
@@ -432,12 +436,12 @@ impl LiveMachine {
     /// Fill this page with zeroes if it is missing; wake its waiters in any case: who still misses it asks again.
     /// False: the kernel does not let it happen until its events are read, and nobody was woken.
     pub(crate) fn zero_fill_now(&mut self, vpn: u64) -> bool {
-        let answer = self.uffd.copy_run(managed(vpn, 1), self.zeroes(1), false, Wake::Now);
+        let answer = self.space.copy_run(managed(vpn, 1), self.zeroes(1), Wake::Now);
         if answer.stop == Some(Stop::Again) {
             return false;
         }
         if !answer.is_complete() {
-            let _ = self.uffd.wake(managed(vpn, 1));
+            let _ = self.space.wake(managed(vpn, 1));
         }
         true
     }
@@ -451,15 +455,15 @@ impl LiveMachine {
         while released < most {
             let Some(run) = self.frames.take_spare(most - released) else { break };
             let memory = self.frames_memory(run);
-            if self.uffd.unregister(memory).is_err() {
+            if self.space.unregister(memory).is_err() {
                 // ENOMEM: the program has used up all mappings, and this would take one more. The memory stays spare, and pages
                 // are moved in so that no more of it comes up.
                 self.is_stuck = true;
                 run.frames().for_each(|frame| self.frames.now_spare(frame));
                 break;
             }
-            mem::advise(memory, mem::Advice::DontNeed).expect("the staging area is ours");
-            self.uffd.register(memory, Modes::MISSING).expect("joining the neighbours again takes no new mapping");
+            self.space.give_back(memory).expect("the staging area is ours");
+            self.space.register(memory, Modes::MISSING).expect("joining the neighbours again takes no new mapping");
             run.frames().for_each(|frame| self.frames.now_hole(frame));
             released += run.len;
             self.is_stuck = false;
@@ -468,7 +472,7 @@ impl LiveMachine {
     }
 }
 
-impl Drop for LiveMachine {
+impl<K: AddressSpace> Drop for LiveMachine<K> {
     fn drop(&mut self) {
         own::forget(self.staging.range());
         own::forget(self.zeroes.range());
@@ -485,11 +489,4 @@ pub(crate) fn managed(vpn: u64, pages: u32) -> ManagedRange {
     let start = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
     // SAFETY: pages of a span belong to the program and are managed; no Rust reference to them is ever made.
     unsafe { ManagedRange::new(start, (pages as usize) << PAGE_SHIFT) }
-}
-
-/// The bytes of a frame that is held by us alone: it has left the program, and no request writes it.
-fn page_bytes(frame: &ManagedRange) -> &[u8] {
-    // SAFETY: the frame has memory, and nobody writes it while the machine is borrowed: the program cannot reach it, and the
-    // device reads it at most.
-    unsafe { std::slice::from_raw_parts(frame.as_ptr(), frame.len()) }
 }

@@ -16,11 +16,11 @@ use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange, TaskId};
 use pagetide_driver::record::RecordWriter;
 use pagetide_driver::{Driver, Recorder};
-use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
+use pagetide_kernel::{AddressSpace, Linux, Message};
+use pagetide_sys::Errno;
 use pagetide_sys::mem::ManagedRange;
-use pagetide_sys::pagemap::{Categories, Run, Scanned};
-use pagetide_sys::uffd::{Modes, Msg, Stop, Uffd, Wake};
-use pagetide_sys::{Errno, proc};
+use pagetide_sys::pagemap::{Categories, Run};
+use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use crate::machine::{LiveMachine, managed};
 use crate::own;
@@ -41,15 +41,12 @@ const SPAN_PAGES_MIN: u64 = 16;
 /// Page indices kept free behind a heap, which grows in small steps: 16 GiB.
 const HEAP_SLACK_PAGES: u32 = 1 << 22;
 
-/// The pager.
+/// The pager, over an address space.
 #[derive(Debug)]
-pub(crate) struct Pager {
-    driver: Driver<LiveMachine>,
+pub(crate) struct Pager<K: AddressSpace = Linux> {
+    driver: Driver<LiveMachine<K>>,
     /// Address ranges, in page numbers, that are never managed: what existed before us, and our own memory.
     excluded: Vec<(u64, u64)>,
-    /// Where the kernel answers questions about single addresses; else the text of all mappings is read.
-    query: Option<MapsQuery>,
-    maps_buffer: Vec<u8>,
     runs: Vec<Run>,
     floor_bytes: u64,
     last_fault: Nanos,
@@ -69,13 +66,13 @@ pub(crate) struct Overhead {
 
 /// What a message leaves for the host to do.
 #[derive(Debug)]
-pub(crate) enum Followup {
+pub(crate) enum Followup<C> {
     /// Nothing.
     None,
     /// A thread faults: see [`Pager::on_fault`].
     Fault { address: u64, access: Access },
-    /// A forked child's userfaultfd.
-    Forked(Uffd),
+    /// A forked child's address space.
+    Forked(C),
 }
 
 /// What became of a fault.
@@ -89,13 +86,11 @@ pub(crate) enum FaultAnswer {
     Later,
 }
 
-impl Pager {
-    pub(crate) fn new(core: Core, machine: LiveMachine, floor_bytes: u64, record: Option<RecordWriter>) -> Self {
+impl<K: AddressSpace> Pager<K> {
+    pub(crate) fn new(core: Core, machine: LiveMachine<K>, floor_bytes: u64, record: Option<RecordWriter>) -> Self {
         Self {
             driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, record)),
             excluded: Vec::with_capacity(256),
-            query: MapsQuery::open().ok(),
-            maps_buffer: vec![0; 64 << 10],
             runs: vec![Run::default(); 512],
             floor_bytes,
             last_fault: 0,
@@ -107,11 +102,11 @@ impl Pager {
         self.driver.core()
     }
 
-    pub(crate) const fn machine(&self) -> &LiveMachine {
+    pub(crate) const fn machine(&self) -> &LiveMachine<K> {
         self.driver.machine()
     }
 
-    pub(crate) const fn machine_mut(&mut self) -> &mut LiveMachine {
+    pub(crate) const fn machine_mut(&mut self) -> &mut LiveMachine<K> {
         self.driver.machine_mut()
     }
 
@@ -131,27 +126,27 @@ impl Pager {
         self.driver.step(now, event);
     }
 
-    /// Apply one message of the userfaultfd, or say what the host has to do about it.
-    pub(crate) fn on_message(&mut self, now: Nanos, message: Msg) -> Followup {
+    /// Apply one message of the kernel, or say what the host has to do about it.
+    pub(crate) fn on_message(&mut self, now: Nanos, message: Message<K::Child>) -> Followup<K::Child> {
         match message {
-            Msg::PageFault { addr, write, .. } => {
+            Message::Fault { address, write } => {
                 let access = if write { Access::Write } else { Access::Read };
-                Followup::Fault { address: addr as u64, access }
+                Followup::Fault { address: address as u64, access }
             }
-            Msg::Fork { fd } => Followup::Forked(Uffd::from_fd(fd)),
-            Msg::Remap { from, to, len } => {
+            Message::Fork(child) => Followup::Forked(child),
+            Message::Remap { from, to, len } => {
                 self.on_remap(now, from as u64, to as u64, len as u64);
                 Followup::None
             }
-            Msg::Remove { start, end } => {
+            Message::Remove { start, end } => {
                 self.discard(now, start as u64, end as u64);
                 Followup::None
             }
-            Msg::Unmap { start, end } => {
+            Message::Unmap { start, end } => {
                 self.on_unmap(now, start as u64, end as u64);
                 Followup::None
             }
-            Msg::Unknown { event } => panic!("the userfaultfd told of an event that was not asked for: {event}"),
+            Message::Unknown(event) => panic!("the userfaultfd told of an event that was not asked for: {event}"),
         }
     }
 
@@ -363,7 +358,7 @@ impl Pager {
         }
         let sums = machine.stores().iter().map(|(_, store)| self.resident_pages(store.sums_range(), &mut runs)).sum();
         self.runs = runs;
-        let page_tables = proc::status(None).map_or(0, |status| status.page_table_bytes >> PAGE_SHIFT);
+        let page_tables = self.machine().space().page_table_bytes() >> PAGE_SHIFT;
         self.overhead = Overhead { private, sums, page_tables };
     }
 
@@ -377,7 +372,8 @@ impl Pager {
         let mut pages = 0;
         let mut left = range;
         while !left.is_empty() {
-            let Ok(scan) = self.scan(left, Categories::PRESENT.with(Categories::ZERO), runs) else { return pages };
+            let wanted = Categories::PRESENT.with(Categories::ZERO);
+            let Ok(scan) = self.machine().space().scan(left, wanted, runs) else { return pages };
             let own = |run: &&Run| !run.categories.has(Categories::ZERO);
             pages += runs[..scan.runs].iter().filter(own).map(Run::pages).sum::<u64>();
             left = left.skip(scan.walked_to - left.start());
@@ -394,7 +390,7 @@ impl Pager {
     fn adopt_range(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) {
         let pages = u32::try_from(to - from).unwrap_or(u32::MAX);
         let range = managed(from, pages);
-        if self.machine().uffd().register(range, Modes::MISSING).is_err() {
+        if self.machine().space().register(range, Modes::MISSING).is_err() {
             // The program unmapped it since the maps were read, or it is of a kind that the kernel does not let us manage.
             return;
         }
@@ -408,7 +404,7 @@ impl Pager {
     pub(crate) fn add_fresh(&mut self, now: Nanos, range: ManagedRange) -> Result<bool, Errno> {
         let vpn = (range.start() >> PAGE_SHIFT) as u64;
         let Ok(pages) = u32::try_from(range.len() >> PAGE_SHIFT) else { return Ok(false) };
-        self.machine().uffd().register(range, Modes::MISSING)?;
+        self.machine().space().register(range, Modes::MISSING)?;
         let Some(span) = self.machine_mut().spans.add(vpn, pages, 0) else { return Ok(false) };
         self.driver.step(now, Event::RegionAdded { region: span.region, range: span.range });
         Ok(true)
@@ -426,7 +422,7 @@ impl Pager {
             span.range
         } else {
             // No page indices are left: more is mapped than the table holds. It stays native.
-            let _ = self.machine().uffd().unregister(managed(from, pages));
+            let _ = self.machine().space().unregister(managed(from, pages));
             return;
         };
         self.adopt_present(now, from, added);
@@ -445,7 +441,7 @@ impl Pager {
             if start > vpn {
                 return false;
             }
-            let probed = self.machine().uffd().zeropage(managed(vpn, 1), Wake::Now);
+            let probed = self.machine().space().zeropage_run(managed(vpn, 1), Wake::Now);
             if !probed.is_complete() && probed.stop != Some(Stop::Present) {
                 return false;
             }
@@ -457,17 +453,8 @@ impl Pager {
     /// The mapping that covers this page or is the next one: first page, and the page behind the last.
     fn mapping_at(&mut self, vpn: u64) -> Option<(u64, u64)> {
         let address = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
-        let pages = |vma: &Vma<'_>| ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
-        if let Some(query) = &self.query {
-            return query.at_or_after_unnamed(address).ok().flatten().as_ref().map(pages);
-        }
-        let mut maps = MapsText::open(&mut self.maps_buffer).ok()?;
-        while let Ok(Some(vma)) = maps.next_vma() {
-            if vma.end > address {
-                return Some(pages(&vma));
-            }
-        }
-        None
+        let vma = self.machine_mut().space_mut().mapping_at_or_after(address).ok().flatten()?;
+        Some(((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64))
     }
 
     /// Charge the pages of `pages`, from address `vpn` on, that are there already.
@@ -478,7 +465,7 @@ impl Pager {
         while from < end {
             let left = managed(from, u32::try_from(end - from).expect("inside the span"));
             let wanted = Categories::PRESENT.with(Categories::SWAPPED);
-            let scan = self.scan(left, wanted, &mut runs).expect("our own page table can be read");
+            let scan = self.machine().space().scan(left, wanted, &mut runs).expect("our own page table can be read");
             for run in &runs[..scan.runs] {
                 let offset = |address: u64| u32::try_from((address >> PAGE_SHIFT) - vpn).expect("inside the span");
                 let (first, stop) = (offset(run.start), offset(run.end));
@@ -487,14 +474,6 @@ impl Pager {
             from = (scan.walked_to as u64) >> PAGE_SHIFT;
         }
         self.runs = runs;
-    }
-
-    fn scan(&self, range: ManagedRange, wanted: Categories, runs: &mut [Run]) -> Result<Scanned, Errno> {
-        let pagemap = self.machine().pagemap().ok_or(Errno::ENOENT)?;
-        match pagemap.scan(range, wanted, runs) {
-            Err(Errno::ENOTTY | Errno::EINVAL) => pagemap.read(range, wanted, runs),
-            answer => answer,
-        }
     }
 
     /// Look for pages that are there without our knowing (MADV_FREE that was taken back by a store), and charge them.

@@ -8,6 +8,7 @@ use pagetide_core::event::{DeviceSpec, Event};
 use pagetide_core::types::DeviceId;
 use pagetide_core::vmstat::Counter;
 use pagetide_driver::record::LiveConfig;
+use pagetide_kernel::Linux;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file::flags;
 use pagetide_sys::uffd::{Features, Modes, Reach, ReadMode, Uffd};
@@ -166,7 +167,7 @@ pub(crate) fn machine(
     let staging = step("the staging area", own::map(bytes, false))?;
     step("registering the staging area", uffd.register(staging.range(), Modes::MISSING).map(|_| ()))?;
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
-    let parts = MachineParts { uffd, engine, unsharer, staging, zeroes, pages_max: PAGES_MAX, seed };
+    let parts = MachineParts { space: Linux::new(uffd), engine, unsharer, staging, zeroes, pages_max: PAGES_MAX, seed };
     Ok(LiveMachine::new(parts))
 }
 

@@ -7,11 +7,12 @@ use pagetide_core::effect::Effect;
 use pagetide_core::event::{Event, MoveAnswer};
 use pagetide_core::types::{PageIdx, PageRange};
 use pagetide_driver::Answers;
+use pagetide_kernel::AddressSpace;
 
 use super::LiveMachine;
 use super::moves::Busy;
 
-impl LiveMachine {
+impl<K: AddressSpace> LiveMachine<K> {
     /// Orders that waited for the program, or for pages to be made private, are tried again.
     pub(crate) fn retry_deferred(&mut self, core: &Core, answers: &mut Answers) {
         while self.unsharer.as_ref().is_some_and(|unsharer| self.unshared != unsharer.done()) {

@@ -8,6 +8,7 @@ use pagetide_core::effect::{Effect, Source};
 use pagetide_core::event::{Event, MoveAnswer};
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 use pagetide_driver::Answers;
+use pagetide_kernel::AddressSpace;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{OwnSide, RangeAnswer, Stop, Wake};
 
@@ -32,7 +33,7 @@ const PLACELESS_MAX_NS: Nanos = 10_000_000_000;
 /// other CPU that has run the program, whose address translations the kernel has flushed by an interrupt.
 const COPY_PAGES_MAX: u32 = 8;
 
-impl LiveMachine {
+impl<K: AddressSpace> LiveMachine<K> {
     pub(super) fn map(&mut self, range: PageRange, source: Source, access: Access, answers: &mut Answers) {
         let mut offset = 0;
         while offset < range.len {
@@ -60,7 +61,7 @@ impl LiveMachine {
         }
         if let Some((vpn, _)) = self.spans.place(page) {
             // An error says that the place is not registered any more: then nobody waits there.
-            let _ = self.uffd.wake(managed(vpn, 1));
+            let _ = self.space.wake(managed(vpn, 1));
         }
     }
 
@@ -79,10 +80,10 @@ impl LiveMachine {
         let answer = if let Some(run) = self.frames.take_spare(piece.len.min(ZEROES_PAGES)) {
             self.zero_from_spare(managed(vpn, run.len), run)
         } else if access == Access::Read && piece.len == 1 {
-            self.uffd.zeropage_run(managed(vpn, 1), Wake::Now)
+            self.space.zeropage_run(managed(vpn, 1), Wake::Now)
         } else {
             let pages = piece.len.min(ZEROES_PAGES);
-            self.uffd.copy_run(managed(vpn, pages), self.zeroes(pages), false, Wake::Now)
+            self.space.copy_run(managed(vpn, pages), self.zeroes(pages), Wake::Now)
         };
         let done = pages_of(answer.done);
         self.stats.zero_filled_pages += u64::from(done);
@@ -94,7 +95,7 @@ impl LiveMachine {
 
     fn zero_from_spare(&mut self, to: ManagedRange, run: FrameRun) -> RangeAnswer {
         let memory = self.frames_memory(run);
-        zero_memory(memory);
+        self.space.clear(memory);
         let answer = self.move_in(to, memory);
         for (index, frame) in run.frames().enumerate() {
             if (index << PAGE_SHIFT) < answer.done {
@@ -104,7 +105,7 @@ impl LiveMachine {
             }
         }
         if answer.done == 0 && answer.stop == Some(Stop::Invalid) {
-            return self.uffd.copy_run(to, self.zeroes(run.len), false, Wake::Now);
+            return self.space.copy_run(to, self.zeroes(run.len), Wake::Now);
         }
         answer
     }
@@ -147,7 +148,7 @@ impl LiveMachine {
     /// One call to the kernel, which wakes those who wait.
     fn map_once(&mut self, to: ManagedRange, from: ManagedRange, is_copy: bool) -> RangeAnswer {
         if is_copy {
-            let answer = self.uffd.copy_run(to, from, false, Wake::Now);
+            let answer = self.space.copy_run(to, from, Wake::Now);
             self.stats.copied_pages += u64::from(pages_of(answer.done));
             return answer;
         }
@@ -159,7 +160,7 @@ impl LiveMachine {
     /// Move frames into the program, and wake those who wait.
     fn move_in(&mut self, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
         self.stats.moves += 1;
-        self.uffd.move_frames(to, from, OwnSide::From, self.pagemap.as_ref(), Wake::Now)
+        self.space.move_frames(to, from, OwnSide::From, Wake::Now)
     }
 
     /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
@@ -196,7 +197,7 @@ impl LiveMachine {
             // The kernel looks the mapping up before it looks whether mappings are changing: a place may be gone and its event not
             // read yet. It comes, and the content is dropped then; content that stays without a place is a broken invariant.
             Stop::Hole if self.frame(next.first).is_some() => {
-                let now = pagetide_sys::clock::now();
+                let now = self.space.now();
                 let (page, since) = *self.placeless.get_or_insert((next.first, now));
                 assert!(
                     page != next.first || now < since + PLACELESS_MAX_NS,
@@ -273,7 +274,7 @@ impl LiveMachine {
         };
         let piece = PageRange::new(piece.first, run.len);
         let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
-        let answer = self.uffd.move_frames(to, from, OwnSide::To, self.pagemap.as_ref(), Wake::Later);
+        let answer = self.space.move_frames(to, from, OwnSide::To, Wake::Later);
         self.stats.moves += 1;
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);
@@ -315,12 +316,6 @@ impl LiveMachine {
         }
         done + 1
     }
-}
-
-/// Clear spare frames.
-fn zero_memory(frames: ManagedRange) {
-    // SAFETY: spare frames have memory, belong to the machine and hold nothing.
-    unsafe { frames.as_ptr().write_bytes(0, frames.len()) };
 }
 
 /// The first half of a run that was refused as a whole. The kernel refuses any run that crosses the border of two of its

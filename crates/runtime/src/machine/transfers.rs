@@ -3,9 +3,10 @@
 use pagetide_core::event::{Event, Outcome};
 use pagetide_core::types::{DeviceId, IoId, PageIdx, PageRange, SlotIdx};
 use pagetide_driver::Answers;
+use pagetide_kernel::{AddressSpace, OwnMapping};
 use pagetide_sys::Errno;
 
-use super::{LiveMachine, page_bytes, run_of};
+use super::{LiveMachine, run_of};
 use crate::frames::{Frame, FrameRun};
 use crate::io::{Direction, PagePart, REQUEST_PAGES};
 use crate::store::checksum;
@@ -14,7 +15,7 @@ use crate::store::checksum;
 /// ever.
 const FAILED_WRITES_MAX: u32 = 64;
 
-impl LiveMachine {
+impl<K: AddressSpace> LiveMachine<K> {
     /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
     /// `is_gathering`: a few writes may wait for more.
     pub(crate) fn begin_requests(&mut self, is_gathering: bool, answers: &mut Answers) {
@@ -47,7 +48,7 @@ impl LiveMachine {
     fn gather_write(&mut self, token: u32, answers: &mut Answers) {
         while let Some((page, slot, io)) = self.requests.next_page(token) {
             let frame = self.frame(page).expect("a page under write has its frame");
-            let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
+            let sum = self.frame_sum(frame);
             let device = self.requests.get(token).device;
             let outcome = if sum == self.zero_sum {
                 Outcome::Zero
@@ -168,7 +169,11 @@ impl LiveMachine {
     /// True if what was read into the page's frame is what was written to the slot.
     pub(super) fn is_intact(&mut self, page: PageIdx, device: DeviceId, slot: SlotIdx) -> bool {
         let frame = self.frame(page).expect("a page in flight has its frame");
-        let sum = checksum(self.seed, page_bytes(&self.frame_memory(frame)));
-        sum == self.store(device).sum(slot)
+        self.frame_sum(frame) == self.store(device).sum(slot)
+    }
+
+    /// The checksum of a frame that is held by us alone: it has left the program, and no request writes it.
+    fn frame_sum(&self, frame: Frame) -> u128 {
+        self.space.look(self.frame_memory(frame), |bytes| checksum(self.seed, bytes))
     }
 }

@@ -1,0 +1,137 @@
+//! Linux: the port over userfaultfd and /proc/self.
+//!
+//! Safety rests on what the ranges promise ([`ManagedRange::new`]): the caller of [`AddressSpace::look`] and
+//! [`AddressSpace::clear`] names memory of its own.
+
+use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
+use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping};
+use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
+use pagetide_sys::uffd::{Modes, Msg, OwnSide, RangeAnswer, RawMsg, ReadAnswer, Uffd, Wake};
+use pagetide_sys::{Errno, clock, proc};
+
+use crate::port::{AddressSpace, Message, OwnMapping};
+
+/// Text of /proc/self/maps that is read at once.
+const MAPS_BYTES: usize = 64 << 10;
+
+/// This process.
+#[derive(Debug)]
+pub struct Linux {
+    uffd: Uffd,
+    /// None where /proc is not to be had.
+    pagemap: Option<Pagemap>,
+    /// Where the kernel answers questions about single addresses; else the text of all mappings is read.
+    query: Option<MapsQuery>,
+    maps_buffer: Vec<u8>,
+}
+
+impl Linux {
+    /// This process through `uffd`, its handshake done.
+    pub fn new(uffd: Uffd) -> Self {
+        Self { uffd, pagemap: Pagemap::open().ok(), query: MapsQuery::open().ok(), maps_buffer: vec![0; MAPS_BYTES] }
+    }
+
+    /// The userfaultfd.
+    pub const fn uffd(&self) -> &Uffd {
+        &self.uffd
+    }
+}
+
+impl OwnMapping for Mapping {
+    fn range(&self) -> ManagedRange {
+        Self::range(self)
+    }
+}
+
+impl AddressSpace for Linux {
+    type Mapping = Mapping;
+    type Child = Uffd;
+
+    fn now(&self) -> u64 {
+        clock::now()
+    }
+
+    fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno> {
+        self.uffd.register(range, modes).map(|_| ())
+    }
+
+    fn unregister(&self, range: ManagedRange) -> Result<(), Errno> {
+        self.uffd.unregister(range)
+    }
+
+    fn wake(&self, range: ManagedRange) -> Result<(), Errno> {
+        self.uffd.wake(range)
+    }
+
+    fn copy_run(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.uffd.copy_run(to, from, false, wake)
+    }
+
+    fn zeropage_run(&self, to: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.uffd.zeropage_run(to, wake)
+    }
+
+    fn move_frames(&self, to: ManagedRange, from: ManagedRange, own: OwnSide, wake: Wake) -> RangeAnswer {
+        self.uffd.move_frames(to, from, own, self.pagemap.as_ref(), wake)
+    }
+
+    fn poison_run(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.uffd.poison_run(range, wake)
+    }
+
+    fn give_back(&self, range: ManagedRange) -> Result<(), Errno> {
+        mem::advise(range, Advice::DontNeed)
+    }
+
+    fn scan(&self, range: ManagedRange, wanted: Categories, runs: &mut [Run]) -> Result<Scanned, Errno> {
+        let pagemap = self.pagemap.as_ref().ok_or(Errno::ENOENT)?;
+        match pagemap.scan(range, wanted, runs) {
+            Err(Errno::ENOTTY | Errno::EINVAL) => pagemap.read(range, wanted, runs),
+            answer => answer,
+        }
+    }
+
+    fn mapping_at_or_after(&mut self, address: usize) -> Result<Option<Vma<'static>>, Errno> {
+        if let Some(query) = &self.query {
+            return query.at_or_after_unnamed(address);
+        }
+        let mut maps = MapsText::open(&mut self.maps_buffer)?;
+        while let Some(vma) = maps.next_vma()? {
+            if vma.end > address {
+                return Ok(Some(Vma { name: b"", ..vma }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_message(&self) -> Result<Option<Message<Uffd>>, Errno> {
+        let mut message = [RawMsg::EMPTY];
+        match self.uffd.read(&mut message)? {
+            ReadAnswer::Empty | ReadAnswer::Interrupted | ReadAnswer::Read(0) => return Ok(None),
+            ReadAnswer::Read(_) => {}
+        }
+        Ok(Some(match message[0].take() {
+            Msg::PageFault { addr, write, .. } => Message::Fault { address: addr, write },
+            Msg::Fork { fd } => Message::Fork(Uffd::from_fd(fd)),
+            Msg::Remap { from, to, len } => Message::Remap { from, to, len },
+            Msg::Remove { start, end } => Message::Remove { start, end },
+            Msg::Unmap { start, end } => Message::Unmap { start, end },
+            Msg::Unknown { event } => Message::Unknown(event),
+        }))
+    }
+
+    fn page_table_bytes(&self) -> u64 {
+        proc::status(None).map_or(0, |status| status.page_table_bytes)
+    }
+
+    fn look<R>(&self, range: ManagedRange, at: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: the memory is the caller's, and nobody writes it while the call lasts: the program cannot reach it, and a device
+        // reads it at most.
+        at(unsafe { std::slice::from_raw_parts(range.as_ptr(), range.len()) })
+    }
+
+    fn clear(&self, range: ManagedRange) {
+        // SAFETY: the memory is the caller's and holds nothing that is needed.
+        unsafe { range.as_ptr().write_bytes(0, range.len()) };
+    }
+}

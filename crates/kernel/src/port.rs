@@ -1,0 +1,134 @@
+//! The port: an address space as the runtime sees it.
+//!
+//! Ranges and answers are values. A call on a run of pages says how far it came and why it stopped; what the kernel says in the
+//! normal course is a variant, the rest is an [`Errno`].
+//!
+//! Every call is about whole pages. None of them may fault: the thread that makes them is the one that answers faults.
+
+use core::fmt::Debug;
+
+use pagetide_sys::Errno;
+use pagetide_sys::maps::Vma;
+use pagetide_sys::mem::ManagedRange;
+use pagetide_sys::pagemap::{Categories, Run, Scanned};
+use pagetide_sys::uffd::{Modes, OwnSide, RangeAnswer, Wake};
+
+/// Memory that the runtime has mapped for itself; unmapped when dropped.
+pub trait OwnMapping: Debug + Send {
+    /// The addresses.
+    fn range(&self) -> ManagedRange;
+}
+
+/// What happened in a registered range.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Message<C> {
+    /// A thread touched a page and waits.
+    Fault {
+        /// The address, of the page or to the byte.
+        address: usize,
+        /// It was a write.
+        write: bool,
+    },
+    /// The process forked; this is the child's address space.
+    Fork(C),
+    /// A range was moved by mremap.
+    Remap {
+        /// Old start.
+        from: usize,
+        /// New start.
+        to: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The pages of a range are given back by madvise, and read as zero from then on.
+    Remove {
+        /// First address.
+        start: usize,
+        /// First address after it.
+        end: usize,
+    },
+    /// A range is unmapped.
+    Unmap {
+        /// First address.
+        start: usize,
+        /// First address after it.
+        end: usize,
+    },
+    /// An event that was not asked for, by the kernel's number.
+    Unknown(u8),
+}
+
+/// One process's address space, and the runtime's hold on it.
+pub trait AddressSpace: Debug + Send {
+    /// Memory of our own.
+    type Mapping: OwnMapping;
+    /// A forked child's address space, as its parent receives it.
+    type Child: Debug;
+
+    /// Monotonic time in nanoseconds.
+    fn now(&self) -> u64;
+
+    /// Begin to catch the faults of `range`, which may hold pages already. Holes in it are passed over.
+    ///
+    /// # Errors
+    /// Nothing is mapped there, it is of a kind that cannot be registered, or mappings are used up (ENOMEM).
+    fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno>;
+
+    /// Stop catching the faults of `range`; sleepers wake, and missing pages read as zero.
+    ///
+    /// # Errors
+    /// As for [`Self::register`].
+    fn unregister(&self, range: ManagedRange) -> Result<(), Errno>;
+
+    /// Let the threads that wait for a page of `range` try again.
+    ///
+    /// # Errors
+    /// Nothing is mapped there.
+    fn wake(&self, range: ManagedRange) -> Result<(), Errno>;
+
+    /// Fill the missing pages of `to` with copies of the pages from `from`.
+    fn copy_run(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer;
+
+    /// Fill the missing pages of `to` with the zero page.
+    fn zeropage_run(&self, to: ManagedRange, wake: Wake) -> RangeAnswer;
+
+    /// Move pages to missing ones. `own` is the side that nobody but the caller uses, by which an answer that cannot be
+    /// believed is judged.
+    fn move_frames(&self, to: ManagedRange, from: ManagedRange, own: OwnSide, wake: Wake) -> RangeAnswer;
+
+    /// Make every access to the missing pages of `range` fail with SIGBUS.
+    fn poison_run(&self, range: ManagedRange, wake: Wake) -> RangeAnswer;
+
+    /// Give back the memory of `range`, which is the caller's and not registered.
+    ///
+    /// # Errors
+    /// Nothing is mapped there, or it is locked.
+    fn give_back(&self, range: ManagedRange) -> Result<(), Errno>;
+
+    /// Find the runs of pages of `range` that are of any category of `wanted`, ascending.
+    ///
+    /// # Errors
+    /// The page table cannot be looked at.
+    fn scan(&self, range: ManagedRange, wanted: Categories, runs: &mut [Run]) -> Result<Scanned, Errno>;
+
+    /// The mapping that covers `address`, or the next one. Its name is not told.
+    ///
+    /// # Errors
+    /// The list of mappings cannot be read.
+    fn mapping_at_or_after(&mut self, address: usize) -> Result<Option<Vma<'static>>, Errno>;
+
+    /// The next message, if there is one. Who waits for a change to be read goes on by it.
+    ///
+    /// # Errors
+    /// The queue cannot be read.
+    fn next_message(&self) -> Result<Option<Message<Self::Child>>, Errno>;
+
+    /// Bytes of the page tables of the process, as far as is known.
+    fn page_table_bytes(&self) -> u64;
+
+    /// Look at the bytes of `range`, which is the caller's, has memory, and is written by nobody meanwhile.
+    fn look<R>(&self, range: ManagedRange, at: impl FnOnce(&[u8]) -> R) -> R;
+
+    /// Clear `range`, which is the caller's and has memory.
+    fn clear(&self, range: ManagedRange);
+}
