@@ -1,7 +1,7 @@
 //! The full check of every invariant, in time linear in the number of pages. For tests; never in the hot path.
 
-use crate::lru::{DI, Lru};
-use crate::page::{DISCARD, FRAME, FREE_DONE, Flight, LRU, MAPPED, PAGEOUT, PCP, POISON, SHADOW};
+use crate::memory::lru::{DI, Lru};
+use crate::memory::page::{DISCARD, FRAME, FREE_DONE, Flight, LRU, MAPPED, PAGEOUT, PCP, POISON, SHADOW};
 use crate::policy::Core;
 use crate::vmstat::Counter;
 
@@ -55,12 +55,12 @@ impl Core {
         let mut sum = 0;
         for list in 0..=DI {
             let mut count = 0;
-            let mut last = crate::page::NIL;
+            let mut last = crate::memory::page::NIL;
             for p in self.lru.iter(&self.pages, list) {
                 assert!(self.pages.is(p, LRU) && self.pages.list(p) == list, "page {p} strayed to list {list}");
                 assert_eq!(self.pages.prev(p), last, "page {p}: broken link");
                 let named = Lru::list_of(&self.pages, p);
-                let culled_late = named == crate::lru::UN;
+                let culled_late = named == crate::memory::lru::UN;
                 assert!(
                     list == DI || named == list || culled_late,
                     "page {p}: flags name list {named}, it is on {list}"

@@ -5,14 +5,14 @@
 
 use crate::effect::{Effect, Effects, Source};
 use crate::event::{Advice, Event};
-use crate::job::{Job, JobKind, STEP_ROOM};
-use crate::lru::{DI, Lru, UN};
-use crate::page::{
+use crate::memory::lru::{DI, Lru, UN};
+use crate::memory::page::{
     ACTIVE, BUSY, DISCARD, FRAME, Flight, MAPPED, NIL, POISON, PageState, READAHEAD, SHADOW, UNEVICTABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::readahead::Window;
 use crate::swapoff::Swapoff;
+use crate::tasks::job::{Job, JobKind, STEP_ROOM};
 use crate::types::{Access, DeviceId, Nanos, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
 use crate::vmstat::Counter;
 
@@ -201,7 +201,7 @@ impl Core {
             self.mem.charged += 1;
             self.new_page(p);
             self.set_mapped(p);
-            self.pages.set(p, crate::page::WRITABLE);
+            self.pages.set(p, crate::memory::page::WRITABLE);
         }
         if self.mem.free() <= self.mem.low {
             self.wake_kswapd();
@@ -325,7 +325,9 @@ impl Core {
             }
             Advice::Unlock => {
                 for p in from..to {
-                    if self.pages.take(p, UNEVICTABLE) && self.pages.is(p, crate::page::LRU) && self.pages.list(p) == UN
+                    if self.pages.take(p, UNEVICTABLE)
+                        && self.pages.is(p, crate::memory::page::LRU)
+                        && self.pages.list(p) == UN
                     {
                         self.lru.putback(&mut self.pages, p);
                         self.count(Counter::unevictable_pgs_rescued, 1);
@@ -344,7 +346,7 @@ impl Core {
             self.count(Counter::pgdeactivate, 1);
         }
         self.lru.remove(&mut self.pages, p);
-        self.pages.clear(p, ACTIVE | YOUNG | crate::page::REFERENCED);
+        self.pages.clear(p, ACTIVE | YOUNG | crate::memory::page::REFERENCED);
         let list = Lru::list_of(&self.pages, p);
         self.lru.push_tail(&mut self.pages, list, p);
     }
@@ -507,7 +509,7 @@ impl Core {
             return;
         }
         self.make_cold(p);
-        if word & crate::page::FILE != 0 {
+        if word & crate::memory::page::FILE != 0 {
             // Reclaim takes it from the tail.
             return;
         }

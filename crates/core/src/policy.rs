@@ -3,21 +3,22 @@
 //! `handle` is a dispatch: faults go to `fault`, answers to `completion`, changes of the world to `control`; then `job` lets
 //! everything go on that can. No policy in this file.
 
-use crate::balance::LruCost;
-use crate::budget::Budget;
 use crate::config::{Config, MemoryMode};
 use crate::control::Control;
 use crate::effect::{Effect, Effects};
 use crate::event::Event;
-use crate::file::Flusher;
-use crate::inflight::{IoTable, Waiters};
-use crate::job::Jobs;
-use crate::lru::{DI, Lru};
-use crate::page::{DIRTY, DISCARD, FRAME, MAPPED, PageTable, PageView, YOUNG};
+use crate::files::Flusher;
+use crate::io::IoTable;
+use crate::memory::budget::Budget;
+use crate::memory::lru::{DI, Lru};
+use crate::memory::page::{DIRTY, DISCARD, FRAME, MAPPED, PageTable, PageView, YOUNG};
 use crate::readahead::ClusterRa;
+use crate::readahead::regions::Regions;
 use crate::reclaim::Kswapd;
-use crate::region::Regions;
+use crate::reclaim::balance::LruCost;
 use crate::swap::Swap;
+use crate::tasks::job::Jobs;
+use crate::tasks::waiters::Waiters;
 use crate::types::{Access, Nanos, PageIdx};
 use crate::vmstat::{Counter, Vmstat};
 use alloc::string::String;
@@ -229,7 +230,7 @@ impl Core {
     /// Pages of each list: inactive anon, active anon, inactive file, active file, unevictable.
     pub const fn list_sizes(&self) -> [u32; 5] {
         let s = self.lru.sizes();
-        [s[0], s[1], s[2], s[3], self.lru.len(crate::lru::UN)]
+        [s[0], s[1], s[2], s[3], self.lru.len(crate::memory::lru::UN)]
     }
 
     /// True if no effect is in flight and nothing is left to do; while held, also that every resident page is mapped.
@@ -306,7 +307,7 @@ impl Core {
 
     pub(crate) fn set_unmapped(&mut self, p: u32) {
         if self.pages.is(p, MAPPED) {
-            self.pages.clear(p, MAPPED | crate::page::WRITABLE);
+            self.pages.clear(p, MAPPED | crate::memory::page::WRITABLE);
             self.cached += 1;
             if let Some(slot) = self.pages.slot(p) {
                 self.swap.note_mapped(slot, false);
@@ -339,13 +340,13 @@ impl Core {
         self.jobs.memory_freed();
     }
 
-    pub(crate) fn begin_flight(&mut self, p: u32, flight: crate::page::Flight) {
+    pub(crate) fn begin_flight(&mut self, p: u32, flight: crate::memory::page::Flight) {
         self.pages.set_flight(p, flight);
         self.flights += 1;
     }
 
     pub(crate) fn end_flight(&mut self, p: u32) {
-        self.pages.set_flight(p, crate::page::Flight::None);
+        self.pages.set_flight(p, crate::memory::page::Flight::None);
         self.flights -= 1;
     }
 

@@ -6,10 +6,10 @@
 
 use crate::config::SwapoffMode;
 use crate::effect::Effects;
-use crate::job::STEP_ROOM;
-use crate::page::{DIRTY, FRAME, Flight, MAPPED, PageState, READAHEAD};
+use crate::memory::page::{DIRTY, FRAME, Flight, MAPPED, PageState, READAHEAD};
 use crate::policy::Core;
 use crate::readahead::Window;
+use crate::tasks::job::STEP_ROOM;
 use crate::types::DeviceId;
 use crate::vmstat::Counter;
 
@@ -91,7 +91,7 @@ impl Core {
     fn swapoff_page(&mut self, off: &mut Swapoff, out: &mut Effects) -> bool {
         let p = off.page;
         let on_device = self.pages.slot(p).is_some_and(|slot| self.swap.locate(slot).0 == off.device);
-        if !on_device || self.pages.is(p, crate::page::POISON) {
+        if !on_device || self.pages.is(p, crate::memory::page::POISON) {
             off.page += 1;
             return true;
         }

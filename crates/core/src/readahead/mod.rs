@@ -5,13 +5,14 @@
 
 pub(crate) mod cluster;
 pub(crate) mod file;
+pub(crate) mod regions;
 pub(crate) mod stream;
 pub(crate) mod vma;
 pub(crate) mod vma_rfc;
 
 use crate::config::Readahead;
 use crate::event::Advice;
-use crate::page::{DISCARD, FRAME, PageState, READAHEAD, RECLAIM};
+use crate::memory::page::{DISCARD, FRAME, PageState, READAHEAD, RECLAIM};
 use crate::policy::Core;
 use crate::vmstat::Counter;
 

@@ -18,9 +18,9 @@ use super::Window;
 use crate::config::Readahead;
 use crate::effect::{Effect, Effects, Source};
 use crate::event::Advice;
-use crate::job::STEP_ROOM;
-use crate::page::{Flight, MARKER, PageState, READAHEAD, YOUNG};
+use crate::memory::page::{Flight, MARKER, PageState, READAHEAD, YOUNG};
 use crate::policy::Core;
+use crate::tasks::job::STEP_ROOM;
 use crate::types::{Access, PageIdx, PageRange};
 use crate::vmstat::Counter;
 
@@ -225,7 +225,7 @@ impl Core {
     /// A page of a window has arrived: map it, unless it is a marker or somebody waits for it anyway.
     pub(crate) fn stream_arrived(&mut self, p: u32, out: &mut Effects) {
         let word = self.pages.word(p);
-        let ahead = word & READAHEAD != 0 && word & (MARKER | crate::page::WAITED) == 0;
+        let ahead = word & READAHEAD != 0 && word & (MARKER | crate::memory::page::WAITED) == 0;
         if !ahead || out.room() < 2 || self.cfg.readahead != Readahead::Stream {
             return;
         }
@@ -243,7 +243,7 @@ impl Core {
 
     /// A page was mapped before anybody asked for it. It counts as a hit when a later marker is touched.
     pub(crate) fn credit(&mut self, p: u32) {
-        if !self.pages.take(p, READAHEAD) || !self.pages.is(p, crate::page::SLOT) {
+        if !self.pages.take(p, READAHEAD) || !self.pages.is(p, crate::memory::page::SLOT) {
             return;
         }
         let Some(at) = self.regions.find(p) else {

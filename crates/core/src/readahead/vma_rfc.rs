@@ -5,9 +5,9 @@
 
 use super::{Walk, Window};
 use crate::effect::Effects;
-use crate::job::STEP_ROOM;
-use crate::page::{FRAME, MAPPED, PageState};
+use crate::memory::page::{FRAME, MAPPED, PageState};
 use crate::policy::Core;
+use crate::tasks::job::STEP_ROOM;
 use crate::types::PMD_PAGES;
 use crate::vmstat::Counter;
 

@@ -2,7 +2,7 @@
 
 use super::{CLUSTER, ClusterList, Found, OWNED, Swap, TURN_SLOTS};
 use crate::config::SlotOrder;
-use crate::page::NIL;
+use crate::memory::page::NIL;
 
 impl Swap {
     /// Take the next slot for a page. `may_rob(owner)` tells whether the owner of a used slot can do without it.

@@ -4,14 +4,18 @@
 //! state machine that can stop after any page, because the effect buffer is full (I1) or because it waits for a write, and
 //! goes on later. What happens to one page is in `shrink`.
 
-use crate::balance::ScanFacts;
+pub(crate) mod balance;
+pub(crate) mod shrink;
+mod workingset;
+
 use crate::config::{Balance, MemoryMode};
 use crate::effect::{EFFECTS_MAX, Effects};
-use crate::lru::{AA, AF, IA, IF};
+use crate::memory::lru::{AA, AF, IA, IF};
 use crate::policy::Core;
-use crate::shrink::Look;
+use crate::reclaim::shrink::Look;
 use crate::types::Nanos;
 use crate::vmstat::Counter;
+use balance::ScanFacts;
 
 /// Priority at which a run starts.
 pub(crate) const DEF_PRIORITY: u32 = 12;
@@ -454,7 +458,7 @@ impl Core {
                 return Some(RunEnd::Yield);
             }
             let p = self.lru.scan_tail(&self.pages, run.list);
-            if p == crate::page::NIL {
+            if p == crate::memory::page::NIL {
                 run.batch.left = 0;
                 break;
             }

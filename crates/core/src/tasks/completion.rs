@@ -5,12 +5,12 @@
 
 use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
-use crate::page::{
+use crate::memory::page::{
     ACTIVE, BUSY, DIRTY, DISCARD, FILE, FREE_DONE, Flight, JOB_WAIT, MAP_WRITE, MAPPED, PAGEOUT, POISON, POISON_DUE,
     READAHEAD, RECLAIM, SLOT, WAITED, WRITABLE, YOUNG,
 };
 use crate::policy::Core;
-use crate::shrink::Pageout;
+use crate::reclaim::shrink::Pageout;
 use crate::types::{IoId, PageIdx, PageRange};
 use crate::vmstat::Counter;
 
@@ -79,7 +79,7 @@ impl Core {
                 self.count(Counter::pt_poisoned, 1);
                 self.lru.remove(&mut self.pages, p);
                 self.lose_frame(p);
-                self.pages.clear(p, READAHEAD | ACTIVE | crate::page::REFERENCED);
+                self.pages.clear(p, READAHEAD | ACTIVE | crate::memory::page::REFERENCED);
                 self.pages.set(p, POISON);
                 self.emit_poison(p, out);
             }
@@ -284,7 +284,7 @@ impl Core {
             // It is cold and unmapped: the next look takes it.
             self.lru.remove(&mut self.pages, p);
             self.pages.clear(p, ACTIVE);
-            let list = crate::lru::Lru::list_of(&self.pages, p);
+            let list = crate::memory::lru::Lru::list_of(&self.pages, p);
             self.lru.push_tail(&mut self.pages, list, p);
         }
     }

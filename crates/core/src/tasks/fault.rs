@@ -4,13 +4,13 @@
 //! flight makes it wait (I2).
 
 use crate::effect::{Effect, Effects, Source};
-use crate::job::{Job, JobKind, STEP_ROOM};
-use crate::page::{
+use crate::memory::page::{
     DIRTY, DISCARD, FILE, FRAME, Flight, MAP_WRITE, MARKER, PCP, POISON_DUE, PageState, READAHEAD, SLOT, WAITED,
     WRITABLE, YOUNG,
 };
 use crate::policy::Core;
 use crate::readahead::Window;
+use crate::tasks::job::{Job, JobKind, STEP_ROOM};
 use crate::types::{Access, PageIdx, PageRange, TaskId};
 use crate::vmstat::Counter;
 
@@ -34,7 +34,7 @@ impl Core {
         if self.pages.is(p, DISCARD) && !self.pages.in_flight(p) {
             self.finish_discard(p, out);
         }
-        if first && self.pages.word(p) & (FRAME | SLOT | crate::page::MAPPED) == FRAME | SLOT {
+        if first && self.pages.word(p) & (FRAME | SLOT | crate::memory::page::MAPPED) == FRAME | SLOT {
             self.swap_cache_hit(p, out);
         }
         if self.pages.in_flight(p) {
@@ -56,9 +56,9 @@ impl Core {
             }
             return;
         }
-        if first && self.pages.is(p, crate::page::POISON) && self.file_of(p).is_some() {
+        if first && self.pages.is(p, crate::memory::page::POISON) && self.file_of(p).is_some() {
             // A file's content is still on its device: every new access tries again.
-            self.pages.clear(p, crate::page::POISON | POISON_DUE);
+            self.pages.clear(p, crate::memory::page::POISON | POISON_DUE);
         }
         let state = self.pages.state(p);
         if matches!(state, PageState::Cached | PageState::Untouched) && self.file_of(p).is_some() {

@@ -7,7 +7,7 @@
 //! A hint: a landmark whose page has left its place costs a walk over wrong pages, and nothing is decided by it. Exact hosts
 //! only: a blind host stops after each page or two, to carry its orders out.
 
-use crate::page::{Flight, NIL, PageTable};
+use crate::memory::page::{Flight, NIL, PageTable};
 use alloc::{vec, vec::Vec};
 
 /// Pages pushed for each landmark.
@@ -104,7 +104,7 @@ impl Landmarks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lru::{IA, Lru};
+    use crate::memory::lru::{IA, Lru};
 
     #[test]
     fn a_scan_meets_its_landmarks_also_after_many_pages_have_left_the_list() {

@@ -10,16 +10,16 @@
 use crate::config::Balance;
 use crate::effect::{Effect, Effects, Source};
 use crate::event::{Advice, FILE_DEVICE_FIRST, FileSpec};
-use crate::job::{Charge, Job, JobKind, JobState, STEP_ROOM, Step};
-use crate::lru::{AF, IF};
-use crate::page::{
+use crate::memory::lru::{AF, IF};
+use crate::memory::page::{
     ACTIVE, DIRTY, FILE, FRAME, Flight, LRU, MAP_WRITE, MAPPED, PCP, PageState, READAHEAD, REFERENCED, UNEVICTABLE,
     WORKINGSET, YOUNG,
 };
 use crate::policy::Core;
 use crate::readahead::Window;
 use crate::readahead::file::{FileRa, FileWindow, RaLimits};
-use crate::region::File;
+use crate::readahead::regions::File;
+use crate::tasks::job::{Charge, Job, JobKind, JobState, STEP_ROOM, Step};
 use crate::types::{Access, DeviceId, PMD_PAGES, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
 use crate::vmstat::Counter;
 
@@ -189,7 +189,7 @@ impl Core {
         let mut met = 0;
         for q in from..to {
             let word = self.pages.word(q);
-            if word & (FRAME | READAHEAD | crate::page::DISCARD) != FRAME || self.pages.in_flight(q) {
+            if word & (FRAME | READAHEAD | crate::memory::page::DISCARD) != FRAME || self.pages.in_flight(q) {
                 continue;
             }
             met += u32::from(word & WORKINGSET == 0);
@@ -238,11 +238,11 @@ impl Core {
             self.wake(job.first, job.task, out);
             return FileStep::Done;
         }
-        if self.pages.is(p, crate::page::DISCARD) && !self.pages.in_flight(p) {
+        if self.pages.is(p, crate::memory::page::DISCARD) && !self.pages.in_flight(p) {
             self.finish_discard(p, out);
         }
-        if self.pages.is(p, crate::page::POISON) {
-            self.pages.clear(p, crate::page::POISON);
+        if self.pages.is(p, crate::memory::page::POISON) {
+            self.pages.clear(p, crate::memory::page::POISON);
         }
         if job.kind == JobKind::FileWrite { self.write_file_page(job, p) } else { self.read_file_page(job, p, out) }
     }
@@ -409,7 +409,7 @@ impl Core {
     /// `read` and the like used the page.
     pub(crate) fn mark_accessed(&mut self, p: u32) {
         let word = self.pages.word(p);
-        if word & (UNEVICTABLE | crate::page::BUSY) != 0 {
+        if word & (UNEVICTABLE | crate::memory::page::BUSY) != 0 {
             return;
         }
         if word & REFERENCED == 0 {
@@ -549,7 +549,7 @@ impl Core {
                 Charge::Fail => return Some(self.out_of_memory(job, out)),
             }
             let no_io = self.io.is_full() && !fresh;
-            if self.pages.is(p, FRAME | crate::page::DISCARD | crate::page::POISON) || no_io {
+            if self.pages.is(p, FRAME | crate::memory::page::DISCARD | crate::memory::page::POISON) || no_io {
                 self.uncharge_unused();
                 if no_io && p == job.page && !only_ahead {
                     job.next = Some(p);
@@ -575,7 +575,7 @@ impl Core {
             JobKind::FileAhead => Some(Step::Done),
             JobKind::FileFault
                 if self.pages.state(job.page) == PageState::Untouched
-                    && !self.pages.is(job.page, crate::page::DISCARD) =>
+                    && !self.pages.is(job.page, crate::memory::page::DISCARD) =>
             {
                 // The window ended before it came to the page: it is read alone.
                 let Some((_, file)) = self.file_of(job.page) else {
@@ -612,7 +612,7 @@ impl Core {
             FileStep::Done => Some(Step::Done),
             FileStep::Again | FileStep::Window => None,
             FileStep::Wait(p) => {
-                self.pages.set(p, crate::page::JOB_WAIT);
+                self.pages.set(p, crate::memory::page::JOB_WAIT);
                 Some(Step::Park(JobState::WaitPage(p)))
             }
             FileStep::Throttle => Some(Step::Park(JobState::WaitMemory)),

@@ -12,7 +12,7 @@ mod allocate;
 
 use crate::config::SlotOrder;
 use crate::event::DeviceSpec;
-use crate::page::NIL;
+use crate::memory::page::NIL;
 use crate::types::{DeviceId, SlotIdx};
 use alloc::{vec, vec::Vec};
 

@@ -4,7 +4,7 @@
 //! that needs nothing but an entry in the page table never becomes a job.
 
 use crate::effect::{Effect, Effects};
-use crate::page::{ACTIVE, DIRTY, FRAME, Flight, MAPPED, MARKER, READAHEAD, WRITABLE, YOUNG};
+use crate::memory::page::{ACTIVE, DIRTY, FRAME, Flight, MAPPED, MARKER, READAHEAD, WRITABLE, YOUNG};
 use crate::policy::Core;
 use crate::readahead::Window;
 use crate::reclaim::{MAX_RECLAIM_RETRIES, ReclaimRun, RunEnd, RunKind, SWAP_CLUSTER_MAX};
@@ -399,7 +399,8 @@ impl Core {
 
     fn step_zero(&mut self, job: &mut Job, out: &mut Effects) -> Option<Step> {
         let p = job.page;
-        if self.pages.word(p) & (FRAME | crate::page::SLOT | crate::page::POISON) != 0 || self.regions.find(p).is_none()
+        if self.pages.word(p) & (FRAME | crate::memory::page::SLOT | crate::memory::page::POISON) != 0
+            || self.regions.find(p).is_none()
         {
             // Another task was first, or the page is gone.
             self.fault(p, job.access, job.task, false, out);
@@ -430,7 +431,7 @@ impl Core {
     /// A page enters its list for the first time.
     pub(crate) fn insert_lru(&mut self, p: u32) {
         let word = self.pages.word(p);
-        let kind = usize::from(word & crate::page::FILE != 0);
+        let kind = usize::from(word & crate::memory::page::FILE != 0);
         self.note_scanned(kind, 1, u32::from(word & ACTIVE != 0));
         self.lru.add(&mut self.pages, p);
     }
@@ -458,7 +459,7 @@ impl Core {
             },
         };
         // Still only in its slot? Otherwise another task was first, or it is gone.
-        if self.pages.state(page) != crate::page::PageState::Swapped {
+        if self.pages.state(page) != crate::memory::page::PageState::Swapped {
             return None;
         }
         let target = page == job.page;
@@ -497,7 +498,9 @@ impl Core {
             let rotated = self.lru.drain(&mut self.pages);
             self.count(Counter::pgrotated, rotated);
         }
-        if self.pages.state(job.page) == crate::page::PageState::Swapped && self.regions.find(job.page).is_some() {
+        if self.pages.state(job.page) == crate::memory::page::PageState::Swapped
+            && self.regions.find(job.page).is_some()
+        {
             job.window = Window::one(job.page);
             return None;
         }

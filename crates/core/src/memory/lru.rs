@@ -7,7 +7,7 @@ mod landmarks;
 
 use landmarks::Landmarks;
 
-use crate::page::{ACTIVE, BUSY, FILE, LRU, NIL, PCP, PageTable, ROTATE, UNEVICTABLE};
+use crate::memory::page::{ACTIVE, BUSY, FILE, LRU, NIL, PCP, PageTable, ROTATE, UNEVICTABLE};
 
 /// Inactive anonymous.
 pub(crate) const IA: usize = 0;

@@ -6,7 +6,7 @@
 //! third or rise over two thirds but for `s`.
 
 use crate::config::Balance;
-use crate::lru::{AA, AF, IA, IF};
+use crate::memory::lru::{AA, AF, IA, IF};
 use crate::policy::Core;
 
 /// Cost of one page of I/O, in pages of CPU work.

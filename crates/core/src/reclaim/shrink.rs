@@ -13,8 +13,8 @@
 
 use crate::config::{Balance, MemoryMode, Sample};
 use crate::effect::{Effect, Effects};
-use crate::lru::UN;
-use crate::page::{
+use crate::memory::lru::UN;
+use crate::memory::page::{
     ACTIVE, DIRTY, FILE, FREE_DONE, Flight, JOB_WAIT, MAPPED, PAGEOUT, READAHEAD, RECLAIM, REFERENCED, ROTATE,
     UNEVICTABLE, WORKINGSET, YOUNG,
 };
@@ -81,7 +81,7 @@ impl Core {
     }
 
     fn push(&mut self, p: u32) {
-        let list = crate::lru::Lru::list_of(&self.pages, p);
+        let list = crate::memory::lru::Lru::list_of(&self.pages, p);
         self.lru.push_head(&mut self.pages, list, p);
     }
 

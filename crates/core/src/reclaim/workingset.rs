@@ -14,8 +14,8 @@
 //! ones (if swap is there), for a file page the active file pages and all anonymous ones (if swap is there).
 
 use crate::config::Balance;
-use crate::lru::{AA, AF, IA, IF};
-use crate::page::{ACTIVE, FILE, WORKINGSET};
+use crate::memory::lru::{AA, AF, IA, IF};
+use crate::memory::page::{ACTIVE, FILE, WORKINGSET};
 use crate::policy::Core;
 use crate::vmstat::Counter;
 
