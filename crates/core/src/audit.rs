@@ -80,7 +80,7 @@ impl Core {
         let get = |counter| self.stats.get(counter);
         // As in the kernel, a page met under its own write passes for one read ahead (see `swap_cache_hit`).
         let marked = get(Counter::nr_vmscan_write) + get(Counter::nr_vmscan_immediate_reclaim);
-        let ahead = get(Counter::swap_ra) + if self.cfg.is_blind() { 0 } else { marked };
+        let ahead = get(Counter::swap_ra) + if self.host.shares_reclaim_mark { marked } else { 0 };
         assert!(get(Counter::swap_ra_hit) <= ahead, "I10: more readahead hits than pages read ahead");
         assert_eq!(get(Counter::pswpin), get(Counter::swap_ra) + get(Counter::pt_demand_read), "I10: pages read");
         assert!(get(Counter::pgmajfault) <= get(Counter::pgfault), "I10: major faults are faults");

@@ -501,10 +501,6 @@ impl Config {
         self.nap_ns = nap_ns;
         self
     }
-
-    pub(crate) fn is_blind(&self) -> bool {
-        self.host == HostKind::Blind
-    }
 }
 
 /// The candidate with the smallest edit distance.

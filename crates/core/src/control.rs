@@ -438,7 +438,7 @@ impl Core {
             return;
         }
         self.emit(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access }, out);
-        if self.cfg.is_blind() {
+        if self.host.answers_moves {
             self.begin_flight(p, Flight::Mapping);
             self.note_map_access(p, access);
         } else {
@@ -513,7 +513,7 @@ impl Core {
             // Reclaim takes it from the tail.
             return;
         }
-        if self.cfg.is_blind() && word & MAPPED != 0 {
+        if self.host.answers_moves && word & MAPPED != 0 {
             self.start_unmap(p, true, out);
         } else {
             self.pageout(p, out);

@@ -29,6 +29,7 @@ mod control;
 pub mod effect;
 pub mod event;
 mod files;
+mod host;
 mod io;
 mod memory;
 mod policy;

@@ -8,6 +8,7 @@ use crate::control::Control;
 use crate::effect::{Effect, Effects};
 use crate::event::Event;
 use crate::files::Flusher;
+use crate::host::Host;
 use crate::io::IoTable;
 use crate::memory::budget::Budget;
 use crate::memory::lru::{DI, Lru};
@@ -16,6 +17,7 @@ use crate::readahead::ClusterRa;
 use crate::readahead::regions::Regions;
 use crate::reclaim::Kswapd;
 use crate::reclaim::balance::LruCost;
+use crate::reclaim::references::References;
 use crate::swap::Swap;
 use crate::tasks::job::Jobs;
 use crate::tasks::waiters::Waiters;
@@ -28,6 +30,8 @@ use alloc::vec::Vec;
 #[derive(Debug)]
 pub struct Core {
     pub(crate) cfg: Config,
+    pub(crate) host: Host,
+    pub(crate) references: References,
     pub(crate) pages: PageTable,
     pub(crate) lru: Lru,
     pub(crate) regions: Regions,
@@ -81,7 +85,8 @@ pub enum Touch {
 impl Core {
     /// A core with all its memory: nothing is allocated later but for regions.
     pub fn new(config: Config) -> Self {
-        let lru_batch = if config.is_blind() { 0 } else { config.lru_batch as usize };
+        let host = Host::of(&config);
+        let lru_batch = if host.has_lru_batches { config.lru_batch as usize } else { 0 };
         Self {
             pages: PageTable::new(config.pages_max),
             lru: Lru::new(lru_batch, config.budget, config.writes_end_elsewhere),
@@ -112,6 +117,8 @@ impl Core {
             answers: 0,
             cached: 0,
             kept_slots: 0,
+            host,
+            references: References::of(&config),
             cfg: config,
         }
     }

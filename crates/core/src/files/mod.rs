@@ -56,7 +56,7 @@ impl Flusher {
 impl Core {
     pub(crate) fn file_added(&mut self, region: RegionId, range: PageRange, device: DeviceId, spec: FileSpec) {
         let fits = u64::from(range.first.0) + u64::from(range.len) <= u64::from(self.pages.len());
-        let named = device.0 >= FILE_DEVICE_FIRST && !self.cfg.is_blind();
+        let named = device.0 >= FILE_DEVICE_FIRST && self.host.has_files;
         if !fits || !named || !self.regions.add(region, range) {
             self.count(Counter::pt_late_event, 1);
             return;

@@ -166,7 +166,7 @@ impl Core {
     pub(crate) fn swap_cache_hit(&mut self, p: u32, out: &mut crate::effect::Effects) {
         // The kernel's mark of a page read ahead and that of a page to be freed after its write are one bit: who comes back to
         // a page under write counts as a hit, and keeps the page from the tail of its list.
-        let marks = if self.cfg.is_blind() { READAHEAD } else { READAHEAD | RECLAIM };
+        let marks = if self.host.shares_reclaim_mark { READAHEAD | RECLAIM } else { READAHEAD };
         let hit = self.pages.take(p, marks);
         if hit {
             self.count(Counter::swap_ra_hit, 1);

@@ -235,7 +235,7 @@ impl Core {
         let sure = self.regions.get(at).ra.streams.swap.streams.iter().flatten().any(|s| s.covers(p));
         if sure {
             self.map_ahead(p, Access::Read, out);
-            if !self.cfg.is_blind() {
+            if !self.host.answers_moves {
                 self.credit(p);
             }
         }
@@ -264,7 +264,7 @@ impl Core {
     /// those pages, so they count as used, and are sampled again in their turn.
     pub(crate) fn soft_ahead(&mut self, p: u32, access: Access, out: &mut Effects) {
         let max = self.stream_max();
-        if self.cfg.readahead != Readahead::Stream || !self.cfg.is_blind() || max < 2 {
+        if self.cfg.readahead != Readahead::Stream || !self.host.maps_ahead_of_soft_faults || max < 2 {
             return;
         }
         let Some(at) = self.regions.find(p) else { return };
@@ -314,7 +314,7 @@ impl Core {
             let range = PageRange::one(PageIdx(q));
             self.emit(Effect::Map { range, source: Source::Zero, access: Access::Write }, out);
             self.count(Counter::pt_zero_ahead, 1);
-            if self.cfg.is_blind() {
+            if self.host.answers_moves {
                 self.begin_flight(q, Flight::Mapping);
                 self.note_map_access(q, Access::Write);
             } else {

@@ -150,10 +150,9 @@ impl Core {
         }
     }
 
-    /// True if an anonymous page could be reclaimed: there is a free slot. (A blind host's core also takes pages that
-    /// have kept theirs.)
+    /// True if an anonymous page could be reclaimed: there is a free slot, or pages that have kept theirs may go.
     pub(crate) fn can_reclaim_anon(&self) -> bool {
-        self.swap.free() > 0 || (self.cfg.is_blind() && self.kept_slots > 0)
+        self.swap.free() > 0 || (self.host.reclaims_kept_slots && self.kept_slots > 0)
     }
 
     fn scan_balance(&self, facts: ScanFacts) -> ScanBalance {

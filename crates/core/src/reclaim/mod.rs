@@ -5,6 +5,7 @@
 //! goes on later. What happens to one page is in `shrink`.
 
 pub(crate) mod balance;
+pub(crate) mod references;
 pub(crate) mod shrink;
 mod workingset;
 
@@ -27,8 +28,6 @@ pub(crate) const SWAP_CLUSTER_MAX: u32 = 32;
 pub(crate) const MAX_RECLAIM_RETRIES: u32 = 16;
 /// One look can bring an unmap, a write and a drop.
 const LOOK_EFFECTS: usize = 4;
-/// Effects of one step of a blind host's kswapd.
-const STEP_EFFECTS: usize = 2;
 /// Pages looked at in one event; then the run goes on in the next (I1).
 const LOOKS_MAX: u32 = 1 << 15;
 
@@ -300,7 +299,7 @@ impl Core {
                     if clogged || wrote && self.is_swap_queue_full() {
                         return RunEnd::WaitIo;
                     }
-                    if wrote && !self.cfg.is_blind() {
+                    if wrote && self.host.yields_after_writes {
                         // Writes end while a run is going on: in virtual time that takes a turn of the host.
                         return RunEnd::Yield;
                     }
@@ -450,9 +449,8 @@ impl Core {
 
     /// Look at the pages of the batch. Returns why it has to stop in between.
     fn run_batch(&mut self, run: &mut ReclaimRun, looks: &mut u32, out: &mut Effects) -> Option<RunEnd> {
-        // Blind hosts carry each order out by system calls, and look at faults in between.
-        let is_shared = run.kind == RunKind::Kswapd && self.cfg.is_blind();
-        let room = if is_shared { EFFECTS_MAX - STEP_EFFECTS } else { LOOK_EFFECTS };
+        let step = if run.kind == RunKind::Kswapd { self.host.kswapd_effects } else { EFFECTS_MAX };
+        let room = LOOK_EFFECTS.max(EFFECTS_MAX - step);
         while run.batch.left > 0 {
             if out.room() < room || *looks >= LOOKS_MAX {
                 return Some(RunEnd::Yield);

@@ -1,17 +1,6 @@
-//! What a scan does with one page.
-//!
-//! | r (used) | R (used before) | anonymous | file |
-//! | --- | --- | --- | --- |
-//! | 1 | 1 | activate | activate |
-//! | 1 | 0 | keep, R := 1 (until 5.8: activate) | keep, R := 1; executable: activate |
-//! | 0 | 1 | reclaim, R := 0 | reclaim if clean, R := 0 |
-//! | 0 | 0 | reclaim | reclaim |
-//!
-//! With an exact host `r` is the accessed bit. A blind host has none: a mapped page at the tail that was used, or may have
-//! been, is *kept* by taking it out of the page table with its frame kept (a sample): a use brings a soft fault, which maps
-//! it again and sets `r`. So a page that is still unmapped at its next look was not used.
+//! What a scan does with one page: first a verdict, which orders nothing, then its execution.
 
-use crate::config::{Balance, MemoryMode, Sample};
+use crate::config::{Balance, MemoryMode};
 use crate::effect::{Effect, Effects};
 use crate::memory::lru::UN;
 use crate::memory::page::{
@@ -19,6 +8,7 @@ use crate::memory::page::{
     UNEVICTABLE, WORKINGSET, YOUNG,
 };
 use crate::policy::Core;
+use crate::reclaim::references::Use;
 use crate::reclaim::{ReclaimRun, RunKind};
 use crate::types::{DeviceId, PageIdx, PageRange, SlotIdx};
 use crate::vmstat::Counter;
@@ -34,13 +24,27 @@ pub(crate) enum Look {
     NoIo,
 }
 
+/// What is to become of the oldest inactive page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(crate) enum Verdict {
+    /// It may not be reclaimed: to the unevictable list.
+    Cull,
+    /// It is used often: to the active list.
     Activate,
+    /// Once more round the inactive list.
     Keep,
-    Reclaim,
-    /// Only if it is clean.
-    ReclaimClean,
+    /// The same, out of the page table meanwhile: a use is then seen as a soft fault.
+    Sample,
+    /// It would go if it were clean: the flusher comes first.
+    KeepDirty,
+    /// It is under write.
+    Writeback,
+    /// A cold page of a file.
+    ReclaimFile,
+    /// A cold page that takes time to unmap: the first step of its page-out.
+    Unmap,
+    /// A cold anonymous page: written to its slot, or dropped if that holds its bytes.
+    Pageout,
 }
 
 /// What a page-out led to.
@@ -62,9 +66,7 @@ impl Core {
             self.cull(p);
             return;
         }
-        // A blind host's pages keep the mark: it says "used, or unknown" until the page is sampled.
-        let young = if self.cfg.is_blind() { false } else { word & MAPPED != 0 && self.pages.take(p, YOUNG) };
-        if young {
+        if self.references.look_active(&mut self.pages, p) {
             run.batch.referenced += 1;
             if word & FILE != 0 && self.is_executable(p) {
                 // A program that runs keeps its pages.
@@ -116,61 +118,79 @@ impl Core {
 
     /// A look at the oldest inactive page.
     pub(crate) fn shrink_inactive(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) -> Look {
+        let verdict = self.judge(p);
+        self.carry_out(verdict, run, p, out)
+    }
+
+    /// What is to become of the oldest inactive page. The look itself starts the next interval in which a use counts.
+    fn judge(&mut self, p: u32) -> Verdict {
         match self.pages.flight(p) {
             Flight::None => {}
             // Locked in the kernel's terms.
-            Flight::Reading | Flight::Mapping | Flight::Unmapping => {
-                self.keep(p);
-                return Look::Next;
-            }
-            Flight::Writing => return self.meet_writeback(run, p),
+            Flight::Reading | Flight::Mapping | Flight::Unmapping => return Verdict::Keep,
+            Flight::Writing => return Verdict::Writeback,
         }
         if self.pages.is(p, UNEVICTABLE) {
-            self.cull(p);
-            return Look::Next;
+            return Verdict::Cull;
         }
-        match self.check_references(p) {
-            Verdict::Activate => {
-                self.activate(run, p);
-                return Look::Next;
-            }
-            Verdict::Keep => {
-                if self.cfg.is_blind() && self.pages.is(p, MAPPED) {
-                    self.start_unmap(p, false, out);
-                    self.count(Counter::pt_sampled, 1);
-                }
+        let unmaps_first = self.host.answers_moves && self.pages.is(p, MAPPED);
+        match self.look_for_use(p) {
+            Use::Active => return Verdict::Activate,
+            Use::Referenced if unmaps_first && self.references.samples() => return Verdict::Sample,
+            Use::Referenced => return Verdict::Keep,
+            Use::Once if self.pages.is(p, DIRTY) => return Verdict::KeepDirty,
+            // The other CPU's batch holds it.
+            Use::Once | Use::Cold if self.cfg.writes_end_elsewhere && self.pages.is(p, ROTATE) => return Verdict::Keep,
+            Use::Once | Use::Cold => {}
+        }
+        if self.pages.is(p, FILE) {
+            Verdict::ReclaimFile
+        } else if unmaps_first {
+            Verdict::Unmap
+        } else {
+            Verdict::Pageout
+        }
+    }
+
+    fn look_for_use(&mut self, p: u32) -> Use {
+        // A program that runs keeps its pages after one use.
+        let word = self.pages.word(p);
+        let at_once =
+            if word & FILE == 0 { self.cfg.activate_at_once } else { word & YOUNG != 0 && self.is_executable(p) };
+        self.references.look_inactive(&mut self.pages, p, at_once)
+    }
+
+    fn carry_out(&mut self, verdict: Verdict, run: &mut ReclaimRun, p: u32, out: &mut Effects) -> Look {
+        match verdict {
+            Verdict::Cull => self.cull(p),
+            Verdict::Activate => self.activate(run, p),
+            Verdict::Keep => self.keep(p),
+            Verdict::Sample => {
+                self.start_unmap(p, false, out);
+                self.count(Counter::pt_sampled, 1);
                 self.keep(p);
-                return Look::Next;
             }
-            Verdict::ReclaimClean if self.pages.is(p, DIRTY) => {
+            Verdict::KeepDirty => {
                 run.batch.unready += 1;
                 run.batch.unsent += 1;
                 self.keep(p);
-                return Look::Next;
             }
-            // The other CPU's batch holds it.
-            Verdict::Reclaim | Verdict::ReclaimClean if self.cfg.writes_end_elsewhere && self.pages.is(p, ROTATE) => {
+            Verdict::Writeback => return self.meet_writeback(run, p),
+            Verdict::ReclaimFile => self.shrink_file(run, p, out),
+            Verdict::Unmap => {
+                self.start_unmap(p, true, out);
                 self.keep(p);
-                return Look::Next;
-            }
-            Verdict::Reclaim | Verdict::ReclaimClean => {}
-        }
-        if self.pages.is(p, FILE) {
-            self.shrink_file(run, p, out);
-            return Look::Next;
-        }
-        if self.cfg.is_blind() && self.pages.is(p, MAPPED) {
-            self.start_unmap(p, true, out);
-            self.keep(p);
-            run.note_freed();
-            run.batch.pageout += 1;
-            return Look::Next;
-        }
-        match self.pageout(p, out) {
-            Pageout::Freed => {
                 run.note_freed();
-                Look::Next
+                run.batch.pageout += 1;
             }
+            Verdict::Pageout => return self.page_out(run, p, out),
+        }
+        Look::Next
+    }
+
+    fn page_out(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) -> Look {
+        match self.pageout(p, out) {
+            Pageout::Freed => run.note_freed(),
             Pageout::Submitted => {
                 run.batch.pageout += 1;
                 // A page freed by the end of its write counts when it is sure to go.
@@ -178,23 +198,19 @@ impl Core {
                     run.note_freed();
                 }
                 self.keep(p);
-                Look::Next
             }
-            // A blind host's writes end one by one, and each end lets the runs go on: to look for what has a slot every time would
-            // be a look at every page for every page. What is under way frees memory first, and there may be more slots then.
-            Pageout::NoSlot if self.cfg.is_blind() && self.pending > 0 => Look::NoIo,
-            Pageout::NoSlot => {
-                self.activate(run, p);
-                Look::Next
-            }
-            Pageout::NoIo => Look::NoIo,
+            // What is under way frees memory first, and there may be more slots then.
+            Pageout::NoSlot if self.host.waits_for_slots && self.pending > 0 => return Look::NoIo,
+            Pageout::NoSlot => self.activate(run, p),
+            Pageout::NoIo => return Look::NoIo,
         }
+        Look::Next
     }
 
     /// A page under write: kswapd and most others pass it by; a v1 memcg waits when it meets it again.
     fn meet_writeback(&mut self, run: &mut ReclaimRun, p: u32) -> Look {
         let v1 = matches!(self.cfg.memory, MemoryMode::Memcg { v1: true });
-        if self.cfg.is_blind() || self.pages.is(p, FREE_DONE) {
+        if self.host.passes_writeback || self.pages.is(p, FREE_DONE) {
             self.keep(p);
             return Look::Next;
         }
@@ -211,24 +227,6 @@ impl Core {
             self.keep(p);
         }
         Look::Next
-    }
-
-    fn check_references(&mut self, p: u32) -> Verdict {
-        let word = self.pages.word(p);
-        let young = word & MAPPED != 0 && word & YOUNG != 0;
-        let referenced = word & REFERENCED != 0;
-        if self.cfg.is_blind() && self.cfg.sample == Sample::None {
-            self.pages.clear(p, YOUNG | REFERENCED);
-            return Verdict::Reclaim;
-        }
-        self.pages.clear(p, YOUNG | REFERENCED);
-        let file = word & FILE != 0;
-        if !young {
-            return if referenced && file { Verdict::ReclaimClean } else { Verdict::Reclaim };
-        }
-        self.pages.set(p, REFERENCED);
-        let at_once = if file { self.is_executable(p) } else { self.cfg.activate_at_once };
-        if referenced || at_once { Verdict::Activate } else { Verdict::Keep }
     }
 
     /// A cold file page: dropped if it is clean, sent up for the flusher if it is dirty.
@@ -337,7 +335,7 @@ impl Core {
         }
         self.begin_flight(p, Flight::Writing);
         self.pending += 1;
-        if !self.cfg.is_blind() {
+        if !self.host.answers_needless_writes {
             self.count(Counter::pswpout, 1);
         }
         self.count(Counter::nr_vmscan_write, 1);

@@ -14,9 +14,6 @@ use crate::reclaim::shrink::Pageout;
 use crate::types::{IoId, PageIdx, PageRange};
 use crate::vmstat::Counter;
 
-/// Answers of a blind host after which jobs that wait for memory look again while others are still to come.
-const ANSWERS_PER_LOOK: u32 = 64;
-
 impl Core {
     pub(crate) fn on_io_done(&mut self, io: IoId, range: PageRange, outcome: Outcome, out: &mut Effects) {
         let Some(entry) = self.io.get_mut(io) else {
@@ -117,7 +114,7 @@ impl Core {
         if examined {
             self.jobs.page_done(p);
         }
-        if self.cfg.is_blind() && outcome == Outcome::Done {
+        if self.host.answers_needless_writes && outcome == Outcome::Done {
             self.count(Counter::pswpout, 1);
         }
         if self.pages.is(p, DISCARD) {
@@ -178,10 +175,10 @@ impl Core {
     }
 
     /// An answer came: may jobs that wait for memory look again? A freed page lets them at once (see `uncharge`). A look goes
-    /// over all lists, so of a blind host's many answers it is worth it once in a while, and after the last.
+    /// over all lists, so of many answers it is worth it once in a while, and after the last.
     fn answered(&mut self) {
         self.answers = self.answers.wrapping_add(1);
-        if !self.cfg.is_blind() || self.flights == 0 || self.answers.is_multiple_of(ANSWERS_PER_LOOK) {
+        if self.flights == 0 || self.answers.is_multiple_of(self.host.answers_per_look) {
             self.jobs.memory_freed();
         }
     }

@@ -110,7 +110,7 @@ impl Core {
     fn fault_mapped(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
         let write = access == Access::Write;
         // Only the host knows whether it mapped for reading only: then the task faults on the mapped page.
-        if self.cfg.is_blind() && write && first && !self.pages.is(p, WRITABLE) {
+        if self.host.maps_read_only && write && first && !self.pages.is(p, WRITABLE) {
             self.map_frame(p, access, out);
             self.wait_for(p, access, task, out);
             return;
@@ -145,7 +145,7 @@ impl Core {
             self.pages.set(p, DIRTY);
         }
         let marker = self.pages.take(p, MARKER);
-        if self.cfg.is_blind() {
+        if self.host.answers_moves {
             self.map_frame(p, access, out);
             self.wait_for(p, access, task, out);
         } else {

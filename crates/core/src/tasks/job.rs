@@ -246,8 +246,7 @@ impl Core {
             }
         }
         self.run_control(out);
-        // A blind host decides when there is time for it.
-        if out.room() >= STEP_ROOM && !amid && (is_timeout || !self.cfg.is_blind()) {
+        if out.room() >= STEP_ROOM && !amid && (is_timeout || !self.host.kswapd_at_timeouts) {
             self.run_kswapd(out);
         }
     }
@@ -341,15 +340,14 @@ impl Core {
             self.mem.charged += 1;
             return Charge::Got;
         }
-        let blind = self.cfg.is_blind();
-        if ahead && blind {
+        if ahead && !self.host.reclaims_for_readahead {
             return Charge::Fail;
         }
         // Enough is on its way to be freed for everyone who waits.
         if self.sure > self.jobs.waiting_memory {
             return Charge::Park(JobState::WaitMemory);
         }
-        let limit = if blind { 2 } else { MAX_RECLAIM_RETRIES };
+        let limit = self.host.direct_runs_max;
         if job.tries >= limit {
             if self.is_waiting_worthwhile() {
                 return Charge::Park(JobState::WaitMemory);
@@ -439,7 +437,7 @@ impl Core {
     fn map_zero(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
         let range = PageRange::one(PageIdx(p));
         out.push_merged(Effect::Map { range, source: crate::effect::Source::Zero, access }, self.base);
-        if self.cfg.is_blind() {
+        if self.host.answers_moves {
             self.begin_flight(p, Flight::Mapping);
             self.note_map_access(p, access);
             self.wait_for(p, access, task, out);
