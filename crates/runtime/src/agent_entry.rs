@@ -156,7 +156,7 @@ extern "C" fn agent_main(_: *mut u8) -> ! {
     tell_of_panics(agent.supervisor());
     let parent = PARENT.load(Ordering::Relaxed);
     if parent != 0 {
-        match fork::take_over(&mut agent, parent) {
+        match fork::take_over(&mut agent) {
             Ok(managed) => agent.serve_child(managed, &TAKEN_OVER),
             Err(error) => agent::die(
                 agent.supervisor(),

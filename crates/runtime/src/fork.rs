@@ -23,7 +23,7 @@
 //! A copy of the address space that was not announced (clone without libc) has no agent of its own: the parent's agent fills
 //! every page into it at once, and it runs natively from then on.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_core::event::Event;
 use pagetide_core::page::{Flight, PageState};
@@ -33,7 +33,7 @@ use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::mem::{self, Mapping};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{Modes, Msg, RawMsg, ReadAnswer, Stop, Uffd, Wake};
-use pagetide_sys::{Errno, clock, file, thread};
+use pagetide_sys::{Errno, clock, file, proc, sysinfo, thread};
 
 use crate::agent::{Agent, Managed, die, say};
 use crate::machine::managed;
@@ -61,9 +61,25 @@ static FORKING: AtomicU32 = AtomicU32::new(0);
 /// The fork that is under way was announced to the agent.
 static ANNOUNCED: AtomicBool = AtomicBool::new(false);
 
-/// The name at which the agent of process `pid` answers its children.
-pub(crate) fn agent_name(pid: i32) -> pagetide_sys::text::Text<64> {
-    pagetide_sys::text::Text::format(format_args!("pagetide-agent-{pid}"))
+/// What names the place at which this process's agent answers its children; they read it in their copy of the memory. Nobody
+/// can take it first, and the processes of two namespaces that have equal numbers do not meet.
+static SECRET: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+fn agent_name() -> pagetide_sys::text::Text<64> {
+    let [high, low] = SECRET.each_ref().map(|word| word.load(Ordering::Acquire));
+    pagetide_sys::text::Text::format(format_args!("pagetide-agent-{high:016x}{low:016x}"))
+}
+
+fn choose_agent_name() -> Result<pagetide_sys::text::Text<64>, Errno> {
+    let secret = sysinfo::random()?;
+    SECRET.iter().zip(secret).for_each(|(word, half)| word.store(half, Ordering::Release));
+    Ok(agent_name())
+}
+
+/// Whoever is at the other end is a child of this process, as the kernel says. The name can be seen by every user.
+fn is_child(call: &Fd) -> bool {
+    let parent = socket::peer(call).ok().and_then(|peer| proc::stat(Some(peer.pid)).ok()).map(|stat| stat.parent);
+    parent == Some(thread::getpid())
 }
 
 /// Before a fork, in the forking thread.
@@ -356,6 +372,7 @@ impl Forks {
         let mut over = false;
         if newborn.call.is_none() {
             match socket::accept(self.listener.as_ref().expect("it listens while memory is managed")) {
+                Ok(Some(call)) if !is_child(&call) => progress = true,
                 Ok(Some(call)) => {
                     over = self.hand_over(pager, &newborn, &call).is_err();
                     newborn.call = Some(call);
@@ -526,7 +543,7 @@ const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<SpanRecord>() == 1
 pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
     let prepared = own::map(2 * mem::PAGE_BYTES, false).and_then(|doorbells| {
         managed.pager.machine().uffd().register(doorbells.range(), Modes::MISSING)?;
-        let listener = socket::listen(agent_name(thread::getpid()).as_bytes(), 8)?;
+        let listener = socket::listen(choose_agent_name()?.as_bytes(), 8)?;
         Ok((doorbells, listener))
     });
     let (doorbells, listener) = match prepared {
@@ -540,10 +557,9 @@ pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
 }
 
 /// In a forked child's agent: take over from the parent's agent.
-pub(crate) fn take_over(agent: &mut Agent, parent: i32) -> Result<Managed, setup::SetupError> {
+pub(crate) fn take_over(agent: &mut Agent) -> Result<Managed, setup::SetupError> {
     let step = |name, errno| setup::SetupError::Step(name, errno);
-    let call =
-        socket::connect(agent_name(parent).as_bytes()).map_err(|errno| step("calling the parent's agent", errno))?;
+    let call = socket::connect(agent_name().as_bytes()).map_err(|errno| step("calling the parent's agent", errno))?;
     let mut packet = vec![0; PACKET_BYTES];
     let mut fds = [const { None }; PACKET_FDS];
     let received = socket::receive(&call, &mut packet, &mut fds, true);

@@ -298,7 +298,11 @@ impl Supervisor {
 
     fn accept(&mut self) {
         while let Ok(Some(socket)) = socket::accept(&self.listener) {
+            // The name is in a namespace that every user of the machine can reach: only the tree is answered.
             let Ok(peer) = socket::peer(&socket) else { continue };
+            if !proc::is_descendant(peer.pid, thread::getpid()) {
+                continue;
+            }
             let Some(entry) = self.free_entries.pop() else {
                 if !self.warned_full {
                     self.warned_full = true;
@@ -333,7 +337,7 @@ impl Supervisor {
                 Ok(Received::Empty) => index += 1,
                 Ok(Received::Message { bytes, .. }) => {
                     if let Some(text) = packet[..bytes].strip_prefix(SAY) {
-                        eprintln!("pagetide: {}", String::from_utf8_lossy(text));
+                        eprintln!("pagetide: {}", printable(text));
                     }
                     self.processes[index].asked |= &packet[..bytes] == ADOPT;
                 }
@@ -498,9 +502,14 @@ impl Supervisor {
     }
 }
 
-/// The name that the program's processes call; no other process of this user can guess it before they do.
+/// The name that the program's processes call.
 fn run_name() -> String {
     format!("pagetide-run-{}", thread::getpid())
+}
+
+/// What a process of the program says may be anything: no control character reaches the terminal.
+fn printable(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).chars().map(|sign| if sign.is_control() { ' ' } else { sign }).collect()
 }
 
 fn preload_list(preload: &std::path::Path) -> OsString {
@@ -613,4 +622,14 @@ fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
 
 const fn shell_status(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_says_reaches_the_terminal_without_control_characters() {
+        assert_eq!(printable(b"a\x1b[2Jb\r\nc\x07\xff\xc2\x9bd"), "a [2Jb  c \u{fffd} d");
+    }
 }

@@ -9,6 +9,9 @@ use crate::syscall::Errno;
 use crate::text::{Text, decimal};
 use crate::word::addr_of;
 
+/// Generations of processes that are followed: more than a machine has process numbers.
+const GENERATIONS_MAX: u32 = 1 << 22;
+
 /// Sizes of a process in pages.
 ///
 /// The kernel sums per-CPU counters without waiting for them: up to 64 pages and one batch per CPU are missing or too many.
@@ -180,6 +183,19 @@ pub fn stat(pid: Option<i32>) -> Result<Stat, Errno> {
     parse_stat(text).ok_or(Errno::EIO)
 }
 
+/// Is `pid` a child of `ancestor`, or of a child of it, at any depth? A process that is gone is nobody's.
+pub fn is_descendant(pid: i32, ancestor: i32) -> bool {
+    let mut at = pid;
+    for _ in 0..GENERATIONS_MAX {
+        match stat(Some(at)) {
+            Ok(stat) if stat.parent == ancestor => return true,
+            Ok(stat) if stat.parent > 0 => at = stat.parent,
+            Ok(_) | Err(_) => return false,
+        }
+    }
+    false
+}
+
 fn parse_stat(text: &[u8]) -> Option<Stat> {
     // The name stands in brackets and may itself hold brackets and blanks: the last closing one counts.
     let close = text.iter().rposition(|byte| *byte == b')')?;
@@ -270,6 +286,9 @@ mod tests {
         assert_eq!(all, status.resident_bytes);
         assert_eq!(stat(None).map(|stat| stat.parent), Ok(crate::thread::getppid()));
         assert_eq!(stat(Some(i32::MAX)), Err(Errno::ENOENT));
+        let parent = crate::thread::getppid();
+        assert!(is_descendant(crate::thread::getpid(), parent) && !is_descendant(parent, crate::thread::getpid()));
+        assert!(!is_descendant(i32::MAX, 1) && !is_descendant(-1, 1) && !is_descendant(0, 1));
         let share = anon_share(crate::thread::getpid()).expect("smaps_rollup");
         assert!(share > 0 && share <= status.peak_resident_bytes);
         assert_eq!(anon_share(i32::MAX), Err(Errno::ENOENT));

@@ -3,11 +3,15 @@
 use core::ffi::CStr;
 use core::fmt::Write;
 
+use linux_raw_sys::general::__NR_getrandom;
+
 use crate::fd::Fd;
 use crate::file::{self, FileKind, flags};
-use crate::syscall::Errno;
+use crate::syscall;
+use crate::syscall::{Errno, retry_eintr};
 use crate::text::{Text, decimal};
 use crate::thread;
+use crate::word::addr_of;
 
 /// /proc/meminfo, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +28,15 @@ pub struct MemInfo {
     pub swap_free_bytes: u64,
     /// `CommitLimit`
     pub commit_limit_bytes: u64,
+}
+
+/// Bytes that nobody can guess, from the kernel.
+pub fn random() -> Result<[u64; 2], Errno> {
+    let mut bytes = [0; 2];
+    let len = size_of_val(&bytes);
+    // SAFETY: the kernel writes `len` bytes, which any value is made of.
+    let written = retry_eintr(|| unsafe { syscall!(__NR_getrandom, addr_of(&raw mut bytes), len, 0) })?;
+    if written == len { Ok(bytes) } else { Err(Errno::EIO) }
 }
 
 /// Read the memory of the machine.
