@@ -25,8 +25,9 @@ test: build ## every test: unit, property, simulation, and real programs on this
 lint: ## format, tidy, directions, no-std, licences, clippy, documentation
 	cargo run --quiet --locked --package xtask -- lint
 
+# SUITE=hot ROW='zipf 1.0' ARGS='--runs 3 --side kernel' select; bench/README.md lists what there is.
 bench: build ## figures against the kernel's own swap, as ratios with their recipe (root)
-	cargo run --release --locked --package pagetide-bench
+	cargo run --release --locked --package pagetide-bench -- $(if $(SUITE),--only '$(SUITE)') $(if $(ROW),--row '$(ROW)') $(ARGS)
 
 kernel-diff: ## the simulator against the real kernel, counter by counter (root, memory cgroup, loop swap)
 	cargo run --release --locked --package pagetide-kernel-diff

@@ -121,9 +121,9 @@ impl Figure {
 }
 
 /// The file that `--json` writes.
-pub(crate) fn to_json(recipe: &[String], figures: &[Figure]) -> String {
+pub(crate) fn to_json(recipe: &[String], figures: &[Figure], runs: &[Value]) -> String {
     let figures: Vec<Value> = figures.iter().map(Figure::json).collect();
-    format!("{:#}\n", json!({"recipe": recipe, "figures": figures}))
+    format!("{:#}\n", json!({"recipe": recipe, "figures": figures, "runs": runs}))
 }
 
 fn verdict(reached: bool) -> &'static str {
@@ -135,7 +135,7 @@ fn hundredths(value: u64) -> String {
 }
 
 /// `1234567` as `1,234,567`.
-fn grouped(value: u64) -> String {
+pub(crate) fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -5,7 +5,10 @@
 
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
+mod contest;
 mod figure;
+mod hot;
+mod programs;
 mod recipe;
 mod region;
 mod side;
@@ -30,6 +33,21 @@ struct Arguments {
     /// Only the suite of this name (see --list)
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+    /// Of the suites `programs` and `hot` only the rows in whose names all these words occur, such as 'python3 1/2'
+    #[arg(long, value_name = "WORDS")]
+    row: Option<String>,
+    /// Of those suites only this side (native, kernel, zswap, pagetide); may be given several times
+    #[arg(long = "side", value_name = "NAME")]
+    sides: Vec<String>,
+    /// The suite `programs` at a quarter of its size, for quick turns
+    #[arg(long)]
+    small: bool,
+    /// Of those suites: a run that lasts longer is ended and counts as late
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    deadline_s: u64,
+    /// A setting of the policy on our side of those suites; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
     /// Name the suites and what they measure
     #[arg(long)]
     list: bool,
@@ -91,7 +109,7 @@ fn measure(arguments: &Arguments) -> Result<(), String> {
         }
     }
     if let Some(path) = &arguments.json {
-        let object = figure::to_json(&recipe, &figures);
+        let object = figure::to_json(&recipe, &figures, &bench.logged());
         std::fs::write(path, object).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())

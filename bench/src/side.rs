@@ -1,5 +1,6 @@
 //! The sides of a comparison: a program natively, under the kernel's limit and swap, or under `pagetide run`.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,9 +18,12 @@ use pagetide_tests::victim;
 use serde_json::Value;
 
 use crate::Arguments;
+use crate::contest::Counts;
 
 /// Period of the samples of a running group's memory.
 const SAMPLE_PERIOD: Duration = Duration::from_millis(5);
+/// Period of the looks at the kernel's compressed pages.
+const POOL_PERIOD: Duration = Duration::from_millis(100);
 
 /// Who pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub(crate) enum Side {
     Native,
     /// The kernel, in a memory cgroup.
     Kernel,
+    /// The same with the kernel's compressed cache before the swap file, and its compressor.
+    Zswap(&'static str),
     /// `pagetide run`.
     Pagetide(FaultMode),
 }
@@ -38,6 +44,9 @@ impl Side {
         match self {
             Self::Native => "native",
             Self::Kernel => "kernel",
+            Self::Zswap("lzo") => "zswap lzo",
+            Self::Zswap("lz4") => "zswap lz4",
+            Self::Zswap(_) => "zswap",
             Self::Pagetide(FaultMode::Default | FaultMode::Thread) => "pagetide",
             Self::Pagetide(FaultMode::Signal) => "pagetide in signal mode",
         }
@@ -64,6 +73,10 @@ pub(crate) struct Outcome {
     pub(crate) stats: Option<Stats>,
     /// The most anonymous memory of the whole tree, ours included, in any sample; 0 if it was not watched.
     pub(crate) anon_peak_bytes: u64,
+    /// What the pager counted; nothing of native runs.
+    pub(crate) counts: Counts,
+    /// How often the kernel killed for memory, on its sides.
+    pub(crate) oom_kills: u64,
 }
 
 /// Everything a suite needs.
@@ -75,6 +88,13 @@ pub(crate) struct Bench {
     pub(crate) swappiness: u32,
     pub(crate) directory: PathBuf,
     pub(crate) reference_only: bool,
+    pub(crate) small: bool,
+    pub(crate) deadline_s: u64,
+    rows: Option<String>,
+    sides: Vec<String>,
+    settings: Vec<String>,
+    log: RefCell<Vec<Value>>,
+    hotload: PathBuf,
     memload: PathBuf,
     scratch: Scratch,
     _janitor: Janitor,
@@ -91,6 +111,7 @@ impl Bench {
         janitor.at_end(&format!("rm -rf '{}'", scratch.path().display()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("victims/memload.c");
         let memload = victim::compile(&source, &scratch.file("memload"), &[]);
+        let hotload = victim::compile(&source.with_file_name("hotload.c"), &scratch.file("hotload"), &["-lm"]);
         Ok(Self {
             runs: if arguments.quick { 1 } else { arguments.runs.max(1) },
             quick: arguments.quick,
@@ -98,6 +119,13 @@ impl Bench {
             swappiness: arguments.swappiness,
             directory: arguments.directory.clone(),
             reference_only: arguments.reference_only,
+            small: arguments.small,
+            deadline_s: arguments.deadline_s,
+            rows: arguments.row.clone(),
+            sides: arguments.sides.clone(),
+            settings: arguments.settings.clone(),
+            log: RefCell::new(Vec::new()),
+            hotload,
             memload,
             scratch,
             _janitor: janitor,
@@ -124,19 +152,83 @@ impl Bench {
 
     /// Runs `program` on `side` under `budget_bytes`.
     pub(crate) fn run_with(&self, side: Side, program: &Program, budget_bytes: u64) -> Result<Outcome, String> {
+        self.outcome(side, program, budget_bytes).and_then(judged)
+    }
+
+    /// The same, however it ends.
+    pub(crate) fn outcome(&self, side: Side, program: &Program, budget_bytes: u64) -> Result<Outcome, String> {
         match side {
-            Side::Native => judged(program.run(&self.scratch, "run"), None, 0),
+            Side::Native => Ok(Outcome::of(program.run(&self.scratch, "run"), None)),
             Side::Kernel => {
-                let mut swap = KernelSwapFile::on(&self.directory, 16 * budget_bytes)?;
-                let group = Cgroup::limited(budget_bytes, KernelSwap::Allowed(self.swappiness));
-                swap.janitor().at_end(&group.removal_line());
-                judged(program.clone().inside(&group).run(&self.scratch, "run"), None, 0)
+                let swap = KernelSwapFile::on(&self.directory, 16 * budget_bytes)?;
+                Ok(self.limited(program, budget_bytes, swap))
+            }
+            Side::Zswap(compressor) => {
+                let swap = KernelSwapFile::on(&self.directory, 16 * budget_bytes)?.compressed_by(compressor)?;
+                Ok(self.limited(program, budget_bytes, swap))
             }
             Side::Pagetide(mode) => {
-                let run = PagetideRun::new(&self.scratch, budget_bytes).mode(mode);
-                judged(run.wrap(program).run(&self.scratch, "run"), Some(&run), 0)
+                let mut run = PagetideRun::new(&self.scratch, budget_bytes).mode(mode);
+                for setting in &self.settings {
+                    run = run.argument("--set").argument(setting);
+                }
+                // A run that is killed leaves none: that of the run before is not its own.
+                let _ = std::fs::remove_file(run.stats_path());
+                Ok(Outcome::of(run.wrap(program).run(&self.scratch, "run"), Some(&run)))
             }
         }
+    }
+
+    /// `program` in a group of its own while `swap` is on. The size of the compressed cache is looked at ten times a second, which
+    /// reads one file of the whole machine and costs the group nothing.
+    fn limited(&self, program: &Program, budget_bytes: u64, mut swap: KernelSwapFile) -> Outcome {
+        let group = Cgroup::limited(budget_bytes, KernelSwap::Allowed(self.swappiness));
+        swap.janitor().at_end(&group.removal_line());
+        let before = Vmstat::read();
+        let running = program.clone().inside(&group).start(&self.scratch, "run");
+        let mut pool_peak_bytes = 0;
+        while !running.ends_within(POOL_PERIOD) && !running.is_late() {
+            pool_peak_bytes = pool_peak_bytes.max(zswap_pool_bytes());
+        }
+        let mut outcome = Outcome::of(running.finish(), None);
+        let after = Vmstat::read();
+        let difference = |names: &[&str]| names.iter().map(|name| after.counter(name) - before.counter(name)).sum();
+        outcome.oom_kills = group.oom_kills();
+        outcome.counts = Counts {
+            major_faults: group.major_faults(),
+            pages_in: difference(&["pswpin", "zswpin"]),
+            pages_out: difference(&["pswpout", "zswpout"]),
+            ahead: difference(&["swap_ra"]),
+            ahead_used: difference(&["swap_ra_hit"]),
+            pool_peak_bytes,
+        };
+        outcome
+    }
+
+    /// True if `--row` names a row of this name: all its words occur in it.
+    pub(crate) fn wants(&self, row: &str) -> bool {
+        self.rows.as_ref().is_none_or(|words| words.split_whitespace().all(|word| row.contains(word)))
+    }
+
+    /// True if `--side` was not given or names this one.
+    pub(crate) fn runs_on(&self, side: Side) -> bool {
+        let wanted = self.sides.is_empty() || self.sides.iter().any(|name| side.name().starts_with(name.as_str()));
+        wanted && !(self.reference_only && matches!(side, Side::Pagetide(_)))
+    }
+
+    /// The program of the suite `hot`.
+    pub(crate) fn hotload(&self) -> PathBuf {
+        self.hotload.clone()
+    }
+
+    /// Keeps what `--json` writes of one run.
+    pub(crate) fn log(&self, run: Value) {
+        self.log.borrow_mut().push(run);
+    }
+
+    /// Everything that was logged.
+    pub(crate) fn logged(&self) -> Vec<Value> {
+        self.log.borrow().clone()
     }
 
     /// Runs `program` under `pagetide run` and samples its tree's memory meanwhile. Not for timing: reading a group's
@@ -149,15 +241,49 @@ impl Bench {
         while !running.ends_within(SAMPLE_PERIOD) && !running.is_late() {
             anon_peak_bytes = anon_peak_bytes.max(group.anon_bytes());
         }
-        judged(running.finish(), Some(&run), anon_peak_bytes)
+        let outcome = Outcome { anon_peak_bytes, ..Outcome::of(running.finish(), Some(&run)) };
+        judged(outcome)
     }
 }
 
-fn judged(finished: Finished, run: Option<&PagetideRun>, anon_peak_bytes: u64) -> Result<Outcome, String> {
-    if finished.exit != Exit::Code(0) {
-        return Err(finished.report());
+impl Outcome {
+    fn of(finished: Finished, run: Option<&PagetideRun>) -> Self {
+        let stats = run.filter(|run| run.stats_path().exists()).map(PagetideRun::stats);
+        let counts = stats.as_ref().map_or_else(Counts::default, |stats| Counts {
+            major_faults: stats.counter("pgmajfault"),
+            pages_in: stats.counter("pswpin") + stats.counter_if_any("zswpin"),
+            pages_out: stats.counter("pswpout") + stats.counter_if_any("zswpout"),
+            ahead: stats.counter("swap_ra"),
+            ahead_used: stats.counter("swap_ra_hit"),
+            pool_peak_bytes: 0,
+        });
+        Self { finished, stats, anon_peak_bytes: 0, counts, oom_kills: 0 }
     }
-    Ok(Outcome { finished, stats: run.map(PagetideRun::stats), anon_peak_bytes })
+}
+
+fn judged(outcome: Outcome) -> Result<Outcome, String> {
+    if outcome.finished.exit == Exit::Code(0) { Ok(outcome) } else { Err(outcome.finished.report()) }
+}
+
+/// The kernel's counters of the whole machine; the reference is its only swap user.
+struct Vmstat(String);
+
+impl Vmstat {
+    fn read() -> Self {
+        Self(std::fs::read_to_string("/proc/vmstat").unwrap_or_default())
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let value = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+}
+
+fn zswap_pool_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let value =
+        text.lines().find_map(|line| line.strip_prefix("Zswap:")?.split_whitespace().next()?.parse::<u64>().ok());
+    value.unwrap_or(0) * 1024
 }
 
 /// The phases that memload printed.

@@ -1,12 +1,12 @@
 //! What is measured. A suite is a function from the bench to figures.
 
-use std::fmt::Write as _;
 use std::process::Command;
 
 use pagetide_tests::MIB;
 use pagetide_tests::need::{self, source_directory};
 use pagetide_tests::pagetide::FaultMode;
 use pagetide_tests::program::Program;
+use pagetide_tests::sources::shuffled_lines;
 
 use crate::figure::{Figure, Sample, Target};
 use crate::region;
@@ -39,6 +39,12 @@ pub(crate) const SUITES: &[Suite] = &[
         about: "one thread ascending in the lower half, one random in the upper half",
         run: combined,
     },
+    Suite {
+        name: "programs",
+        about: "real programs in 1/2 and 1/4 of their memory, against the kernel's swap and zswap",
+        run: crate::programs::run,
+    },
+    Suite { name: "hot", about: "hot sets, zipf and loops: major faults against the kernel's", run: crate::hot::run },
     Suite { name: "latency", about: "what a fault costs, in both fault modes", run: latency },
     Suite {
         name: "simulator",
@@ -47,7 +53,8 @@ pub(crate) const SUITES: &[Suite] = &[
     },
 ];
 
-const THREAD: Side = Side::Pagetide(FaultMode::Thread);
+/// Ours, as `run` is by default.
+pub(crate) const THREAD: Side = Side::Pagetide(FaultMode::Thread);
 
 /// Runs both sides in turns, and reads one value from each outcome.
 fn in_turns(
@@ -82,7 +89,7 @@ fn fits(bench: &Bench) -> Result<Vec<Figure>, String> {
         let argv = [python.to_owned(), script.clone(), (150_000 / scale).to_string()];
         Program::new(argv).env("PYTHONHASHSEED", "0")
     };
-    let lines = bench.scratch().write("lines", number_lines(2_000_000 / scale));
+    let lines = shuffled_lines(bench.scratch(), 2_000_000 / scale);
     let argument = |text: &str| text.to_owned();
     let candidates = [
         (
@@ -123,18 +130,10 @@ fn fits(bench: &Bench) -> Result<Vec<Figure>, String> {
 }
 
 /// The python that `python3` starts in the end; without one, the name.
-fn interpreter() -> String {
+pub(crate) fn interpreter() -> String {
     let told = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let told = told.map_or_else(|_| String::new(), |told| String::from_utf8_lossy(&told.stdout).trim().to_owned());
     if told.is_empty() { "python3".to_owned() } else { told }
-}
-
-fn number_lines(count: u64) -> String {
-    let mut text = String::new();
-    for index in 0..count {
-        writeln!(text, "{} line {index}", index * 1_618_033 % count).expect("a String takes all");
-    }
-    text
 }
 
 /// The budget stands in as the reference, so that the ratio is peak over budget.

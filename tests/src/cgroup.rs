@@ -111,6 +111,14 @@ impl Cgroup {
         }
     }
 
+    /// Faults of its members that waited for a read.
+    pub fn major_faults(&self) -> u64 {
+        match self.version {
+            Version::V1 => self.keyed("memory.stat", "total_pgmajfault"),
+            Version::V2 => self.keyed("memory.stat", "pgmajfault"),
+        }
+    }
+
     /// How often the kernel killed a member for memory.
     pub fn oom_kills(&self) -> u64 {
         match self.version {

@@ -10,6 +10,16 @@ use std::process::Command;
 
 use crate::janitor::Janitor;
 
+const ZSWAP: &str = "/sys/module/zswap/parameters";
+
+/// True if the kernel can compress pages with `compressor` before its swap device. Until zswap has been enabled once it takes any
+/// name and falls back to its default later, so that the list of algorithms decides.
+pub fn has_zswap(compressor: &str) -> bool {
+    let algorithms = fs::read_to_string("/proc/crypto").unwrap_or_default();
+    let mut names = algorithms.lines().filter_map(|line| line.strip_prefix("name")?.split_once(": "));
+    Path::new(ZSWAP).exists() && names.any(|(_, name)| name == compressor)
+}
+
 /// A swap file that is on as long as this value lives.
 #[derive(Debug)]
 pub struct KernelSwapFile {
@@ -42,6 +52,20 @@ impl KernelSwapFile {
         fs::write(&rotational, "0").map_err(|error| format!("{}: {error}", rotational.display()))?;
         tool("swapon", &[&file.display().to_string()])?;
         Ok(Self { janitor })
+    }
+
+    /// Puts the kernel's compressed cache before the file, with this compressor and else as it is configured.
+    ///
+    /// # Errors
+    /// If the kernel has no zswap or not this compressor.
+    pub fn compressed_by(mut self, compressor: &str) -> Result<Self, String> {
+        for (name, value) in [("compressor", compressor), ("enabled", "Y")] {
+            let path = format!("{ZSWAP}/{name}");
+            let before = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+            self.janitor.at_end(&format!("echo {} > '{path}'", before.trim()));
+            fs::write(&path, value).map_err(|error| format!("{path} = {value}: {error}"))?;
+        }
+        Ok(self)
     }
 
     /// Undoes the rest of a set-up before the swap file goes.

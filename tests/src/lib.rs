@@ -15,6 +15,7 @@ pub mod cgroup;
 pub mod janitor;
 pub mod kernel_swap;
 pub mod victim;
+pub mod sources;
 pub mod pagetide;
 pub mod stats;
 pub mod budgeted;

@@ -239,7 +239,7 @@ impl Running {
             let _ = kill_process_group(self.pid, Signal::KILL);
             leftovers::kill_all(&self.tag);
         }
-        let (status, peak_rss_bytes) = wait4(self.pid);
+        let (status, usage) = wait4(self.pid);
         let wall = self.begin.elapsed();
         let exit = match (hang.is_some(), libc::WIFSIGNALED(status)) {
             (true, _) => Exit::Deadline,
@@ -249,7 +249,9 @@ impl Running {
         Finished {
             exit,
             wall,
-            peak_rss_bytes,
+            peak_rss_bytes: usage.ru_maxrss.cast_unsigned() * 1024,
+            cpu_user: duration(usage.ru_utime),
+            cpu_system: duration(usage.ru_stime),
             tag: self.tag,
             stdout_path: self.stdout_path,
             stderr_path: self.stderr_path,
@@ -259,7 +261,11 @@ impl Running {
     }
 }
 
-fn wait4(pid: Pid) -> (i32, u64) {
+fn duration(time: libc::timeval) -> Duration {
+    Duration::from_secs(time.tv_sec.cast_unsigned()) + Duration::from_micros(time.tv_usec.cast_unsigned())
+}
+
+fn wait4(pid: Pid) -> (i32, libc::rusage) {
     let mut status = 0;
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: both pointers are to live locals of the right types; the child is ours and not yet waited for.
@@ -267,7 +273,7 @@ fn wait4(pid: Pid) -> (i32, u64) {
     assert!(answer == pid.as_raw_nonzero().get(), "wait4 of our own child: {}", std::io::Error::last_os_error());
     // SAFETY: all-zero is a valid rusage, and wait4 filled it.
     let usage = unsafe { usage.assume_init() };
-    (status, usage.ru_maxrss.cast_unsigned() * 1024)
+    (status, usage)
 }
 
 /// A program that ended.
@@ -279,6 +285,10 @@ pub struct Finished {
     pub wall: Duration,
     /// The largest resident size of the process or of a descendant it waited for (`ru_maxrss`).
     pub peak_rss_bytes: u64,
+    /// CPU time in user mode of the process and of the descendants that were waited for.
+    pub cpu_user: Duration,
+    /// The same in the kernel.
+    pub cpu_system: Duration,
     /// The tag of its tree.
     pub tag: String,
     /// Its standard output.

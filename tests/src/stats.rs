@@ -29,6 +29,11 @@ impl Stats {
         self.object["vmstat"][name].as_u64().unwrap_or_else(|| panic!("no counter '{name}' in {}", self.object))
     }
 
+    /// A counter that this version may lack.
+    pub fn counter_if_any(&self, name: &str) -> u64 {
+        self.object["vmstat"][name].as_u64().unwrap_or(0)
+    }
+
     /// A percentile of the fault latency; `None` if no fault was answered.
     pub fn fault_latency_ns(&self, percentile: &str) -> Option<u64> {
         self.object["fault_latency_ns"][percentile].as_u64()

@@ -20,14 +20,14 @@ pub fn build_static(scratch: &Scratch, name: &str) -> PathBuf {
     )
 }
 
-/// Compiles `source` to `binary` with the C compiler.
+/// Compiles `source` to `binary` with the C compiler. Flags come last: a library is searched for what stands before it.
 pub fn compile(source: &Path, binary: &Path, flags: &[&str]) -> PathBuf {
     let output = Command::new("cc")
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
-        .args(flags)
         .arg("-o")
         .arg(binary)
         .arg(source)
+        .args(flags)
         .output()
         .expect("cc is installed (tests/setup.sh)");
     assert!(output.status.success(), "cc {}:\n{}", source.display(), String::from_utf8_lossy(&output.stderr));

@@ -3,19 +3,12 @@
 //! Sizes: the native peak must exceed a quarter of itself by 10 % and 32 MiB, or the limit would not bind (so 60 MiB and more), and
 //! at a quarter of its memory a program that jumps about waits for the disk most of the time (so not much more).
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use pagetide_tests::budgeted::Budgeted;
 use pagetide_tests::need::{self, Feature};
 use pagetide_tests::program::Program;
 use pagetide_tests::scratch::Scratch;
+use pagetide_tests::sources::{java_classes, shuffled_lines, source, very_large_c_file};
 use pagetide_tests::{MIB, serial};
-
-fn source(name: &str) -> String {
-    need::source_directory().join("programs").join(name).display().to_string()
-}
 
 fn check(tools: &[Feature], budgeted: impl FnOnce(&Scratch) -> Budgeted) {
     if need::has(&[Feature::Uffd]) && need::has(tools) {
@@ -113,42 +106,4 @@ fn stress_ng_vm_verifies_all_its_methods() {
         // Two workers of half the bytes each: the tree's peak is the sum.
         Budgeted::new(program).native_peak_bytes(112 * MIB).peak_gap("many processes fill memory natively at once")
     });
-}
-
-/// `count` numbers in an order that looks random and is always the same.
-fn shuffled_lines(scratch: &Scratch, count: u64) -> PathBuf {
-    let mut text = String::new();
-    // The step is coprime to the count, so each number comes once.
-    for index in 0..count {
-        writeln!(text, "{} line {index}", index * 1_618_033 % count).expect("a String takes all");
-    }
-    scratch.write("lines", text)
-}
-
-fn very_large_c_file(scratch: &Scratch, functions: u32) -> PathBuf {
-    let mut text = String::from("#include <stdint.h>\n");
-    for i in 0..functions {
-        let (scale, shift, bit, turn, last) = (i * 7 + 3, i % 13, 1_u32 << (i % 16), i % 7, i % 8);
-        writeln!(
-            text,
-            "static uint64_t f{i}(uint64_t a, uint64_t b) {{ uint64_t t[8] = {{a, b, {i}u}}; for (int i = 0; i < 8; i++) {{ \
-             t[i] = t[i] * {scale}u + (t[(i + 1) & 7] ^ (a >> (i + {shift}))); if (t[i] & {bit}u) b += t[i] ^ {i}u; else a ^= b << {turn}; }} \
-             return t[{last}] + a * b; }}"
-        )
-        .expect("a String takes all");
-    }
-    text.push_str("uint64_t (*const table[])(uint64_t, uint64_t) = {");
-    for i in 0..functions {
-        write!(text, "f{i},").expect("a String takes all");
-    }
-    text.push_str("};\n");
-    scratch.write("large.c", text)
-}
-
-fn java_classes(scratch: &Scratch, name: &str) -> PathBuf {
-    let classes = scratch.directory("classes");
-    let output =
-        Command::new("javac").arg("-d").arg(&classes).arg(Path::new(&source(name))).output().expect("javac starts");
-    assert!(output.status.success(), "javac: {}", String::from_utf8_lossy(&output.stderr));
-    classes
 }
