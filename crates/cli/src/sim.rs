@@ -36,6 +36,8 @@ enum SimCommand {
     Run(RunArgs),
     /// Replay an access trace under several budgets: how much memory does this job need?
     Replay(ReplayArgs),
+    /// Compare a policy that sees no accessed bits with a kernel and with Belady's optimum, program by program
+    Study(StudyArgs),
     /// Tell the policy the events of a recorded run (`pagetide run --record`) again: does it decide the same?
     Rerun {
         /// The record
@@ -138,6 +140,9 @@ struct ReplayArgs {
     /// CPU time of one access
     #[arg(long, value_name = "TIME", default_value = "100ns")]
     access: String,
+    /// Who plays the host: exact (a kernel sees accessed bits), blind or blind-thread, blind-signal (the live runtime)
+    #[arg(long, value_name = "NAME", default_value = "exact")]
+    host: String,
     /// Watermarks and background reclaim, as on a whole machine, instead of a control group's limit
     #[arg(long)]
     machine: bool,
@@ -145,6 +150,23 @@ struct ReplayArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// `pagetide sim study`.
+#[derive(Debug, Args)]
+struct StudyArgs {
+    /// Only programs whose name has this in it; may be given several times
+    #[arg(long, value_name = "NAME")]
+    program: Vec<String>,
+    /// Who plays the host of our profile: blind or blind-thread, blind-signal, exact
+    #[arg(long, value_name = "NAME", default_value = "blind")]
+    host: String,
+    /// One setting of our profile; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Print a list of objects, one for each program
     #[arg(long)]
     json: bool,
 }
@@ -161,6 +183,9 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Failure> {
         }
         SimCommand::Rerun { record, json } => cli::rerun_record(&record, json, &mut out),
         SimCommand::Replay(args) => cli::replay_trace(&args.into_library(progress), &mut out),
+        SimCommand::Study(StudyArgs { program, host, set, json }) => {
+            cli::study_programs(&cli::StudyArgs { programs: program, host, settings: set, json, progress }, &mut out)
+        }
     };
     let code = answer.and_then(|code| out.flush().map(|()| code).map_err(CliError::from)).map_err(failed)?;
     Ok(ExitCode::from(code))
@@ -211,8 +236,8 @@ fn reproduce_tables(args: &ReproduceArgs, progress: bool, out: &mut dyn Write) -
 
 impl ReplayArgs {
     fn into_library(self, progress: bool) -> cli::ReplayArgs {
-        let Self { trace, memory, profile, set, device, access, machine, seed, json } = self;
-        cli::ReplayArgs { trace, memory, profile, settings: set, device, access, machine, seed, json, progress }
+        let Self { trace, memory, profile, set, device, access, host, machine, seed, json } = self;
+        cli::ReplayArgs { trace, memory, profile, settings: set, device, access, host, machine, seed, json, progress }
     }
 }
 

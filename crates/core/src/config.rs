@@ -410,6 +410,11 @@ impl Config {
         self.profile
     }
 
+    /// What the host sees.
+    pub const fn host(&self) -> HostKind {
+        self.host
+    }
+
     /// Pages the host's table holds, and frames it may use.
     #[must_use]
     pub const fn memory(mut self, mode: MemoryMode, pages_max: u32, budget: u32) -> Self {

@@ -9,6 +9,8 @@ use crate::effect::EFFECTS_MAX;
 /// The properties of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host {
+    /// An access leaves the young and dirty bits in the core's page table.
+    pub(crate) sees_accesses: bool,
     /// Maps and unmaps take time: the page is in flight until the host has answered.
     pub(crate) answers_moves: bool,
     /// It may map a page for reading only, and then faults on the first store to it.
@@ -46,6 +48,7 @@ pub(crate) struct Host {
 
 /// The simulator: young and dirty bits in the core's page table, moves that take no time.
 const EXACT: Host = Host {
+    sees_accesses: true,
     answers_moves: false,
     maps_read_only: false,
     has_files: true,
@@ -66,6 +69,7 @@ const EXACT: Host = Host {
 
 /// The live runtime: neither bit can be seen, and moves are system calls.
 const BLIND: Host = Host {
+    sees_accesses: false,
     answers_moves: true,
     maps_read_only: true,
     has_files: false,

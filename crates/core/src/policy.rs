@@ -71,6 +71,8 @@ pub struct Core {
     pub(crate) cached: u32,
     /// Pages that have a frame and a slot.
     pub(crate) kept_slots: u32,
+    /// What an access leaves in a page's word: nothing where the host is blind.
+    seen_bits: u32,
 }
 
 /// What an access met.
@@ -117,13 +119,15 @@ impl Core {
             answers: 0,
             cached: 0,
             kept_slots: 0,
+            seen_bits: if host.sees_accesses { u32::MAX } else { 0 },
             host,
             references: References::of(&config),
             cfg: config,
         }
     }
 
-    /// An access of an exact host: sets the young and dirty bits if the page is mapped. No list is touched.
+    /// An access: of an exact host it sets the young and dirty bits if the page is mapped; of a blind one it leaves no trace. No
+    /// list is touched.
     #[inline]
     pub fn touch(&mut self, page: PageIdx, access: Access) -> Touch {
         let word = self.pages.word_mut(page.0);
@@ -133,12 +137,18 @@ impl Core {
         let bits = match access {
             Access::Read => YOUNG,
             Access::Write => YOUNG | DIRTY,
-        };
+        } & self.seen_bits;
         // Mostly they are set: the line of the host's cache stays clean.
         if *word & bits != bits {
             *word |= bits;
         }
         Touch::Hit
+    }
+
+    /// True if the program can use the page without a fault.
+    #[inline]
+    pub fn is_mapped(&self, page: PageIdx) -> bool {
+        self.pages.is(page.0, MAPPED)
     }
 
     /// Take a fact in; append orders to `out`.

@@ -16,7 +16,7 @@ use crate::pattern::{Pattern, Walk};
 use crate::replay::{self, ReplaySetup, replay};
 use crate::rng::{XorShift64, Zipf};
 use crate::task::{Program, Task, WalkProgram};
-use crate::world::{RunEnd, World};
+use crate::world::{HostModel, RunEnd, World};
 
 /// A trace to be measured.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +102,7 @@ fn setup() -> ReplaySetup {
         settings: vec!["readahead=off".to_owned()],
         device: preset("nvme").expect("a preset").params.clone(),
         access_ns: 50,
+        host: HostModel::Exact,
         machine: false,
         seed: 1,
     }

@@ -9,7 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::replay::{Budget, ReplayRow, ReplaySetup};
-use crate::world::RunEnd;
+use crate::study::{self, Candidate, PROGRAMS, StudyProgram};
+use crate::world::{HOSTS, HostModel, RunEnd};
 use crate::{device, nearest, replay, rerun, run, workload};
 
 /// All went well.
@@ -77,6 +78,8 @@ pub struct ReplayArgs {
     pub device: String,
     /// CPU time of an access, as `100ns`.
     pub access: String,
+    /// Who plays the host, by name.
+    pub host: String,
     /// Watermarks and kswapd instead of a group's limit.
     pub machine: bool,
     /// Decides the device's spread.
@@ -137,6 +140,7 @@ pub fn replay_trace(args: &ReplayArgs, out: &mut dyn Write) -> Result<u8, CliErr
         settings: args.settings.clone(),
         device: preset.params.clone(),
         access_ns: crate::units::nanos(&args.access).map_err(|e| usage(format!("--access: {e}")))?.max(1),
+        host: host(&args.host)?,
         machine: args.machine,
         seed: args.seed,
     };
@@ -166,6 +170,51 @@ pub fn replay_trace(args: &ReplayArgs, out: &mut dyn Write) -> Result<u8, CliErr
         write!(out, "{}", replay::text(&trace, &rows))?;
     }
     Ok(rows.iter().map(|row| exit_of(row.end)).max().unwrap_or(EXIT_OK))
+}
+
+/// Arguments of `sim study`.
+#[derive(Clone, Debug)]
+pub struct StudyArgs {
+    /// Parts of the names of the programs wanted; none: all.
+    pub programs: Vec<String>,
+    /// Who plays the host of profile `pagetide`, by name.
+    pub host: String,
+    /// `KEY=VALUE` for profile `pagetide`.
+    pub settings: Vec<String>,
+    /// JSON instead of text.
+    pub json: bool,
+    /// Draw a progress bar.
+    pub progress: bool,
+}
+
+/// `sim study`.
+///
+/// # Errors
+/// A name that no program has, wrong settings, or an output that cannot be written.
+pub fn study_programs(args: &StudyArgs, out: &mut dyn Write) -> Result<u8, CliError> {
+    let wanted = |name: &str| args.programs.is_empty() || args.programs.iter().any(|part| name.contains(part.as_str()));
+    let programs: Vec<&StudyProgram> = PROGRAMS.iter().filter(|program| wanted(program.name)).collect();
+    if programs.is_empty() {
+        let names: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
+        return Err(CliError::Usage(format!("--program: none of {}", names.join(", "))));
+    }
+    let kernel = Candidate { profile: "linux-6.18", host: HostModel::Exact, settings: Vec::new() };
+    let ours = Candidate { profile: "pagetide", host: host(&args.host)?, settings: args.settings.clone() };
+    let candidates = [kernel, ours];
+    let bar = bar(args.progress, programs.len() as u64, "simulating");
+    let mut rows = Vec::new();
+    for program in programs {
+        rows.push(study::study(program, &candidates).map_err(CliError::Usage)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if args.json {
+        writeln!(out, "{:#}", study::json(&candidates, &rows))?;
+    } else {
+        write!(out, "{}", study::text(&candidates, &rows))?;
+    }
+    let ends = rows.iter().flat_map(|row| &row.rows).map(|cell| exit_of(cell.end));
+    Ok(ends.max().unwrap_or(EXIT_OK))
 }
 
 /// `sim rerun RECORD`.
@@ -200,6 +249,14 @@ pub fn rerun_record(path: &Path, json: bool, out: &mut dyn Write) -> Result<u8, 
         writeln!(out, "{} events, {} effects, the same as live (hash {hash}){rest}", done.events, done.effects)?;
     }
     Ok(if done.difference.is_some() { EXIT_DIFFERENT } else { EXIT_OK })
+}
+
+fn host(name: &str) -> Result<HostModel, CliError> {
+    HostModel::named(name).ok_or_else(|| {
+        let names: Vec<&str> = HOSTS.iter().map(|(name, _)| *name).collect();
+        let hint = nearest::hint(name, names.iter().copied());
+        CliError::Usage(format!("--host {name}: one of {}{hint}", names.join(", ")))
+    })
 }
 
 fn load(path: &Path, progress: bool) -> Result<Rc<pagetide_trace::dense::DenseTrace>, CliError> {

@@ -27,6 +27,8 @@ pub mod workload;
 pub mod script;
 pub mod run;
 pub mod replay;
+pub mod belady;
+pub mod study;
 pub mod reproduce;
 pub mod rerun;
 pub mod swarm;

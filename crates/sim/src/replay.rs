@@ -12,7 +12,7 @@ use crate::device::{DeviceParams, Mechanism};
 use crate::run::{end_word, latency_json, vmstat_json};
 use crate::task::{Program, Task};
 use crate::units::{PAGE_BYTES, pages, show_nanos, show_pages};
-use crate::world::{Costs, RunEnd, SwapDevice, World};
+use crate::world::{Costs, HostModel, RunEnd, SwapDevice, World};
 
 /// A budget, as a person says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub struct ReplaySetup {
     pub device: DeviceParams,
     /// CPU time of an access that hits; what the program computes between accesses belongs in here.
     pub access_ns: Nanos,
+    /// Who plays the host. A blind one has watermarks, as live.
+    pub host: HostModel,
     /// Watermarks and kswapd instead of a group's limit.
     pub machine: bool,
     /// Decides the device's spread.
@@ -127,14 +129,16 @@ fn build(trace: &DenseTrace, memory_pages: u32, setup: &ReplaySetup) -> Result<W
 
 /// A world for so many pages on one swap device, still without a region.
 pub(crate) fn world_of(pages: u32, memory_pages: u32, setup: &ReplaySetup) -> Result<World, String> {
-    let mut config = Config::profile(&setup.profile, HostKind::Exact).map_err(|e| format!("--profile: {e}"))?;
+    let mut config = Config::profile(&setup.profile, setup.host.kind()).map_err(|e| format!("--profile: {e}"))?;
     for setting in &setup.settings {
         config.set(setting).map_err(|e| format!("--set: {e}"))?;
     }
-    let mode = if setup.machine { MemoryMode::Watermarks } else { MemoryMode::Memcg { v1: true } };
+    let is_machine = setup.machine || setup.host.kind() == HostKind::Blind;
+    let mode = if is_machine { MemoryMode::Watermarks } else { MemoryMode::Memcg { v1: true } };
     let swap_pages = pages + SPARE_SLOTS;
     let config = config.memory(mode, pages, memory_pages).slots_max(swap_pages + SPARE_SLOTS);
     let mut world = World::new(config, pages, memory_pages, 1, Costs::default(), setup.seed);
+    world.set_host(setup.host);
     world.add_device(&SwapDevice {
         params: setup.device.clone(),
         pages: swap_pages,
@@ -145,7 +149,8 @@ pub(crate) fn world_of(pages: u32, memory_pages: u32, setup: &ReplaySetup) -> Re
 }
 
 impl ReplayRow {
-    fn counter(&self, name: &str) -> u64 {
+    /// The counter of that name.
+    pub fn counter(&self, name: &str) -> u64 {
         self.vmstat.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
     }
 

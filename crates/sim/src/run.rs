@@ -88,15 +88,16 @@ pub fn run(workload: &Workload, mut progress: impl FnMut(u64)) -> Result<RunRepo
 /// The core's configuration for a workload.
 fn config(workload: &Workload, pages_max: u32, slots_max: u32) -> Result<Config, WorkloadError> {
     let at = |line: usize, what: String| WorkloadError { line, what };
-    let mut config =
-        Config::profile(&workload.profile, HostKind::Exact).map_err(|e| at(workload.profile_line, e.to_string()))?;
+    let mut config = Config::profile(&workload.profile, workload.host.kind())
+        .map_err(|e| at(workload.profile_line, e.to_string()))?;
     for setting in &workload.settings {
         let text = format!("{}={}", setting.key, setting.value);
         config.set(&text).map_err(|e| at(setting.line, e.to_string()))?;
     }
     let mode = match workload.memory_kind {
-        MemoryKind::Group => MemoryMode::Memcg { v1: true },
-        MemoryKind::Machine => MemoryMode::Watermarks,
+        MemoryKind::Group if workload.host.kind() == HostKind::Exact => MemoryMode::Memcg { v1: true },
+        // The live budget has watermarks.
+        MemoryKind::Group | MemoryKind::Machine => MemoryMode::Watermarks,
     };
     Ok(config.memory(mode, pages_max, workload.memory_pages).slots_max(slots_max))
 }
@@ -120,6 +121,7 @@ pub fn build(workload: &Workload) -> Result<World, WorkloadError> {
     let config = config(workload, pages_max, slots_max)?;
     let mut world =
         World::new(config, pages_max, workload.memory_pages, workload.cpus, Costs::default(), workload.seed);
+    world.set_host(workload.host);
     for device in &workload.devices {
         let rotational = device.params.mechanism == Mechanism::Rotational;
         world.add_device(&SwapDevice {

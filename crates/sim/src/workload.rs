@@ -4,6 +4,7 @@
 //! language; a test holds its example and the tables of keys below against each other.
 
 mod files;
+mod host;
 
 use pagetide_core::types::Nanos;
 use toml::Spanned;
@@ -14,8 +15,10 @@ use crate::nearest::hint;
 use crate::pattern::Pattern;
 use crate::rng::Zipf;
 use crate::units;
+use crate::world::HostModel;
 
 pub use files::{FILE_KEYS, FileSetup, FileUse};
+pub use host::HOST_KEYS;
 
 /// What is wrong with a workload, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -111,6 +114,8 @@ pub struct Workload {
     pub memory_pages: u32,
     /// Of whom.
     pub memory_kind: MemoryKind,
+    /// Who plays the host.
+    pub host: HostModel,
     /// CPUs.
     pub cpus: u32,
     /// Ends then at the latest.
@@ -126,8 +131,8 @@ pub struct Workload {
 }
 
 /// Keys of the text.
-pub const TOP_KEYS: [&str; 10] =
-    ["seed", "profile", "memory", "memory_kind", "cpus", "duration", "set", "device", "file", "task"];
+pub const TOP_KEYS: [&str; 11] =
+    ["seed", "profile", "memory", "memory_kind", "cpus", "duration", "set", "host", "device", "file", "task"];
 /// Keys of `[[device]]`.
 pub const DEVICE_KEYS: [&str; 9] =
     ["preset", "size", "priority", "channels", "read", "write", "read_page", "write_page", "cpu"];
@@ -185,6 +190,7 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
             Some("machine") => MemoryKind::Machine,
             Some(_) | None => MemoryKind::Group,
         },
+        host: host::parse_host(&top)?,
         cpus: narrow(top.integer("cpus", 1..=1024)?.unwrap_or(1)),
         duration_ns: top.nanos("duration")?.unwrap_or(3_600_000_000_000),
         settings: settings(&top)?,
@@ -501,7 +507,7 @@ laps = 3
         let block = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
         let workload = parse(block.expect("docs/sim.md shows a workload")).expect("it is right");
         assert_eq!((workload.devices.len(), workload.files.len(), workload.tasks.len()), (1, 1, 2));
-        for key in TASK_KEYS.iter().chain(&DEVICE_KEYS).chain(&FILE_KEYS).chain(&TOP_KEYS) {
+        for key in TASK_KEYS.iter().chain(&DEVICE_KEYS).chain(&FILE_KEYS).chain(&TOP_KEYS).chain(&HOST_KEYS) {
             assert!(page.contains(key), "docs/sim.md does not say what `{key}` is");
         }
     }

@@ -1,11 +1,13 @@
 //! The world around the core: tasks that fault, CPUs, devices, and the clock they share.
 //!
-//! An exact host: young and dirty bits live in the core's page table, maps and unmaps are done when ordered. A hit is
-//! `Core::touch` and a check of the page's version; only a miss reaches the event queue.
+//! An exact host keeps young and dirty bits in the core's page table; a blind one, as live, has neither and answers maps and
+//! unmaps (see `blind`). Both carry orders out when they are given. A hit is `Core::touch` and a check of the page's version;
+//! only a miss reaches the event queue.
 //!
 //! Invariants: the clock never goes back; an event is handled to its end, with all it caused inside calls, before the
 //! next; a task is running, ready, waiting or done, never two of them.
 
+mod blind;
 mod files;
 mod hits;
 mod io;
@@ -15,7 +17,7 @@ use std::collections::VecDeque;
 use pagetide_core::effect::Source;
 use pagetide_core::event::DeviceSpec;
 use pagetide_core::types::{Access, DeviceId, Nanos, PMD_PAGES, PageIdx, PageRange, RegionId, TaskId};
-use pagetide_core::{Config, Core, Counter, Effect, Effects, Event};
+use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind};
 
 use crate::cpu::{Cpus, SLICE_NS};
 use crate::device::{DeviceParams, Mechanism};
@@ -26,6 +28,7 @@ use crate::queue::EventQueue;
 use crate::rng::XorShift64;
 use crate::task::{Program, Task, TaskState};
 
+pub use blind::{BlindCosts, HOSTS, HostModel};
 pub use files::{NewFile, SimFile};
 use hits::{Stop, hits};
 use io::{Backing, Io};
@@ -143,6 +146,8 @@ pub struct World {
     free_ios: Vec<usize>,
     cpus: Cpus,
     costs: Costs,
+    /// Of a blind host.
+    blind: Option<BlindCosts>,
     rng: XorShift64,
     seed: u64,
     budget: u32,
@@ -173,6 +178,7 @@ impl World {
     /// A world without tasks and devices. `budget` is what `config` was given.
     pub fn new(config: Config, pages_max: u32, budget: u32, cpus: u32, costs: Costs, seed: u64) -> Self {
         Self {
+            blind: (config.host() == HostKind::Blind).then_some(BlindCosts::THREAD),
             core: Core::new(config),
             tasks: Vec::new(),
             mischief: Mischief::default(),
@@ -473,7 +479,7 @@ impl World {
         // Until the core says `Wake`, the task waits; a wake within the call takes the state back.
         task.state = TaskState::Waiting;
         let now = task.clock;
-        self.cost_ns = self.costs.minor_fault_ns;
+        self.cost_ns = self.blind.map_or(self.costs.minor_fault_ns, |blind| blind.fault_ns);
         self.step(now, Event::Fault { page, access, task: TaskId(id) }, Some(id));
         self.still_running(id)
     }
@@ -606,8 +612,9 @@ impl World {
                     self.oracle.zero(range);
                 }
                 self.mapped = range;
+                self.answer_map(range);
             }
-            Effect::Unmap { .. } => {}
+            Effect::Unmap { range } => self.answer_unmap(range),
             Effect::Drop { range } => self.oracle.drop_frames(range),
             // A file's content is still on its disk: the next read may succeed.
             Effect::Poison { range } if self.is_file(range.first) => self.oracle.drop_frames(range),
@@ -635,7 +642,8 @@ impl World {
     fn serve(&mut self, id: u32, page: PageIdx) {
         let task = &mut self.tasks[id as usize];
         let Some((wanted, access, _)) = task.pending else { return };
-        if wanted == page && self.mapped.contains(page) && !task.served {
+        let is_there = self.mapped.contains(page) || self.blind.is_some() && self.core.is_mapped(page);
+        if wanted == page && is_there && !task.served {
             task.served = true;
             let checked = match access {
                 Access::Write => self.oracle.store(page),

@@ -84,6 +84,16 @@ pub fn load(source: &mut dyn RecordSource, mut progress: impl FnMut(u64)) -> Res
     densify(&raw)
 }
 
+impl DenseTrace {
+    /// The trace of these records.
+    ///
+    /// # Errors
+    /// An address space too large to hold.
+    pub fn of_records(records: &[Record]) -> Result<Self, TraceError> {
+        densify(records)
+    }
+}
+
 /// Gives every page its dense number.
 fn densify(raw: &[Record]) -> Result<DenseTrace, TraceError> {
     let mut blocks: Vec<u64> = Vec::new();

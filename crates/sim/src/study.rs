@@ -1,0 +1,113 @@
+//! The study set: programs whose major faults are compared between policies, hosts, and Belady's optimum.
+//!
+//! The question: how near does a host that sees no accessed bits come to a kernel that does? Every program is replayed on its
+//! own trace by each candidate, in the same memory.
+
+mod programs;
+
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+use pagetide_trace::dense::DenseTrace;
+use serde_json::{Value, json};
+
+use crate::belady::Belady;
+use crate::device::preset;
+use crate::replay::{ReplayRow, ReplaySetup, replay};
+use crate::world::HostModel;
+
+pub use programs::{PROGRAMS, StudyProgram};
+
+/// A policy on a host.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Profile of the core.
+    pub profile: &'static str,
+    /// Who plays the host.
+    pub host: HostModel,
+    /// `KEY=VALUE`.
+    pub settings: Vec<String>,
+}
+
+/// What one program cost.
+#[derive(Clone, Debug)]
+pub struct StudyRow {
+    /// The program.
+    pub name: &'static str,
+    /// Faults that Belady's optimum would have had to read for.
+    pub optimum: u64,
+    /// One for each candidate.
+    pub rows: Vec<ReplayRow>,
+}
+
+/// Plays a program under each candidate.
+///
+/// # Errors
+/// A setting that the core does not know.
+pub fn study(program: &StudyProgram, candidates: &[Candidate]) -> Result<StudyRow, String> {
+    let trace: Rc<DenseTrace> = Rc::new(program.trace());
+    let device = preset("nvme").expect("a preset").params.clone();
+    let rows = candidates.iter().map(|candidate| {
+        let setup = ReplaySetup {
+            profile: candidate.profile.to_owned(),
+            settings: candidate.settings.clone(),
+            device: device.clone(),
+            access_ns: program.access_ns,
+            host: candidate.host,
+            machine: false,
+            seed: 1,
+        };
+        replay(&trace, program.memory_pages, &setup)
+    });
+    let optimum = Belady::new(&trace).major_faults(program.memory_pages);
+    Ok(StudyRow { name: program.name, optimum, rows: rows.collect::<Result<_, _>>()? })
+}
+
+/// Counters that the table shows of each candidate.
+const SHOWN: [(&str, &str); 5] = [
+    ("pgmajfault", "major"),
+    ("pt_soft_fault", "soft"),
+    ("pt_sampled", "looks"),
+    ("swap_ra", "ahead"),
+    ("swap_ra_hit", "used"),
+];
+
+/// The table, for people: of each program the optimum and each candidate's figures.
+pub fn text(candidates: &[Candidate], rows: &[StudyRow]) -> String {
+    let mut out = String::new();
+    let _ = write!(out, "{:<12} {:>8}", "program", "optimum");
+    for candidate in candidates {
+        let _ = write!(out, " | {:<44}", candidate.profile);
+    }
+    let _ = write!(out, "\n{:<12} {:>8}", "", "");
+    for _ in candidates {
+        let _ = write!(out, " |");
+        for (_, title) in SHOWN {
+            let _ = write!(out, " {title:>8}");
+        }
+        let _ = write!(out, " {:>8}", "time ms");
+    }
+    out.push('\n');
+    for row in rows {
+        let _ = write!(out, "{:<12} {:>8}", row.name, row.optimum);
+        for cell in &row.rows {
+            let _ = write!(out, " |");
+            for (counter, _) in SHOWN {
+                let _ = write!(out, " {:>8}", cell.counter(counter));
+            }
+            let _ = write!(out, " {:>8}", cell.time_ns / 1_000_000);
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// The table, for programs.
+pub fn json(candidates: &[Candidate], rows: &[StudyRow]) -> Value {
+    let cell = |(candidate, row): (&Candidate, &ReplayRow)| json!({"profile": candidate.profile, "row": row.json()});
+    let line = |row: &StudyRow| {
+        let cells: Vec<Value> = candidates.iter().zip(&row.rows).map(cell).collect();
+        json!({"program": row.name, "optimum": row.optimum, "candidates": cells})
+    };
+    Value::Array(rows.iter().map(line).collect())
+}
