@@ -6,7 +6,7 @@
 use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping};
 use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
-use pagetide_sys::uffd::{Modes, Msg, OwnSide, RangeAnswer, RawMsg, ReadAnswer, Uffd, Wake};
+use pagetide_sys::uffd::{Modes, Msg, RangeAnswer, RawMsg, ReadAnswer, Uffd, Wake};
 use pagetide_sys::{Errno, clock, proc};
 
 use crate::port::{AddressSpace, Message, OwnMapping};
@@ -63,20 +63,24 @@ impl AddressSpace for Linux {
         self.uffd.wake(range)
     }
 
-    fn copy_run(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
-        self.uffd.copy_run(to, from, false, wake)
+    fn copy(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.uffd.copy(to, from, false, wake)
     }
 
-    fn zeropage_run(&self, to: ManagedRange, wake: Wake) -> RangeAnswer {
-        self.uffd.zeropage_run(to, wake)
+    fn zeropage(&self, to: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.uffd.zeropage(to, wake)
     }
 
-    fn move_frames(&self, to: ManagedRange, from: ManagedRange, own: OwnSide, wake: Wake) -> RangeAnswer {
-        self.uffd.move_frames(to, from, own, self.pagemap.as_ref(), wake)
+    fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.uffd.move_pages(to, from, false, wake)
     }
 
-    fn poison_run(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
-        self.uffd.poison_run(range, wake)
+    fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.uffd.poison(range, wake)
+    }
+
+    fn leading(&self, range: ManagedRange, there: bool) -> Result<usize, Errno> {
+        self.pagemap.as_ref().ok_or(Errno::ENOENT)?.leading(range, there)
     }
 
     fn give_back(&self, range: ManagedRange) -> Result<(), Errno> {

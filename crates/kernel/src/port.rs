@@ -11,7 +11,7 @@ use pagetide_sys::Errno;
 use pagetide_sys::maps::Vma;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Run, Scanned};
-use pagetide_sys::uffd::{Modes, OwnSide, RangeAnswer, Wake};
+use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Wake, run};
 
 /// Memory that the runtime has mapped for itself; unmapped when dropped.
 pub trait OwnMapping: Debug + Send {
@@ -58,6 +58,15 @@ pub enum Message<C> {
     Unknown(u8),
 }
 
+/// Which side of a move nobody but the caller uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnSide {
+    /// The destination, which was missing.
+    To,
+    /// The source, which was there.
+    From,
+}
+
 /// One process's address space, and the runtime's hold on it.
 pub trait AddressSpace: Debug + Send {
     /// Memory of our own.
@@ -86,18 +95,70 @@ pub trait AddressSpace: Debug + Send {
     /// Nothing is mapped there.
     fn wake(&self, range: ManagedRange) -> Result<(), Errno>;
 
-    /// Fill the missing pages of `to` with copies of the pages from `from`.
-    fn copy_run(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer;
+    /// One call: fill the missing pages of `to` with copies of the pages from `from` (same length).
+    fn copy(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer;
 
-    /// Fill the missing pages of `to` with the zero page.
-    fn zeropage_run(&self, to: ManagedRange, wake: Wake) -> RangeAnswer;
+    /// One call: fill the missing pages of `to` with the zero page.
+    fn zeropage(&self, to: ManagedRange, wake: Wake) -> RangeAnswer;
 
-    /// Move pages to missing ones. `own` is the side that nobody but the caller uses, by which an answer that cannot be
-    /// believed is judged.
-    fn move_frames(&self, to: ManagedRange, from: ManagedRange, own: OwnSide, wake: Wake) -> RangeAnswer;
+    /// One call: move the pages of `from` to the missing pages of `to` (same length), writable.
+    fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer;
 
-    /// Make every access to the missing pages of `range` fail with SIGBUS.
-    fn poison_run(&self, range: ManagedRange, wake: Wake) -> RangeAnswer;
+    /// One call: make every access to the missing pages of `range` fail with SIGBUS.
+    fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer;
+
+    /// [`Self::copy`], with the reason of a stop in the middle.
+    fn copy_run(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
+        run(to.len(), |done| self.copy(to.skip(done), from.skip(done), wake))
+    }
+
+    /// [`Self::zeropage`], with the reason of a stop in the middle.
+    fn zeropage_run(&self, to: ManagedRange, wake: Wake) -> RangeAnswer {
+        run(to.len(), |done| self.zeropage(to.skip(done), wake))
+    }
+
+    /// [`Self::poison`], with the reason of a stop in the middle.
+    fn poison_run(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
+        run(range.len(), |done| self.poison(range.skip(done), wake))
+    }
+
+    /// [`Self::move_pages`] with the reason of a stop in the middle, and an answer that can be believed; `own` is the side that
+    /// nobody but the caller uses: its frames.
+    ///
+    /// Linux 6.18 answers EEXIST after it has moved the pages if it had to try again inside (it saw a page's accessed bit change
+    /// between two looks, by DAMON or `MADV_COLD`): it moves them, forgets that it did, and finds them in its way. What has become
+    /// of the frames tells. Where they cannot be looked at, the answer is [`Stop::Other`].
+    fn move_frames(&self, to: ManagedRange, from: ManagedRange, own: OwnSide, wake: Wake) -> RangeAnswer {
+        run(to.len(), |done| {
+            let (to, from) = (to.skip(done), from.skip(done));
+            let answer = self.move_pages(to, from, wake);
+            if answer.stop != Some(Stop::Present) {
+                return answer;
+            }
+            let moved = match own {
+                OwnSide::To => self.leading(to, true),
+                OwnSide::From => self.leading(from, false),
+            };
+            match moved {
+                Ok(0) => answer,
+                Ok(bytes) => {
+                    if wake == Wake::Now {
+                        // An error says that the place is not registered any more: then nobody waits there.
+                        let _ = self.wake(to.part(0, bytes));
+                    }
+                    RangeAnswer { done: bytes, stop: (bytes < to.len()).then_some(Stop::Again) }
+                }
+                Err(errno) => RangeAnswer { done: 0, stop: Some(Stop::Other(errno)) },
+            }
+        })
+    }
+
+    /// Bytes of the pages at the start of `range` that are all there (in memory, in the kernel's swap or on their way), or all
+    /// missing.
+    ///
+    /// # Errors
+    /// The page table cannot be looked at.
+    fn leading(&self, range: ManagedRange, there: bool) -> Result<usize, Errno>;
 
     /// Give back the memory of `range`, which is the caller's and not registered.
     ///

@@ -21,7 +21,6 @@ use linux_raw_sys::general::__NR_userfaultfd;
 use crate::fd::Fd;
 use crate::file;
 use crate::mem::ManagedRange;
-use crate::pagemap::Pagemap;
 use crate::syscall;
 use crate::syscall::Errno;
 use crate::word::{addr_of, low_u8, low_u32, u64_of, usize_of};
@@ -242,10 +241,11 @@ impl RangeAnswer {
     }
 }
 
-/// Repeat a partly done call from where it stopped, until it is complete or says why not.
+/// Repeat a partly done call on `len` bytes from where it stopped, until it is complete or says why not. `call` gets the bytes
+/// that are done.
 ///
 /// Bounded by the number of pages: every turn but the last does at least one.
-fn run(len: usize, mut call: impl FnMut(usize) -> RangeAnswer) -> RangeAnswer {
+pub fn run(len: usize, mut call: impl FnMut(usize) -> RangeAnswer) -> RangeAnswer {
     let mut done = 0;
     loop {
         let answer = call(done);
@@ -263,15 +263,6 @@ pub enum Wake {
     Now,
     /// Leave them asleep until [`Uffd::wake`].
     Later,
-}
-
-/// Which side of a move nobody but the caller uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnSide {
-    /// The destination, which was missing.
-    To,
-    /// The source, which was there.
-    From,
 }
 
 /// One message of the queue, as the kernel wrote it.
@@ -533,43 +524,6 @@ impl Uffd {
     /// [`Self::move_pages`], with the reason of a stop in the middle.
     pub fn move_run(&self, to: ManagedRange, from: ManagedRange, allow_holes: bool, wake: Wake) -> RangeAnswer {
         run(to.len(), |done| self.move_pages(to.skip(done), from.skip(done), allow_holes, wake))
-    }
-
-    /// [`Self::move_run`] whose answer can be believed; `own` is the side that nobody but the caller uses: its frames.
-    ///
-    /// Linux 6.18 answers EEXIST after it has moved the pages if it had to try again inside (it saw a page's accessed bit change
-    /// between two looks, by DAMON or `MADV_COLD`): it moves them, forgets that it did, and finds them in its way. What has become
-    /// of the frames tells. Where they cannot be looked at, the answer is [`Stop::Other`].
-    pub fn move_frames(
-        &self,
-        to: ManagedRange,
-        from: ManagedRange,
-        own: OwnSide,
-        pagemap: Option<&Pagemap>,
-        wake: Wake,
-    ) -> RangeAnswer {
-        run(to.len(), |done| {
-            let (to, from) = (to.skip(done), from.skip(done));
-            let answer = self.move_pages(to, from, false, wake);
-            if answer.stop != Some(Stop::Present) {
-                return answer;
-            }
-            let moved = pagemap.ok_or(Errno::ENOENT).and_then(|pagemap| match own {
-                OwnSide::To => pagemap.leading(to, true),
-                OwnSide::From => pagemap.leading(from, false),
-            });
-            match moved {
-                Ok(0) => answer,
-                Ok(bytes) => {
-                    if wake == Wake::Now {
-                        // An error says that the place is not registered any more: then nobody waits there.
-                        let _ = self.wake(to.part(0, bytes));
-                    }
-                    RangeAnswer { done: bytes, stop: (bytes < to.len()).then_some(Stop::Again) }
-                }
-                Err(errno) => RangeAnswer { done: 0, stop: Some(Stop::Other(errno)) },
-            }
-        })
     }
 
     /// Protect the pages of `range` against writing. EAGAIN: the address space is changing.

@@ -8,9 +8,9 @@ use pagetide_core::effect::{Effect, Source};
 use pagetide_core::event::{Event, MoveAnswer};
 use pagetide_core::types::{Access, Nanos, PageIdx, PageRange};
 use pagetide_driver::Answers;
-use pagetide_kernel::AddressSpace;
+use pagetide_kernel::{AddressSpace, OwnSide};
 use pagetide_sys::mem::ManagedRange;
-use pagetide_sys::uffd::{OwnSide, RangeAnswer, Stop, Wake};
+use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
 
 use super::deferred::with_range;
 use super::{LiveMachine, ZEROES_PAGES, managed};

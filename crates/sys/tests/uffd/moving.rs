@@ -5,9 +5,8 @@ use pagetide_sys::file::{self, IoVec};
 use pagetide_sys::mem::{self, Advice};
 use pagetide_sys::pagemap::{Categories, Pagemap, Run};
 use pagetide_sys::syscall::Errno;
-use pagetide_sys::uffd::{Features, Modes, OwnSide, Reach, ReadMode, Stop, Uffd, Wake};
+use pagetide_sys::uffd::{Features, Modes, Reach, ReadMode, Stop, Uffd, Wake};
 use pagetide_sys::{fd, syscall};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 fn mover() -> Option<Uffd> {
     uffd(Reach::Best, ReadMode::NonBlocking, Features::MOVE)
@@ -68,55 +67,6 @@ fn a_run_stops_at_a_present_page_and_says_so() {
     stamp(staging, 3, 77);
     uffd.register(staging, Modes::MISSING).expect("register");
     assert_eq!(uffd.move_run(staging, region, false, Wake::Now), stopped(3, Stop::Present));
-}
-
-/// Something else clears accessed bits meanwhile, as DAMON does: Linux 6.18 then says of some moves that the pages were there
-/// already, after it has moved them.
-#[test]
-fn a_move_that_had_to_try_again_is_believed_by_its_frames() {
-    const PAGES: usize = 16;
-    const ROUNDS: usize = 20_000;
-    let _alone = alone();
-    let Some(uffd) = mover() else { return };
-    let (region, staging) = (program_memory(PAGES), frames(PAGES));
-    let (region, staging) = (region.range(), staging.range());
-    stamp_all(region, 1);
-    uffd.register(region, Modes::MISSING).expect("register");
-    uffd.register(staging, Modes::MISSING).expect("register");
-    let pagemap = Pagemap::open().expect("pagemap");
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                for range in [region, staging] {
-                    mem::advise(range, Advice::Cold).expect("madvise");
-                }
-            }
-        });
-        let mut believed = Ok(());
-        for round in 0..ROUNDS {
-            let out = uffd.move_frames(staging, region, OwnSide::To, Some(&pagemap), Wake::Now);
-            let back = uffd.move_frames(region, staging, OwnSide::From, Some(&pagemap), Wake::Now);
-            if (out, back) != (done(PAGES), done(PAGES)) {
-                believed = Err((round, out, back));
-                break;
-            }
-        }
-        is_over.store(true, Ordering::Relaxed);
-        assert_eq!(believed, Ok(()));
-    });
-    for index in 0..PAGES {
-        assert_eq!(stamp_of(region, index), Some(1 + index as u64));
-    }
-    // A page that is in the way is still one.
-    assert_eq!(uffd.move_frames(staging, region, OwnSide::To, Some(&pagemap), Wake::Now), done(PAGES));
-    assert_eq!(uffd.zeropage(region.part(3 * PAGE, PAGE), Wake::Now), done(1));
-    let back = uffd.move_frames(region, staging, OwnSide::From, Some(&pagemap), Wake::Now);
-    assert_eq!(back, stopped(3, Stop::Present));
-    // And nobody is believed who cannot be checked.
-    let (to, from) = (region.skip(3 * PAGE), staging.skip(3 * PAGE));
-    let unseen = uffd.move_frames(to, from, OwnSide::From, None, Wake::Now);
-    assert_eq!(unseen, stopped(0, Stop::Other(Errno::ENOENT)));
 }
 
 #[test]

@@ -1,0 +1,47 @@
+//! The contract: the same scripts on Linux and on the model, and every answer compared, so that the model stays true.
+//!
+//! Needs a full userfaultfd; `PAGETIDE_REQUIRE=uffd` makes its lack a failure. One test at a time: forks and events are about
+//! whole processes.
+
+mod believed;
+mod linux;
+mod modelled;
+mod scripts;
+mod stage;
+
+use linux::OnLinux;
+use modelled::OnModel;
+
+/// The lines that differ, side by side.
+fn compare(script: &str, linux: &[String], model: &[String]) {
+    let differing: Vec<String> = (0..linux.len().max(model.len()))
+        .filter(|&line| linux.get(line) != model.get(line))
+        .map(|line| format!("linux: {:?}\nmodel: {:?}", linux.get(line), model.get(line)))
+        .collect();
+    assert!(
+        differing.is_empty(),
+        "{script}: {} of {} answers differ\n{}",
+        differing.len(),
+        linux.len(),
+        differing.join("\n")
+    );
+}
+
+#[test]
+fn linux_and_the_model_answer_every_script_alike() {
+    let _alone = linux::alone();
+    for (name, on_linux, on_model) in [
+        (
+            "pages",
+            scripts::pages::<OnLinux> as fn(&mut OnLinux) -> Vec<String>,
+            scripts::pages::<OnModel> as fn(&mut OnModel) -> _,
+        ),
+        ("runs", scripts::runs, scripts::runs),
+        ("changes", scripts::changes, scripts::changes),
+        ("forks", scripts::forks, scripts::forks),
+    ] {
+        let Some(mut linux) = OnLinux::new() else { return };
+        let linux = on_linux(&mut linux);
+        compare(name, &linux, &on_model(&mut OnModel::new()));
+    }
+}

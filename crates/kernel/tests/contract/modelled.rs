@@ -1,0 +1,98 @@
+//! The stage in the model: one thread of the program, and a runtime that does nothing by itself.
+
+use std::sync::{Arc, Mutex};
+
+use pagetide_kernel::AddressSpace;
+use pagetide_kernel::model::{Answer, Call, Extent, Kind, Mapping, Model, Pid, Progress, Quirks, World};
+use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
+use pagetide_sys::uffd::{RangeAnswer, Wake};
+
+use crate::stage::{Made, OnMessage, Stage};
+
+/// Steps that a call may take.
+const STEPS: usize = 1_000;
+
+pub(crate) struct OnModel {
+    space: Model,
+    next: u64,
+    children: Vec<Pid>,
+}
+
+impl OnModel {
+    pub(crate) fn new() -> Self {
+        let mut world = World::new(1, Quirks::default());
+        let pid = world.new_process();
+        Self { space: Model::new(Arc::new(Mutex::new(world)), pid), next: 0x1000, children: Vec::new() }
+    }
+}
+
+impl Stage for OnModel {
+    type Space = Model;
+
+    fn space(&self) -> &Model {
+        &self.space
+    }
+
+    fn map(&mut self, pages: u64, made: Made) -> Extent {
+        let extent = self.place(pages);
+        let kind = match made {
+            Made::Plain => Kind::Anon,
+            Made::Shared => Kind::Shared,
+            Made::Stack => Kind::Stack,
+        };
+        let mapping = Mapping { kind, ..Mapping::anon(extent.start, extent.end) };
+        self.space.world().map(self.space.pid(), mapping);
+        extent
+    }
+
+    fn place(&mut self, pages: u64) -> Extent {
+        let extent = Extent::new(self.next, pages);
+        self.next += pages + 2;
+        extent
+    }
+
+    fn range(&self, extent: Extent) -> ManagedRange {
+        let bytes = |pages: u64| usize::try_from(pages).expect("64 bits") * PAGE_BYTES;
+        // SAFETY: an address of the model is never used as one of this process.
+        unsafe { ManagedRange::new(bytes(extent.start), bytes(extent.pages())) }
+    }
+
+    fn copy_to_child(&self, child: &Model, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
+        child.copy_run(to, from, Wake::Now)
+    }
+
+    fn move_to_child(&self, child: &Model, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
+        child.move_pages(to, from, Wake::Now)
+    }
+
+    fn perform(&mut self, call: Call, on_message: OnMessage<'_, Self>) -> String {
+        let pid = self.space.pid();
+        let thread = self.space.world().new_thread(pid);
+        self.space.world().begin(thread, call);
+        for _ in 0..STEPS {
+            let progress = self.space.world().step(thread);
+            match progress {
+                Progress::Ended(Answer::Child(child)) => {
+                    self.children.push(child);
+                    return "a child".to_owned();
+                }
+                Progress::Ended(Answer::Segv | Answer::Bus) => return "Failed(EFAULT)".to_owned(),
+                Progress::Ended(Answer::Failed(errno)) => return format!("Failed({})", errno.name()),
+                Progress::Ended(answer @ (Answer::Done | Answer::Value(_))) => return format!("{answer:?}"),
+                Progress::Idle | Progress::Runs => {}
+                Progress::Sleeps => {
+                    on_message(self, None);
+                    let message = self.space.next_message().expect("the model can be read");
+                    on_message(self, message.as_ref());
+                }
+            }
+        }
+        panic!("{call:?} does not end");
+    }
+
+    fn end_children(&mut self) {
+        for child in self.children.drain(..) {
+            self.space.world().end_process(child);
+        }
+    }
+}

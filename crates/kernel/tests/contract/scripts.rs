@@ -1,0 +1,349 @@
+//! The scripts. Each writes one line an answer; a line names what was done, so that two stages can be laid side by side.
+//!
+//! A thread of the program never touches a missing page here unless the script answers its fault.
+
+use pagetide_kernel::model::{Call, Extent, ForkPolicy, Rights};
+use pagetide_kernel::{AddressSpace, Message};
+use pagetide_sys::pagemap::{Categories, Run};
+use pagetide_sys::uffd::{Modes, RangeAnswer, Wake};
+
+use crate::stage::{Made, Stage, quietly, vpn};
+
+/// What a page is before the runtime's call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Missing,
+    Zero,
+    Written,
+    SharedWithChild,
+    WasShared,
+    Pinned,
+    Guarded,
+    Unguarded,
+    Poisoned,
+}
+
+const STATES: [State; 9] = [
+    State::Missing,
+    State::Zero,
+    State::Written,
+    State::SharedWithChild,
+    State::WasShared,
+    State::Pinned,
+    State::Guarded,
+    State::Unguarded,
+    State::Poisoned,
+];
+
+/// What the mapping is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Plain,
+    ReadOnly,
+    NoAccess,
+    Locked,
+    DontFork,
+    Wipe,
+    Stack,
+    Shared,
+    Unregistered,
+}
+
+const PLACES: [Place; 9] = [
+    Place::Plain,
+    Place::ReadOnly,
+    Place::NoAccess,
+    Place::Locked,
+    Place::DontFork,
+    Place::Wipe,
+    Place::Stack,
+    Place::Shared,
+    Place::Unregistered,
+];
+
+/// What the runtime asks for.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    MoveOut,
+    MoveIn,
+    Copy,
+    Zero,
+    Poison,
+}
+
+const ASKED: [Asked; 5] = [Asked::MoveOut, Asked::MoveIn, Asked::Copy, Asked::Zero, Asked::Poison];
+
+/// What the page map shows of a page, and its content where there is one that can be read.
+fn shown<S: Stage>(stage: &mut S, extent: Extent, readable: bool) -> String {
+    let mut text = String::new();
+    for page in extent.start..extent.end {
+        let range = stage.range(Extent::new(page, 1));
+        let mut runs = [Run::default(); 2];
+        let wanted = Categories::PRESENT.with(Categories::SWAPPED);
+        let scan = stage.space().scan(range, wanted, &mut runs).expect("the page map can be read");
+        let is_present = scan.runs > 0 && runs[0].categories.has(Categories::PRESENT);
+        text += match (scan.runs, is_present) {
+            (0, _) => " missing",
+            (_, true) => " present",
+            (_, false) => " marked",
+        };
+        if is_present && readable {
+            text += &format!(" {}", quietly(stage, Call::Load(page)));
+        }
+    }
+    text
+}
+
+fn told(answer: RangeAnswer) -> String {
+    format!("{} pages, {:?}", answer.done / 4096, answer.stop)
+}
+
+/// One page in this state.
+fn make<S: Stage>(stage: &mut S, place: Place, state: State) -> Extent {
+    let made = match place {
+        Place::Shared => Made::Shared,
+        Place::Stack => Made::Stack,
+        Place::Plain
+        | Place::ReadOnly
+        | Place::NoAccess
+        | Place::Locked
+        | Place::DontFork
+        | Place::Wipe
+        | Place::Unregistered => Made::Plain,
+    };
+    let extent = stage.map(1, made);
+    let page = extent.start;
+    match state {
+        State::Missing | State::Poisoned => {}
+        State::Zero => drop(quietly(stage, Call::Load(page))),
+        State::Guarded => drop(quietly(stage, Call::GuardInstall(extent))),
+        State::Unguarded => {
+            quietly(stage, Call::Store(page, 7));
+            quietly(stage, Call::GuardInstall(extent));
+            quietly(stage, Call::GuardRemove(extent));
+        }
+        State::Pinned => {
+            quietly(stage, Call::Store(page, 7));
+            quietly(stage, Call::Pin(page));
+        }
+        State::Written => drop(quietly(stage, Call::Store(page, 7))),
+        State::SharedWithChild | State::WasShared => {
+            quietly(stage, Call::Store(page, 7));
+            quietly(stage, Call::Fork);
+            if state == State::WasShared {
+                stage.end_children();
+            }
+        }
+    }
+    if place != Place::Unregistered || state == State::Poisoned {
+        stage.space().register(stage.range(extent), Modes::MISSING).expect("it can be registered");
+    }
+    if state == State::Poisoned {
+        let _ = stage.space().poison(stage.range(extent), Wake::Now);
+    }
+    match place {
+        Place::Plain | Place::Stack | Place::Shared => {}
+        Place::ReadOnly => drop(quietly(stage, Call::Protect(extent, Rights::Read))),
+        Place::NoAccess => drop(quietly(stage, Call::Protect(extent, Rights::None))),
+        Place::Locked => drop(quietly(stage, Call::Lock(extent))),
+        Place::DontFork => drop(quietly(stage, Call::OnFork(extent, ForkPolicy::Dont))),
+        Place::Wipe => drop(quietly(stage, Call::OnFork(extent, ForkPolicy::Wipe))),
+        Place::Unregistered => stage.space().unregister(stage.range(extent)).expect("it was mapped"),
+    }
+    extent
+}
+
+/// Frames of the runtime: `with` of them hold the value 9.
+fn frames<S: Stage>(stage: &mut S, pages: u64, with: bool) -> Extent {
+    let frames = stage.map(pages, Made::Plain);
+    if with {
+        for page in frames.start..frames.end {
+            quietly(stage, Call::Store(page, 9));
+        }
+    }
+    stage.space().register(stage.range(frames), Modes::MISSING).expect("frames can be registered");
+    frames
+}
+
+fn ask<S: Stage>(stage: &S, asked: Asked, page: Extent, frame: Extent) -> RangeAnswer {
+    let (space, page, frame) = (stage.space(), stage.range(page), stage.range(frame));
+    match asked {
+        Asked::MoveOut => space.move_pages(frame, page, Wake::Now),
+        Asked::MoveIn => space.move_pages(page, frame, Wake::Now),
+        Asked::Copy => space.copy(page, frame, Wake::Now),
+        Asked::Zero => space.zeropage(page, Wake::Now),
+        Asked::Poison => space.poison(page, Wake::Now),
+    }
+}
+
+/// Every call on one page, of every state, in every kind of mapping.
+pub(crate) fn pages<S: Stage>(stage: &mut S) -> Vec<String> {
+    let mut lines = Vec::new();
+    for place in PLACES {
+        for state in STATES {
+            // Memory that is shared has no page of zeroes of its own.
+            if place == Place::Shared && !matches!(state, State::Missing | State::Written | State::Poisoned) {
+                continue;
+            }
+            for asked in ASKED {
+                let page = make(stage, place, state);
+                let frame = frames(stage, 1, !matches!(asked, Asked::MoveOut));
+                let answer = told(ask(stage, asked, page, frame));
+                let is_readable = place != Place::NoAccess;
+                let (page, frame) = (shown(stage, page, is_readable), shown(stage, frame, true));
+                lines.push(format!("{place:?} {state:?} {asked:?}: {answer};{page}; frame{frame}"));
+                stage.end_children();
+            }
+        }
+    }
+    lines
+}
+
+/// Runs that stop in the middle, leave their mapping, or have no place at all.
+pub(crate) fn runs<S: Stage>(stage: &mut S) -> Vec<String> {
+    let mut lines = Vec::new();
+    for asked in ASKED {
+        for in_the_way in [0, 1, 2, 3] {
+            let region = stage.map(3, Made::Plain);
+            let is_out = matches!(asked, Asked::MoveOut);
+            for page in (region.start..region.end).filter(|page| (*page == region.start + in_the_way) != is_out) {
+                quietly(stage, Call::Store(page, page - region.start));
+            }
+            stage.space().register(stage.range(region), Modes::MISSING).expect("register");
+            let frames = frames(stage, 3, !is_out);
+            let answer = told(ask(stage, asked, region, frames));
+            let (pages, frames) = (shown(stage, region, true), shown(stage, frames, true));
+            lines.push(format!("{asked:?} with {in_the_way} in the way: {answer};{pages}; frames{frames}"));
+        }
+        for lock in [false, true] {
+            let region = stage.map(3, Made::Plain);
+            let is_out = matches!(asked, Asked::MoveOut);
+            if is_out {
+                (region.start..region.end).for_each(|page| drop(quietly(stage, Call::Store(page, 5))));
+            }
+            stage.space().register(stage.range(region), Modes::MISSING).expect("register");
+            let upper = Extent::new(region.start + 1, 2);
+            let border = if lock { Call::Lock(upper) } else { Call::Protect(upper, Rights::Read) };
+            quietly(stage, border);
+            let frames = frames(stage, 3, !is_out);
+            let answer = told(ask(stage, asked, region, frames));
+            let (pages, frames) = (shown(stage, region, true), shown(stage, frames, true));
+            lines.push(format!("{asked:?} over a border: {answer};{pages}; frames{frames}"));
+        }
+        let nowhere = stage.place(1);
+        let frames = frames(stage, 1, true);
+        lines.push(format!("{asked:?} nowhere: {}", told(ask(stage, asked, nowhere, frames))));
+    }
+    lines
+}
+
+/// What a change of the address space tells, and what calls answer until it has been read.
+pub(crate) fn changes<S: Stage>(stage: &mut S) -> Vec<String> {
+    let mut lines = Vec::new();
+    let frame = frames(stage, 1, true);
+    let hole = frames(stage, 8, false);
+    let mut play = |stage: &mut S, name: &str, call: Call, from: u64| {
+        let mut heard = Vec::new();
+        let answer = stage.perform(call, &mut |stage, message| match message {
+            None => {
+                for (index, asked) in (0..).zip(ASKED) {
+                    heard.push(told(ask(stage, asked, Extent::new(hole.start + index, 1), frame)));
+                }
+            }
+            Some(message) => heard.push(named(message, from)),
+        });
+        lines.push(format!("{name}: {heard:?}, {answer}"));
+    };
+    let fresh = |stage: &mut S, pages: u64| {
+        let extent = stage.map(pages, Made::Plain);
+        (extent.start..extent.end).for_each(|page| drop(quietly(stage, Call::Store(page, page - extent.start + 1))));
+        stage.space().register(stage.range(extent), Modes::MISSING).expect("register");
+        extent
+    };
+    let part = |extent: Extent| Extent::new(extent.start + 1, 2);
+
+    let region = fresh(stage, 4);
+    play(stage, "munmap of a part", Call::Unmap(part(region)), region.start);
+    play(stage, "munmap over a hole", Call::Unmap(region), region.start);
+    let region = fresh(stage, 4);
+    play(stage, "MADV_DONTNEED of a part", Call::Discard(part(region)), region.start);
+    let after = shown_after(stage, region);
+    let region = fresh(stage, 4);
+    quietly(stage, Call::Protect(part(region), Rights::Read));
+    play(stage, "MADV_DONTNEED over borders", Call::Discard(region), region.start);
+    let region = fresh(stage, 4);
+    quietly(stage, Call::Lock(part(region)));
+    play(stage, "MADV_DONTNEED of what is locked", Call::Discard(region), region.start);
+    let region = fresh(stage, 4);
+    play(stage, "mprotect", Call::Protect(part(region), Rights::None), region.start);
+    play(stage, "MADV_GUARD_INSTALL", Call::GuardInstall(region), region.start);
+    play(stage, "MADV_GUARD_REMOVE", Call::GuardRemove(region), region.start);
+    let (region, target) = (fresh(stage, 4), stage.place(4));
+    play(stage, "mremap", Call::Remap(region, target.start), region.start);
+    let (region, target) = (fresh(stage, 4), fresh(stage, 4));
+    play(stage, "mremap onto a mapping", Call::Remap(region, target.start), region.start.min(target.start));
+    let remapped = shown_after(stage, target);
+    let (region, target) = (fresh(stage, 4), stage.place(2));
+    play(stage, "mremap of a part", Call::Remap(part(region), target.start), region.start);
+    lines.extend([after, remapped]);
+    lines
+}
+
+fn shown_after<S: Stage>(stage: &mut S, extent: Extent) -> String {
+    format!("afterwards:{}", shown(stage, extent, true))
+}
+
+/// A message, its addresses relative to a page.
+fn named<C>(message: &Message<C>, from: u64) -> String {
+    let at = |address: usize| vpn(address).wrapping_sub(from);
+    match *message {
+        Message::Fault { address, write } => format!("fault {} {write}", at(address)),
+        Message::Fork(_) => "fork".to_owned(),
+        Message::Remap { from, len, .. } => format!("remap {} {}", at(from), len / 4096),
+        Message::Remove { start, end } => format!("remove {} {}", at(start), at(end)),
+        Message::Unmap { start, end } => format!("unmap {} pages", (end - start) / 4096),
+        Message::Unknown(event) => format!("event {event}"),
+    }
+}
+
+/// Faults that are answered, and a child that is filled by its parent.
+pub(crate) fn forks<S: Stage>(stage: &mut S) -> Vec<String> {
+    let mut lines = Vec::new();
+    let frame = frames(stage, 1, true);
+    for asked in [Asked::MoveIn, Asked::Copy, Asked::Zero, Asked::Poison] {
+        for write in [false, true] {
+            let region = stage.map(1, Made::Plain);
+            stage.space().register(stage.range(region), Modes::MISSING).expect("register");
+            let frame = frames(stage, 1, true);
+            let call = if write { Call::Store(region.start, 3) } else { Call::Load(region.start) };
+            let mut heard = Vec::new();
+            let answer = stage.perform(call, &mut |stage, message| {
+                if let Some(message) = message {
+                    heard.push(named(message, region.start));
+                    heard.push(told(ask(stage, asked, region, frame)));
+                }
+            });
+            let shown = shown(stage, region, true);
+            lines.push(format!("a fault answered by {asked:?}: {heard:?}, {answer};{shown}"));
+        }
+    }
+    for policy in [ForkPolicy::Copy, ForkPolicy::Dont, ForkPolicy::Wipe] {
+        let region = stage.map(2, Made::Plain);
+        quietly(stage, Call::Store(region.start, 3));
+        stage.space().register(stage.range(region), Modes::MISSING).expect("register");
+        quietly(stage, Call::OnFork(region, policy));
+        let mut heard = Vec::new();
+        let answer = stage.perform(Call::Fork, &mut |stage, message| {
+            if let Some(Message::Fork(child)) = message {
+                for page in region.start..region.end {
+                    let (to, from) = (stage.range(Extent::new(page, 1)), stage.range(frame));
+                    heard.push(told(stage.move_to_child(child, to, from)));
+                    heard.push(told(stage.copy_to_child(child, to, from)));
+                }
+            }
+        });
+        lines.push(format!("fork {policy:?}: {heard:?}, {answer}"));
+        stage.end_children();
+    }
+    lines
+}
