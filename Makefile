@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench kernel-diff docs advisories
+.PHONY: help build demo test fuzz lint bench kernel-diff docs advisories
 
 help: ## list the doors
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -21,6 +21,10 @@ demo: build ## the same program natively and in a quarter of its memory, side by
 test: build ## every test: unit, property, simulation, and real programs on this kernel
 	@if [ -x tests/setup.sh ]; then tests/setup.sh; fi
 	cargo test --release --locked --workspace --no-fail-fast
+
+fuzz: ## whatever comes from outside (packets, traces, records, workloads, scripts, maps) under libFuzzer, SECONDS each (8)
+	@if [ -x tests/setup.sh ]; then tests/setup.sh; fi
+	fuzz/run.sh $(or $(SECONDS),8)
 
 lint: ## format, tidy, directions, no-std, licences, clippy, documentation
 	cargo run --quiet --locked --package xtask -- lint

@@ -9,6 +9,7 @@ need() { # COMMAND PACKAGE
 
 need cc gcc
 need gcc gcc
+need c++ g++
 need python3 python3
 need perl perl
 need node nodejs

@@ -306,7 +306,8 @@ impl<'a> RecordReader<'a> {
 
     fn check_sum(&mut self) -> Result<(), RecordError> {
         let sum = self.sum.0;
-        if self.number()? == sum { Ok(()) } else { Err(self.error(DAMAGED)) }
+        // A fuzzer would not get past the first sum, and what it is to try lies behind it.
+        if self.number()? == sum || cfg!(fuzzing) { Ok(()) } else { Err(self.error(DAMAGED)) }
     }
 
     fn word(&mut self) -> Result<u64, RecordError> {

@@ -25,3 +25,19 @@ mod pool;
 
 pub use error::{Error, ErrorKind, ErrorPage};
 pub use pool::{Advice, EngineChoice, Hold, Pool, PoolBuilder, Region};
+
+/// What a fuzzer may call of what nobody else may. Not part of the library: it is built with `--cfg fuzzing` only.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use crate::protocol::{Handover, Hello};
+
+    /// Decodes a packet as each message; what is understood must be so again when it is encoded.
+    pub fn packet(bytes: &[u8]) {
+        if let Some(hello) = Hello::decode(bytes) {
+            assert_eq!(Hello::decode(hello.encode().as_bytes()), Some(hello));
+        }
+        if let Some(handover) = Handover::decode(bytes) {
+            assert_eq!(Handover::decode(handover.encode().as_bytes()), Some(handover));
+        }
+    }
+}

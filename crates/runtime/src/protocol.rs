@@ -77,7 +77,7 @@ impl Hello {
             record: None,
             settings: Vec::new(),
         };
-        for line in std::str::from_utf8(packet).ok()?.lines() {
+        for line in std::str::from_utf8(packet).ok()?.split_terminator('\n') {
             let (key, value) = line.split_once('=')?;
             match key {
                 "entry" => hello.entry = value.parse().ok()?,
@@ -156,7 +156,7 @@ mod tests {
                 DeviceOffer { slots: 100, priority: None, rotational: true },
                 DeviceOffer { slots: 5, priority: Some(9), rotational: false },
             ],
-            record: Some("a=b".to_owned()),
+            record: Some("a=b\r".to_owned()),
             settings: vec![("swappiness".to_owned(), "60".to_owned())],
         };
         assert_eq!(Hello::decode(hello.encode().as_bytes()), Some(hello));

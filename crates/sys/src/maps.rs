@@ -228,7 +228,7 @@ impl<'b> MapsText<'b> {
         };
         let line = &self.buf[self.head..self.head + line_len];
         self.head += line_len + 1;
-        parse(line).map(Some).ok_or(Errno::EIO)
+        parse_line(line).map(Some).ok_or(Errno::EIO)
     }
 
     /// Read more; false at the end of the list.
@@ -245,8 +245,8 @@ impl<'b> MapsText<'b> {
     }
 }
 
-/// One line: `start-end rwxp offset major:minor inode   name`.
-fn parse(line: &[u8]) -> Option<Vma<'_>> {
+/// One line: `start-end rwxp offset major:minor inode   name`; `None` if it is none.
+pub fn parse_line(line: &[u8]) -> Option<Vma<'_>> {
     let (start, rest) = hexadecimal(line)?;
     let (end, rest) = hexadecimal(rest.strip_prefix(b"-")?)?;
     let rest = rest.strip_prefix(b" ")?;
@@ -256,6 +256,8 @@ fn parse(line: &[u8]) -> Option<Vma<'_>> {
     let (minor, rest) = hexadecimal(rest.strip_prefix(b":")?)?;
     let (inode, rest) = crate::text::decimal(rest)?;
     let name = rest.trim_ascii_start();
+    // Whoever subtracts the ends may rely on their order.
+    (start < end).then_some(())?;
     Some(Vma {
         start: usize_of(start),
         end: usize_of(end),
@@ -318,17 +320,19 @@ mod tests {
     #[test]
     fn lines_are_understood_or_refused() {
         let line = b"7f00a0000000-7f00a0021000 rw-s 00001000 fd:01 131 /tmp/a b (deleted)";
-        let vma = parse(line).expect("a good line");
+        let vma = parse_line(line).expect("a good line");
         assert_eq!((vma.start, vma.end), (0x7f00_a000_0000, 0x7f00_a002_1000));
         assert_eq!((vma.read, vma.write, vma.exec, vma.shared), (true, true, false, true));
         assert_eq!((vma.offset, vma.device, vma.inode), (0x1000, (0xfd, 1), 131));
         assert_eq!((vma.kind, vma.name), (Kind::File, b"/tmp/a b (deleted)".as_slice()));
-        assert_eq!(parse(b"7f00a0000000 rw-p"), None);
-        let anon = parse(b"1000-2000 ---p 00000000 00:00 0 ").expect("a good line");
+        assert_eq!(parse_line(b"7f00a0000000 rw-p"), None);
+        assert_eq!(parse_line(b"2000-1000 rw-p 00000000 00:00 0 "), None);
+        assert_eq!(parse_line(b"1000-1000 rw-p 00000000 00:00 0 "), None);
+        let anon = parse_line(b"1000-2000 ---p 00000000 00:00 0 ").expect("a good line");
         assert_eq!((anon.kind, anon.is_private_anon()), (Kind::Anon, true));
-        let vdso = parse(b"1000-2000 r-xp 00000000 00:00 0       [vdso]").expect("a good line");
+        let vdso = parse_line(b"1000-2000 r-xp 00000000 00:00 0       [vdso]").expect("a good line");
         assert_eq!(vdso.kind, Kind::Kernel);
-        let named = parse(b"1000-2000 rw-p 00000000 00:00 0       [anon:glibc: malloc]").expect("a good line");
+        let named = parse_line(b"1000-2000 rw-p 00000000 00:00 0       [anon:glibc: malloc]").expect("a good line");
         assert_eq!((named.kind, named.is_private_anon()), (Kind::AnonNamed, true));
     }
 }
