@@ -506,6 +506,16 @@ impl Config {
         self.nap_ns = nap_ns;
         self
     }
+
+    pub(crate) const fn is_memcg(&self) -> bool {
+        matches!(self.memory, MemoryMode::Memcg { .. })
+    }
+
+    /// What a disk's queue holds for one who writes, while `others` pages of another are in it.
+    pub(crate) const fn queue_share(&self, others: u32) -> u32 {
+        let (half, rest) = (self.write_queue / 2, self.write_queue.saturating_sub(others));
+        if half > rest { half } else { rest }
+    }
 }
 
 /// The candidate with the smallest edit distance.

@@ -216,12 +216,14 @@ pub enum Source {
 pub struct Effects {
     list: [Effect; EFFECTS_MAX],
     len: usize,
+    /// Orders of earlier events, which may be executed already: they are not widened.
+    earlier: usize,
 }
 
 impl Effects {
     /// An empty buffer.
     pub const fn new() -> Self {
-        Self { list: [Effect::Unmap { range: PageRange::new(PageIdx(0), 0) }; EFFECTS_MAX], len: 0 }
+        Self { list: [Effect::Unmap { range: PageRange::new(PageIdx(0), 0) }; EFFECTS_MAX], len: 0, earlier: 0 }
     }
 
     /// The orders, oldest first.
@@ -233,6 +235,12 @@ impl Effects {
     /// Forget them.
     pub fn clear(&mut self) {
         self.len = 0;
+        self.earlier = 0;
+    }
+
+    /// An event begins: what is there may be executed already.
+    pub(crate) const fn begin_event(&mut self) {
+        self.earlier = self.len;
     }
 
     /// How many more fit.
@@ -247,12 +255,16 @@ impl Effects {
         self.len += 1;
     }
 
+    /// The fault of a task is answered.
+    pub(crate) fn wake(&mut self, page: u32, task: TaskId) {
+        self.push(Effect::Wake { task, page: PageIdx(page) });
+    }
+
     /// Append, or widen one of the latest effects of the same kind that ends or begins where this one begins or ends.
-    /// The host may execute effects in any order, so it does not matter what lies between. `from` is the length the buffer
-    /// had when the event came: what was there before may be executed already.
-    pub(crate) fn push_merged(&mut self, effect: Effect, from: usize) {
+    /// The host may execute effects in any order, so it does not matter what lies between.
+    pub(crate) fn push_merged(&mut self, effect: Effect) {
         if let Some(range) = effect.range() {
-            for old in self.recent_mut(from).filter(|old| old.meets(range)) {
+            for old in self.recent_mut().filter(|old| old.meets(range)) {
                 if old.absorb(&effect) {
                     return;
                 }
@@ -265,14 +277,9 @@ impl Effects {
         self.push(effect);
     }
 
-    /// How many are there.
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
     /// The latest orders that a neighbour may widen, newest first.
-    pub(crate) fn recent_mut(&mut self, from: usize) -> impl Iterator<Item = &mut Effect> {
-        let low = from.max(self.len.saturating_sub(MERGE_LOOK));
+    pub(crate) fn recent_mut(&mut self) -> impl Iterator<Item = &mut Effect> {
+        let low = self.earlier.max(self.len.saturating_sub(MERGE_LOOK));
         self.list[low..self.len].iter_mut().rev()
     }
 }

@@ -6,6 +6,9 @@
 use crate::config::{Config, HostKind};
 use crate::effect::EFFECTS_MAX;
 
+/// Fruitless runs after which the kernel's kswapd sleeps, and a fault of its tasks is out of memory.
+pub(crate) const MAX_RECLAIM_RETRIES: u32 = 16;
+
 /// The properties of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host {
@@ -61,7 +64,7 @@ const EXACT: Host = Host {
     shares_reclaim_mark: true,
     maps_ahead_of_soft_faults: false,
     reclaims_for_readahead: true,
-    direct_runs_max: crate::reclaim::MAX_RECLAIM_RETRIES,
+    direct_runs_max: MAX_RECLAIM_RETRIES,
     answers_per_look: 1,
     kswapd_at_timeouts: false,
     kswapd_effects: EFFECTS_MAX,

@@ -1,6 +1,7 @@
-//! Reads and writes in flight: a table of fixed size. No policy.
+//! Reads and writes in flight: a table of fixed size, and the orders that begin them. No policy.
 
-use crate::types::{IoId, PageRange};
+use crate::effect::{Effect, Effects, RANGE_MAX};
+use crate::types::{DeviceId, IoId, PageIdx, PageRange, SlotIdx};
 use alloc::vec::Vec;
 
 const NONE: u32 = u32::MAX;
@@ -39,7 +40,7 @@ impl IoTable {
         self.live >= IO_MAX
     }
 
-    pub(crate) fn insert(&mut self, range: PageRange, write: bool) -> IoId {
+    fn insert(&mut self, range: PageRange, write: bool) -> IoId {
         assert!(!self.is_full(), "checked by the caller");
         self.live += 1;
         let at = if self.free == NONE {
@@ -73,5 +74,61 @@ impl IoTable {
             self.free = at;
             self.live -= 1;
         }
+    }
+
+    /// Order a write, together with its neighbour if that was ordered just now.
+    pub(crate) fn write(&mut self, p: u32, device: DeviceId, place: SlotIdx, out: &mut Effects) {
+        for old in out.recent_mut() {
+            if old.touches(p) {
+                // Not before the unmap: hosts that execute in order rely on it.
+                break;
+            }
+            if let Effect::Write { io, device: d, slot: s, range } = old {
+                let next = range.end().0 == p && s.0 + range.len == place.0;
+                if *d == device && next && range.len < RANGE_MAX {
+                    range.len += 1;
+                    let io = *io;
+                    let entry = self.get_mut(io).expect("it was made for this event");
+                    entry.range.len += 1;
+                    entry.left += 1;
+                    return;
+                }
+            }
+        }
+        let range = PageRange::one(PageIdx(p));
+        let io = self.insert(range, true);
+        out.push(Effect::Write { io, device, slot: place, range });
+    }
+
+    /// Order a read, together with its neighbour if that was ordered just now.
+    pub(crate) fn read(&mut self, p: u32, device: DeviceId, place: SlotIdx, demand: bool, out: &mut Effects) {
+        for old in out.recent_mut() {
+            if old.touches(p) {
+                break;
+            }
+            if let Effect::Read { io, device: d, slot: s, range, demand: wanted } = old {
+                if *d != device || range.len >= RANGE_MAX {
+                    continue;
+                }
+                if range.end().0 == p && s.0 + range.len == place.0 {
+                    range.len += 1;
+                } else if range.first.0 == p + 1 && s.0 == place.0 + 1 {
+                    range.first = PageIdx(p);
+                    *s = place;
+                    range.len += 1;
+                } else {
+                    continue;
+                }
+                *wanted |= demand;
+                let (io, range) = (*io, *range);
+                let entry = self.get_mut(io).expect("it was made for this event");
+                entry.range = range;
+                entry.left += 1;
+                return;
+            }
+        }
+        let range = PageRange::one(PageIdx(p));
+        let io = self.insert(range, false);
+        out.push(Effect::Read { io, device, slot: place, range, demand });
     }
 }

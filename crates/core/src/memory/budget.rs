@@ -1,6 +1,7 @@
 //! The charge against the budget, and the watermarks below it.
 //!
-//! A memcg limit has no watermarks; it is charged in batches, of which the unused rest is the *stock*.
+//! A memcg limit has no watermarks; it is charged in batches, of which the unused rest is the *stock*. Who waits for a frame is
+//! counted here, so that a freed one is told to somebody only if there is somebody.
 
 use crate::config::{Config, MemoryMode, Readahead};
 
@@ -13,11 +14,18 @@ pub(crate) struct Budget {
     pub(crate) min: u32,
     pub(crate) low: u32,
     pub(crate) high: u32,
+    /// Pages charged at a time; 0 for a limit with watermarks.
+    batch: u32,
+    /// Jobs that wait for a frame.
+    waiting: u32,
+    /// Memory was freed, or a write ended: the oldest job that waits for memory may try again.
+    kick: bool,
 }
 
 impl Budget {
     pub(crate) fn new(config: &Config) -> Self {
-        let mut budget = Self { budget: 0, charged: 0, stock: 0, min: 0, low: 0, high: 0 };
+        let mut budget =
+            Self { budget: 0, charged: 0, stock: 0, min: 0, low: 0, high: 0, batch: 0, waiting: 0, kick: false };
         budget.set(config, config.budget);
         budget
     }
@@ -33,7 +41,95 @@ impl Budget {
         self.high = self.low + step;
         if matches!(config.memory, MemoryMode::Memcg { .. }) {
             (self.min, self.low, self.high) = (0, 0, 0);
+            self.batch = config.charge_batch.max(1);
         }
+    }
+
+    /// Charge one page if that is possible without reclaim.
+    pub(crate) const fn try_charge(&mut self) -> bool {
+        if self.batch == 0 {
+            let enough = self.free() > self.min;
+            self.charged += enough as u32;
+            return enough;
+        }
+        if self.stock > 0 {
+            self.stock -= 1;
+            return true;
+        }
+        let free = self.free();
+        let n = if self.batch <= free {
+            self.batch
+        } else if free > 0 {
+            1
+        } else {
+            0
+        };
+        self.charged += n;
+        self.stock += n.saturating_sub(1);
+        n > 0
+    }
+
+    /// Charge one page beyond all limits: of a page that exists, or while memory is held.
+    pub(crate) const fn force_charge(&mut self) {
+        self.charged += 1;
+    }
+
+    pub(crate) fn uncharge(&mut self, n: u32) {
+        assert!(self.charged >= n, "I3: uncharged more than was charged");
+        self.charged -= n;
+        self.freed();
+    }
+
+    /// The unused rest of a batch. True if there was one.
+    pub(crate) const fn return_stock(&mut self) -> bool {
+        let had = self.stock > 0;
+        self.charged -= self.stock;
+        self.stock = 0;
+        had
+    }
+
+    /// More is charged than the budget allows (it was cut, or pages were adopted).
+    pub(crate) const fn is_exceeded(&self) -> bool {
+        self.charged > self.budget
+    }
+
+    /// Free frames are at the low watermark.
+    pub(crate) const fn is_low(&self) -> bool {
+        self.free() <= self.low
+    }
+
+    /// Something was freed, or may be: the oldest job that waits for a frame may try again.
+    pub(crate) const fn freed(&mut self) {
+        self.kick = self.waiting > 0;
+    }
+
+    /// A job begins to wait for a frame.
+    pub(crate) const fn begin_wait(&mut self) {
+        self.waiting += 1;
+    }
+
+    /// It goes on.
+    pub(crate) const fn end_wait(&mut self) {
+        self.waiting -= 1;
+    }
+
+    /// It went on and found nothing: the next waits for the next frame.
+    pub(crate) const fn found_nothing(&mut self) {
+        self.kick = false;
+    }
+
+    pub(crate) const fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// Somebody waits, and may try again.
+    pub(crate) const fn may_retry(&self) -> bool {
+        self.kick && self.waiting > 0
+    }
+
+    /// Something was freed since the last try.
+    pub(crate) const fn is_kicked(&self) -> bool {
+        self.kick
     }
 
     pub(crate) const fn free(&self) -> u32 {

@@ -7,7 +7,7 @@ mod landmarks;
 
 use landmarks::Landmarks;
 
-use crate::memory::page::{ACTIVE, BUSY, FILE, LRU, NIL, PCP, PageTable, ROTATE, UNEVICTABLE};
+use super::page::{ACTIVE, BUSY, FILE, LRU, NIL, PCP, PageTable, ROTATE, UNEVICTABLE};
 
 /// Inactive anonymous.
 pub(crate) const IA: usize = 0;
@@ -36,7 +36,7 @@ struct List {
 }
 
 #[derive(Debug)]
-pub(crate) struct Lru {
+pub(super) struct Lru {
     lists: [List; 6],
     /// Of the lists that are scanned.
     landmarks: [Landmarks; 4],
@@ -54,7 +54,7 @@ pub(crate) struct Lru {
 }
 
 impl Lru {
-    pub(crate) fn new(batch: usize, budget: u32, ends_elsewhere: bool) -> Self {
+    pub(super) fn new(batch: usize, budget: u32, ends_elsewhere: bool) -> Self {
         let empty = List { head: NIL, tail: NIL, len: 0 };
         let batch = if batch > BATCH_MAX { BATCH_MAX } else { batch };
         Self {
@@ -72,33 +72,33 @@ impl Lru {
         }
     }
 
-    pub(crate) const fn len(&self, list: usize) -> u32 {
+    pub(super) const fn len(&self, list: usize) -> u32 {
         self.lists[list].len
     }
 
     /// From now on the core works for `task`, on its CPU.
-    pub(crate) const fn on_cpu_of(&mut self, task: u32) {
+    pub(super) const fn on_cpu_of(&mut self, task: u32) {
         self.cpu = (task % self.cpus) as usize;
     }
 
-    pub(crate) const fn tail(&self, list: usize) -> u32 {
+    pub(super) const fn tail(&self, list: usize) -> u32 {
         self.lists[list].tail
     }
 
     /// The tail, at which a scan is about to look.
-    pub(crate) fn scan_tail(&mut self, pages: &PageTable, list: usize) -> u32 {
+    pub(super) fn scan_tail(&mut self, pages: &PageTable, list: usize) -> u32 {
         let p = self.tail(list);
         self.landmarks[list].pass(pages, p, self.lists[list].len);
         p
     }
 
     /// Inactive anon, active anon, inactive file, active file.
-    pub(crate) const fn sizes(&self) -> [u32; 4] {
+    pub(super) const fn sizes(&self) -> [u32; 4] {
         [self.lists[0].len, self.lists[1].len, self.lists[2].len, self.lists[3].len]
     }
 
     /// The list that the flags of a page name.
-    pub(crate) fn list_of(pages: &PageTable, p: u32) -> usize {
+    pub(super) fn list_of(pages: &PageTable, p: u32) -> usize {
         let word = pages.word(p);
         if word & (UNEVICTABLE | BUSY) != 0 {
             UN
@@ -107,7 +107,7 @@ impl Lru {
         }
     }
 
-    pub(crate) fn push_head(&mut self, pages: &mut PageTable, list: usize, p: u32) {
+    pub(super) fn push_head(&mut self, pages: &mut PageTable, list: usize, p: u32) {
         debug_assert!(!pages.is(p, LRU | PCP));
         let head = self.lists[list].head;
         pages.set_prev(p, NIL);
@@ -126,7 +126,7 @@ impl Lru {
         pages.set_list(p, list);
     }
 
-    pub(crate) fn push_tail(&mut self, pages: &mut PageTable, list: usize, p: u32) {
+    pub(super) fn push_tail(&mut self, pages: &mut PageTable, list: usize, p: u32) {
         debug_assert!(!pages.is(p, LRU | PCP));
         let tail = self.lists[list].tail;
         pages.set_next(p, NIL);
@@ -143,7 +143,7 @@ impl Lru {
     }
 
     /// Take the page off its list, or out of the batch.
-    pub(crate) fn remove(&mut self, pages: &mut PageTable, p: u32) {
+    pub(super) fn remove(&mut self, pages: &mut PageTable, p: u32) {
         if pages.is(p, PCP) {
             let held = |cpu: &usize| self.add[*cpu][..self.add_len[*cpu]].contains(&p);
             let cpu = (0..CPUS_MAX).find(held).expect("PCP: the page is in a batch");
@@ -182,7 +182,7 @@ impl Lru {
     }
 
     /// A page that just got a frame: to the list its flags name, through the batch if there is one.
-    pub(crate) fn add(&mut self, pages: &mut PageTable, p: u32) {
+    pub(super) fn add(&mut self, pages: &mut PageTable, p: u32) {
         if self.batch == 0 {
             let list = Self::list_of(pages, p);
             self.push_head(pages, list, p);
@@ -198,7 +198,7 @@ impl Lru {
     }
 
     /// Move to the head of the list its flags name. What waits on another CPU to go to the tail waits on.
-    pub(crate) fn putback(&mut self, pages: &mut PageTable, p: u32) {
+    pub(super) fn putback(&mut self, pages: &mut PageTable, p: u32) {
         if self.ends_elsewhere && pages.is(p, ROTATE) {
             self.unlink(pages, p);
         } else {
@@ -209,7 +209,7 @@ impl Lru {
     }
 
     /// Queue the move to the tail of the inactive list. Returns how many were moved by a drain.
-    pub(crate) fn rotate(&mut self, pages: &mut PageTable, p: u32) -> u32 {
+    pub(super) fn rotate(&mut self, pages: &mut PageTable, p: u32) -> u32 {
         if self.batch == 0 {
             self.move_tail(pages, p);
             return 1;
@@ -240,7 +240,7 @@ impl Lru {
         self.add_len[cpu] = 0;
     }
 
-    pub(crate) fn drain_rotate(&mut self, pages: &mut PageTable) -> u32 {
+    pub(super) fn drain_rotate(&mut self, pages: &mut PageTable) -> u32 {
         let batch = self.rotate;
         let len = self.rotate_len;
         self.rotate_len = 0;
@@ -252,13 +252,13 @@ impl Lru {
     }
 
     /// Empty the batches of this CPU (the kernel's `lru_add_drain`). Returns how many pages were rotated.
-    pub(crate) fn drain(&mut self, pages: &mut PageTable) -> u32 {
+    pub(super) fn drain(&mut self, pages: &mut PageTable) -> u32 {
         self.drain_add(pages, self.cpu);
         if self.ends_elsewhere { 0 } else { self.drain_rotate(pages) }
     }
 
     /// The same with the new pages of all CPUs.
-    pub(crate) fn drain_all(&mut self, pages: &mut PageTable) -> u32 {
+    pub(super) fn drain_all(&mut self, pages: &mut PageTable) -> u32 {
         for cpu in 0..CPUS_MAX {
             self.drain_add(pages, cpu);
         }
@@ -266,7 +266,7 @@ impl Lru {
     }
 
     /// The pages of a list, head first.
-    pub(crate) fn iter<'a>(&'a self, pages: &'a PageTable, list: usize) -> impl Iterator<Item = u32> + 'a {
+    pub(super) fn iter<'a>(&'a self, pages: &'a PageTable, list: usize) -> impl Iterator<Item = u32> + 'a {
         let mut at = self.lists[list].head;
         core::iter::from_fn(move || {
             let p = at;

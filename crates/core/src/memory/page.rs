@@ -1,6 +1,7 @@
 //! The page table: what the core knows of each page, in 16 bytes.
 //!
-//! Not a list (see `lru`) and not a policy. A page without a word set costs nothing: the table is one zeroed
+//! Not a list (see `lru`) and not a policy. The bits are known in this folder only: everything else asks [`Flags`], and changes
+//! a page by the named steps of `transitions` and `marks`. A page without a word set costs nothing: the table is one zeroed
 //! allocation, and all-zero means *untouched*.
 //!
 //! ```text
@@ -8,13 +9,7 @@
 //! word 3  slot, if SLOT is set
 //! ```
 //!
-//! | state | FRAME | MAPPED | SLOT | becomes |
-//! | --- | --- | --- | --- | --- |
-//! | untouched | 0 | 0 | 0 | mapped (first touch, adoption), swapped (inherited) |
-//! | mapped | 1 | 1 | 0/1 | cached (unmap), untouched (discard) |
-//! | cached | 1 | 0 | 0/1 | mapped (fault), swapped (write done, or clean), untouched (discard, zero) |
-//! | swapped | 0 | 0 | 1 | cached (read), untouched (discard) |
-//! | poisoned | 0 | 0 | 0/1 | untouched (discard) |
+//! What may become of which state is the table in `transitions`.
 //!
 //! Over each of them lies the *flight*: reading and mapping (towards cached, mapped), writing and unmapping (away).
 //! A page in flight changes its state only when the flight ends (I2).
@@ -25,51 +20,55 @@ use alloc::{vec, vec::Vec};
 /// No page: end of a list.
 pub(crate) const NIL: u32 = u32::MAX;
 
-pub(crate) const MAPPED: u32 = 1 << 0;
-pub(crate) const YOUNG: u32 = 1 << 1;
-pub(crate) const DIRTY: u32 = 1 << 2;
-pub(crate) const FRAME: u32 = 1 << 3;
-pub(crate) const SLOT: u32 = 1 << 4;
-pub(crate) const REFERENCED: u32 = 1 << 5;
-pub(crate) const ACTIVE: u32 = 1 << 6;
-pub(crate) const WORKINGSET: u32 = 1 << 7;
-pub(crate) const READAHEAD: u32 = 1 << 8;
+pub(super) const MAPPED: u32 = 1 << 0;
+pub(super) const YOUNG: u32 = 1 << 1;
+pub(super) const DIRTY: u32 = 1 << 2;
+pub(super) const FRAME: u32 = 1 << 3;
+pub(super) const SLOT: u32 = 1 << 4;
+pub(super) const REFERENCED: u32 = 1 << 5;
+pub(super) const ACTIVE: u32 = 1 << 6;
+pub(super) const WORKINGSET: u32 = 1 << 7;
+pub(super) const READAHEAD: u32 = 1 << 8;
 /// To be moved to the tail, or freed, when its write ends.
-pub(crate) const RECLAIM: u32 = 1 << 9;
+pub(super) const RECLAIM: u32 = 1 << 9;
 /// Locked by the program (mlock), or found immovable.
-pub(crate) const UNEVICTABLE: u32 = 1 << 10;
-pub(crate) const FILE: u32 = 1 << 11;
-pub(crate) const POISON: u32 = 1 << 12;
+pub(super) const UNEVICTABLE: u32 = 1 << 10;
+pub(super) const FILE: u32 = 1 << 11;
+pub(super) const POISON: u32 = 1 << 12;
 /// Its content was discarded while an effect was in flight, or before its frame could be dropped.
-pub(crate) const DISCARD: u32 = 1 << 13;
+pub(super) const DISCARD: u32 = 1 << 13;
 /// Faults wait for the flight to end.
-pub(crate) const WAITED: u32 = 1 << 14;
+pub(super) const WAITED: u32 = 1 << 14;
 /// On a list.
-pub(crate) const LRU: u32 = 1 << 15;
+pub(super) const LRU: u32 = 1 << 15;
 /// In the batch of pages not yet on a list.
-pub(crate) const PCP: u32 = 1 << 16;
+pub(super) const PCP: u32 = 1 << 16;
 /// Words 1 and 2 hold a shadow entry.
-pub(crate) const SHADOW: u32 = 1 << 17;
+pub(super) const SHADOW: u32 = 1 << 17;
 /// In the batch of pages to be rotated.
-pub(crate) const ROTATE: u32 = 1 << 18;
+pub(super) const ROTATE: u32 = 1 << 18;
 /// Its frame is freed as soon as its write is done.
-pub(crate) const FREE_DONE: u32 = 1 << 19;
+pub(super) const FREE_DONE: u32 = 1 << 19;
 /// The unmap in flight is the first step of a page-out (else a sample of its use).
-pub(crate) const PAGEOUT: u32 = 1 << 20;
+pub(super) const PAGEOUT: u32 = 1 << 20;
 /// A reclaim run waits for its write.
-pub(crate) const JOB_WAIT: u32 = 1 << 21;
+pub(super) const JOB_WAIT: u32 = 1 << 21;
 /// The map in flight asks for write access.
-pub(crate) const MAP_WRITE: u32 = 1 << 25;
+pub(super) const MAP_WRITE: u32 = 1 << 25;
 /// The program may write it (blind hosts may map for reading only).
-pub(crate) const WRITABLE: u32 = 1 << 26;
+pub(super) const WRITABLE: u32 = 1 << 26;
 /// Last unmapped page of a mapped window: its fault starts the next one.
-pub(crate) const MARKER: u32 = 1 << 27;
+pub(super) const MARKER: u32 = 1 << 27;
 
 /// Could not be moved; on the unevictable list for a while.
-pub(crate) const BUSY: u32 = 1 << 31;
+pub(super) const BUSY: u32 = 1 << 31;
 
 /// Of a poisoned page: the host has still to be told.
-pub(crate) const POISON_DUE: u32 = READAHEAD;
+pub(super) const POISON_DUE: u32 = READAHEAD;
+/// Of a file's page: its `DIRTY` is counted. (Blind hosts use the bit for maps in flight; they have no files.)
+pub(super) const COUNTED: u32 = MAP_WRITE;
+/// Of a file's page: it is of a program that is run. (Only blind hosts unmap for page-out; they have no files.)
+pub(super) const EXECUTABLE: u32 = PAGEOUT;
 
 const FLIGHT_SHIFT: u32 = 22;
 const FLIGHT_MASK: u32 = 7 << FLIGHT_SHIFT;
@@ -106,59 +105,82 @@ pub enum PageState {
     Poisoned,
 }
 
-type PageMeta = [u32; 4];
-const _: () = assert!(size_of::<PageMeta>() <= 16, "the page table costs at most 16 bytes a page");
+/// What is known of a page at one moment: its bits, asked by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags(u32);
 
-/// The flat table of all pages.
-#[derive(Debug)]
-pub(crate) struct PageTable {
-    meta: Vec<PageMeta>,
+macro_rules! questions {
+    ($($name:ident: $bit:ident),+ $(,)?) => {
+        impl Flags { $(#[inline] pub(crate) const fn $name(self) -> bool { self.0 & $bit != 0 })+ }
+    };
 }
 
-impl PageTable {
-    pub(crate) fn new(pages: u32) -> Self {
-        Self { meta: vec![[0u32; 4]; pages as usize] }
+questions! {
+    is_mapped: MAPPED,
+    is_young: YOUNG,
+    is_dirty: DIRTY,
+    has_frame: FRAME,
+    has_slot: SLOT,
+    is_referenced: REFERENCED,
+    is_active: ACTIVE,
+    is_workingset: WORKINGSET,
+    is_readahead: READAHEAD,
+    is_reclaim: RECLAIM,
+    is_unevictable: UNEVICTABLE,
+    is_file: FILE,
+    is_poisoned: POISON,
+    is_discarded: DISCARD,
+    is_waited: WAITED,
+    is_in_batch: PCP,
+    is_rotating: ROTATE,
+    frees_when_written: FREE_DONE,
+    is_writable: WRITABLE,
+    is_marker: MARKER,
+    is_busy: BUSY,
+    in_flight: FLIGHT_MASK,
+}
+
+impl Flags {
+    #[inline]
+    pub(super) const fn of(word: u32) -> Self {
+        Self(word)
     }
 
-    pub(crate) fn len(&self) -> u32 {
-        u32::try_from(self.meta.len()).expect("built from a u32")
+    /// Nothing at all is known of it.
+    pub(crate) const fn is_blank(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Nothing is known but that it is locked.
+    pub(crate) const fn is_blank_but_locked(self) -> bool {
+        self.0 & !UNEVICTABLE == 0
+    }
+
+    /// Of a file's page: it is of a program that is run.
+    pub(crate) const fn is_executable(self) -> bool {
+        self.0 & (FILE | EXECUTABLE) == FILE | EXECUTABLE
+    }
+
+    /// The unmap in flight is the first step of a page-out.
+    pub(crate) const fn is_leaving(self) -> bool {
+        self.0 & (FILE | PAGEOUT) == PAGEOUT
+    }
+
+    /// In the swap cache: it has a frame and a slot, and is not mapped.
+    #[inline]
+    pub(crate) const fn is_swap_cached(self) -> bool {
+        self.0 & (FRAME | SLOT | MAPPED) == FRAME | SLOT
+    }
+
+    /// Has a frame, and is not mapped.
+    #[inline]
+    pub(crate) const fn is_cached(self) -> bool {
+        self.0 & (FRAME | MAPPED) == FRAME
     }
 
     #[inline]
-    pub(crate) fn word(&self, p: u32) -> u32 {
-        self.meta[p as usize][0]
-    }
-
-    #[inline]
-    pub(crate) fn word_mut(&mut self, p: u32) -> &mut u32 {
-        &mut self.meta[p as usize][0]
-    }
-
-    #[inline]
-    pub(crate) fn is(&self, p: u32, bits: u32) -> bool {
-        self.word(p) & bits != 0
-    }
-
-    #[inline]
-    pub(crate) fn set(&mut self, p: u32, bits: u32) {
-        *self.word_mut(p) |= bits;
-    }
-
-    #[inline]
-    pub(crate) fn clear(&mut self, p: u32, bits: u32) {
-        *self.word_mut(p) &= !bits;
-    }
-
-    /// Clear `bits` and tell whether one was set.
-    pub(crate) fn take(&mut self, p: u32, bits: u32) -> bool {
-        let was = self.is(p, bits);
-        self.clear(p, bits);
-        was
-    }
-
-    #[inline]
-    pub(crate) fn flight(&self, p: u32) -> Flight {
-        match (self.word(p) & FLIGHT_MASK) >> FLIGHT_SHIFT {
+    pub(crate) fn flight(self) -> Flight {
+        match (self.0 & FLIGHT_MASK) >> FLIGHT_SHIFT {
             0 => Flight::None,
             1 => Flight::Reading,
             2 => Flight::Writing,
@@ -168,11 +190,78 @@ impl PageTable {
         }
     }
 
-    pub(crate) fn in_flight(&self, p: u32) -> bool {
-        self.is(p, FLIGHT_MASK)
+    #[inline]
+    pub(crate) const fn state(self) -> PageState {
+        if self.0 & POISON != 0 {
+            PageState::Poisoned
+        } else if self.0 & MAPPED != 0 {
+            PageState::Mapped
+        } else if self.0 & FRAME != 0 {
+            PageState::Cached
+        } else if self.0 & SLOT != 0 {
+            PageState::Swapped
+        } else {
+            PageState::Untouched
+        }
+    }
+}
+
+type PageMeta = [u32; 4];
+const _: () = assert!(size_of::<PageMeta>() <= 16, "the page table costs at most 16 bytes a page");
+
+/// The flat table of all pages.
+#[derive(Debug)]
+pub(super) struct PageTable {
+    meta: Vec<PageMeta>,
+}
+
+impl PageTable {
+    pub(super) fn new(pages: u32) -> Self {
+        Self { meta: vec![[0u32; 4]; pages as usize] }
     }
 
-    pub(crate) fn set_flight(&mut self, p: u32, flight: Flight) {
+    pub(super) fn len(&self) -> u32 {
+        u32::try_from(self.meta.len()).expect("built from a u32")
+    }
+
+    #[inline]
+    pub(super) fn word(&self, p: u32) -> u32 {
+        self.meta[p as usize][0]
+    }
+
+    #[inline]
+    pub(super) fn word_mut(&mut self, p: u32) -> &mut u32 {
+        &mut self.meta[p as usize][0]
+    }
+
+    #[inline]
+    pub(super) fn is(&self, p: u32, bits: u32) -> bool {
+        self.word(p) & bits != 0
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, p: u32, bits: u32) {
+        *self.word_mut(p) |= bits;
+    }
+
+    #[inline]
+    pub(super) fn clear(&mut self, p: u32, bits: u32) {
+        *self.word_mut(p) &= !bits;
+    }
+
+    /// Clear `bits` and tell whether one was set.
+    pub(super) fn take(&mut self, p: u32, bits: u32) -> bool {
+        let was = self.is(p, bits);
+        self.clear(p, bits);
+        was
+    }
+
+    #[inline]
+    pub(super) fn at(&self, p: u32) -> Flags {
+        Flags::of(self.word(p))
+    }
+
+    pub(super) fn set_flight(&mut self, p: u32, flight: Flight) {
         let code = match flight {
             Flight::None => 0,
             Flight::Reading => 1,
@@ -185,54 +274,48 @@ impl PageTable {
         *self.word_mut(p) = (self.word(p) & !FLIGHT_MASK) | (code << FLIGHT_SHIFT);
     }
 
-    pub(crate) fn list(&self, p: u32) -> usize {
+    pub(super) fn list(&self, p: u32) -> usize {
         ((self.word(p) & LIST_MASK) >> LIST_SHIFT) as usize
     }
 
-    pub(crate) fn set_list(&mut self, p: u32, list: usize) {
+    pub(super) fn set_list(&mut self, p: u32, list: usize) {
         let code = u32::try_from(list).expect("a list number");
         *self.word_mut(p) = (self.word(p) & !LIST_MASK) | (code << LIST_SHIFT);
     }
 
-    pub(crate) fn prev(&self, p: u32) -> u32 {
+    pub(super) fn prev(&self, p: u32) -> u32 {
         self.meta[p as usize][1]
     }
 
     /// The link, or whatever else is kept there, of whatever number: for looks that decide nothing.
-    pub(crate) fn peek_prev(&self, p: u32) -> u32 {
+    pub(super) fn peek_prev(&self, p: u32) -> u32 {
         self.meta.get(p as usize).map_or(NIL, |meta| meta[1])
     }
 
-    pub(crate) fn next(&self, p: u32) -> u32 {
+    pub(super) fn next(&self, p: u32) -> u32 {
         self.meta[p as usize][2]
     }
 
-    pub(crate) fn set_prev(&mut self, p: u32, to: u32) {
+    pub(super) fn set_prev(&mut self, p: u32, to: u32) {
         self.meta[p as usize][1] = to;
     }
 
-    pub(crate) fn set_next(&mut self, p: u32, to: u32) {
+    pub(super) fn set_next(&mut self, p: u32, to: u32) {
         self.meta[p as usize][2] = to;
     }
 
     /// The slot, as an index of the slot pool.
     #[inline]
-    pub(crate) fn slot(&self, p: u32) -> Option<u32> {
+    pub(super) fn slot(&self, p: u32) -> Option<u32> {
         if self.is(p, SLOT) { Some(self.meta[p as usize][3]) } else { None }
     }
 
-    pub(crate) fn set_slot(&mut self, p: u32, slot: u32) {
-        self.set(p, SLOT);
+    /// Where the slot is kept; it is the page's while `SLOT` is set.
+    pub(super) fn put_slot(&mut self, p: u32, slot: u32) {
         self.meta[p as usize][3] = slot;
     }
 
-    pub(crate) fn take_slot(&mut self, p: u32) -> Option<u32> {
-        let slot = self.slot(p);
-        self.clear(p, SLOT);
-        slot
-    }
-
-    pub(crate) fn set_shadow(&mut self, p: u32, shadow: u64) {
+    pub(super) fn set_shadow(&mut self, p: u32, shadow: u64) {
         debug_assert!(!self.is(p, LRU | PCP | FRAME));
         self.set(p, SHADOW);
         let bytes = shadow.to_le_bytes();
@@ -241,7 +324,7 @@ impl PageTable {
         meta[2] = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
     }
 
-    pub(crate) fn take_shadow(&mut self, p: u32) -> Option<u64> {
+    pub(super) fn take_shadow(&mut self, p: u32) -> Option<u64> {
         if !self.take(p, SHADOW) {
             return None;
         }
@@ -249,25 +332,10 @@ impl PageTable {
         Some(u64::from(meta[1]) | (u64::from(meta[2]) << 32))
     }
 
-    pub(crate) fn state(&self, p: u32) -> PageState {
-        let word = self.word(p);
-        if word & POISON != 0 {
-            PageState::Poisoned
-        } else if word & MAPPED != 0 {
-            PageState::Mapped
-        } else if word & FRAME != 0 {
-            PageState::Cached
-        } else if word & SLOT != 0 {
-            PageState::Swapped
-        } else {
-            PageState::Untouched
-        }
-    }
-
-    /// Forget everything but the fact that faults wait.
-    pub(crate) fn reset(&mut self, p: u32) {
+    /// What stays of a page of which all else is forgotten: that faults wait, and that it is locked.
+    pub(super) fn reset_mask(&self, p: u32) -> u32 {
         debug_assert!(!self.is(p, LRU | PCP | SLOT | FLIGHT_MASK));
-        *self.word_mut(p) &= WAITED | UNEVICTABLE;
+        WAITED | UNEVICTABLE
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! `cluster` sizes the block by hits (3.15 and later); `cluster-fixed` always takes the largest.
 
-use super::{Window, window_size};
-use crate::policy::Core;
+use super::{Readahead, Window, window_size};
+use crate::swap::Space;
+use crate::swap::slots::CLUSTER;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClusterRa {
@@ -22,18 +23,18 @@ impl ClusterRa {
     }
 }
 
-impl Core {
-    pub(crate) fn cluster_window(&mut self, p: u32, pool: u32, fixed: bool) -> Window {
+impl Readahead {
+    pub(super) fn cluster_window(&mut self, space: &mut Space, p: u32, pool: u32, fixed: bool) -> Window {
         let max = 1u32.checked_shl(self.cfg.page_cluster).unwrap_or(1 << 31);
         if max == 1 {
             return Window::one(p);
         }
         // Adjacency is by slot number; the device is not looked at.
-        let (device, slot) = self.swap.locate(pool);
+        let (device, slot) = space.slots.locate(pool);
         let n = if fixed {
             max
         } else {
-            let ra = &mut self.cluster_ra;
+            let ra = &mut self.cluster;
             let hits = core::mem::take(&mut ra.hits);
             let n = window_size(Some(ra.last_slot), slot.0, hits, max, ra.window);
             if hits == 0 {
@@ -42,14 +43,14 @@ impl Core {
             ra.window = n;
             n
         };
-        self.count_window(n);
+        super::count_window(&mut space.mem, n);
         if n == 1 {
             return Window::one(p);
         }
         // A block of at most a cluster lies in one pool cluster; larger blocks are cut to it.
-        let n = n.min(crate::swap::CLUSTER);
+        let n = n.min(CLUSTER);
         let first = pool & !(n - 1);
-        let slots = self.swap.device(device).map_or(0, |d| d.slots);
+        let slots = space.slots.device(device).map_or(0, |d| d.slots);
         let end = (first + n).min(pool + (slots - slot.0));
         let mut window = Window::slots(p, first, end);
         window.single = false;

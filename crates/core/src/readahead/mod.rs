@@ -1,6 +1,6 @@
-//! Swap readahead: which pages are read together with the one that is wanted.
+//! Readahead: which pages come before they are asked for. It decides, and leaves the reading and mapping to its callers.
 //!
-//! What the modes share: the rule for the size of a window, and the window itself, a walk over pages or slots that a job
+//! What the modes of swap readahead share: the rule for the size of a window, and the window itself, a walk over pages or slots that a job
 //! follows one page at a time.
 
 pub(crate) mod cluster;
@@ -10,13 +10,16 @@ pub(crate) mod stream;
 pub(crate) mod vma;
 pub(crate) mod vma_rfc;
 
-use crate::config::Readahead;
+use crate::config::{Config, Readahead as Mode};
 use crate::event::Advice;
-use crate::memory::page::{DISCARD, FRAME, PageState, READAHEAD, RECLAIM};
-use crate::policy::Core;
+use crate::host::Host;
+use crate::memory::Memory;
+use crate::memory::page::PageState;
+use crate::swap::Space;
 use crate::vmstat::Counter;
 
-pub(crate) use cluster::ClusterRa;
+use cluster::ClusterRa;
+use regions::Regions;
 use stream::Streams;
 use vma::VmaRa;
 use vma_rfc::RfcRa;
@@ -118,82 +121,95 @@ pub(crate) fn window_size(previous: Option<u32>, this: u32, hits: u32, max: u32,
     n.min(max).max(last / 2)
 }
 
-impl Core {
-    pub(crate) fn count_window(&mut self, n: u32) {
-        let counter = match n {
-            0 | 1 => Counter::pt_ra_window_1,
-            2 => Counter::pt_ra_window_2,
-            3 | 4 => Counter::pt_ra_window_4,
-            5..=8 => Counter::pt_ra_window_8,
-            _ => Counter::pt_ra_window_more,
-        };
-        self.count(counter, 1);
+fn count_window(mem: &mut Memory, n: u32) {
+    let counter = match n {
+        0 | 1 => Counter::pt_ra_window_1,
+        2 => Counter::pt_ra_window_2,
+        3 | 4 => Counter::pt_ra_window_4,
+        5..=8 => Counter::pt_ra_window_8,
+        _ => Counter::pt_ra_window_more,
+    };
+    mem.count(counter, 1);
+}
+
+/// What readahead remembers: of each region, and of all slots.
+#[derive(Debug)]
+pub(crate) struct Readahead {
+    cfg: Config,
+    host: Host,
+    pub(crate) regions: Regions,
+    cluster: ClusterRa,
+}
+
+impl Readahead {
+    pub(crate) fn new(config: &Config, host: Host) -> Self {
+        Self { cfg: config.clone(), host, regions: Regions::new(), cluster: ClusterRa::new() }
     }
 
     /// The mode in force: VMA readahead is off while any rotational device is on.
-    fn readahead_mode(&self) -> Readahead {
+    fn mode(&self, space: &Space) -> Mode {
         match self.cfg.readahead {
-            Readahead::Vma if self.swap.rotational > 0 => Readahead::Cluster,
-            mode @ (Readahead::Off
-            | Readahead::Cluster
-            | Readahead::ClusterFixed
-            | Readahead::VmaRfc
-            | Readahead::Vma
-            | Readahead::Stream) => mode,
+            Mode::Vma if space.slots.rotational > 0 => Mode::Cluster,
+            mode @ (Mode::Off | Mode::Cluster | Mode::ClusterFixed | Mode::VmaRfc | Mode::Vma | Mode::Stream) => mode,
         }
     }
 
     /// The window of a fault on a swapped page. Updates the state of its mode.
-    pub(crate) fn readahead_window(&mut self, p: u32) -> Window {
-        let slot = self.pages.slot(p).expect("I4: a swapped page has a slot");
+    pub(crate) fn window(&mut self, space: &mut Space, p: u32) -> Window {
+        let slot = space.mem.slot(p).expect("I4: a swapped page has a slot");
         let Some(at) = self.regions.find(p) else {
             return Window::one(p);
         };
-        if self.swap.spec_of(slot).synchronous {
+        if space.slots.spec_of(slot).synchronous {
             return Window::one(p);
         }
-        match self.readahead_mode() {
-            Readahead::Off => Window::one(p),
-            Readahead::Cluster => self.cluster_window(p, slot, false),
-            Readahead::ClusterFixed => self.cluster_window(p, slot, true),
-            Readahead::VmaRfc => self.rfc_window(at, p),
-            Readahead::Vma => self.vma_window(at, p),
-            Readahead::Stream => self.stream_window(at, p),
+        match self.mode(space) {
+            Mode::Off => Window::one(p),
+            Mode::Cluster => self.cluster_window(space, p, slot, false),
+            Mode::ClusterFixed => self.cluster_window(space, p, slot, true),
+            Mode::VmaRfc => self.rfc_window(&space.mem, at, p),
+            Mode::Vma => self.vma_window(&mut space.mem, at, p),
+            Mode::Stream => self.stream_window(&space.mem, at, p),
         }
     }
 
-    /// A fault found its page in the swap cache (or on its way there): what the statistics learn.
-    pub(crate) fn swap_cache_hit(&mut self, p: u32, out: &mut crate::effect::Effects) {
-        // The kernel's mark of a page read ahead and that of a page to be freed after its write are one bit: who comes back to
-        // a page under write counts as a hit, and keeps the page from the tail of its list.
-        let marks = if self.host.shares_reclaim_mark { READAHEAD | RECLAIM } else { READAHEAD };
-        let hit = self.pages.take(p, marks);
-        if hit {
-            self.count(Counter::swap_ra_hit, 1);
-        }
-        let Some(at) = self.regions.find(p) else {
-            return;
+    /// A fault found its page in the swap cache (or on its way there): what the statistics learn, and the window that is to
+    /// be read ahead all the same, as far as frames are free.
+    pub(crate) fn swap_cache_hit(&mut self, space: &mut Space, p: u32) -> Option<Window> {
+        // Where the mark of a page read ahead and that of a page to be freed after its write are one bit, who comes back to a
+        // page under write counts as a hit, and keeps the page from the tail of its list.
+        let hit = if self.host.shares_reclaim_mark {
+            space.mem.take_shared_readahead(p)
+        } else {
+            space.mem.take_readahead(p)
         };
-        match self.readahead_mode() {
-            Readahead::Off | Readahead::ClusterFixed => {}
-            Readahead::Cluster => {
+        if hit {
+            space.mem.count(Counter::swap_ra_hit, 1);
+        }
+        let at = self.regions.find(p)?;
+        match self.mode(space) {
+            Mode::Off | Mode::ClusterFixed | Mode::Stream => {}
+            Mode::Cluster => {
                 if hit {
-                    self.cluster_ra.hit();
+                    self.cluster.hit();
                 }
             }
-            Readahead::VmaRfc => self.rfc_cached(at, p, out),
-            Readahead::Vma => self.regions.get_mut(at).ra.vma.found(p, hit),
-            Readahead::Stream => {}
+            Mode::VmaRfc => {
+                let window = self.rfc_window(&space.mem, at, p);
+                return (!window.single).then_some(window);
+            }
+            Mode::Vma => self.regions.get_mut(at).ra.vma.found(p, hit),
         }
+        None
     }
 
     /// The next page of the window that is only in its slot.
-    pub(crate) fn window_next(&mut self, window: &mut Window) -> Option<u32> {
+    pub(crate) fn next(&mut self, space: &mut Space, window: &mut Window) -> Option<u32> {
         if let Walk::Rfc { .. } = window.walk {
-            return self.rfc_next(window);
+            return vma_rfc::next(&mut space.mem, window);
         }
         if window.walk == Walk::File {
-            let there = (window.next..window.end).find(|&p| !self.pages.is(p, FRAME));
+            let there = (window.next..window.end).find(|&p| !space.mem.at(p).has_frame());
             window.next = there.map_or(window.end, |p| p + 1);
             return there;
         }
@@ -202,24 +218,17 @@ impl Core {
             window.next += 1;
             let page = match window.walk {
                 Walk::Pages => Some(at),
-                Walk::Slots => self.swap.owner(at),
+                Walk::Slots => space.slots.owner(at),
                 Walk::File | Walk::Rfc { .. } => None,
             };
             if let Some(page) = page
-                && self.pages.state(page) == PageState::Swapped
+                && space.mem.at(page).state() == PageState::Swapped
                 && self.regions.find(page).is_some()
             {
                 return Some(page);
             }
         }
         None
-    }
-
-    /// A page that was read has arrived.
-    pub(crate) fn read_arrived(&mut self, p: u32, out: &mut crate::effect::Effects) {
-        if self.pages.word(p) & (FRAME | DISCARD) == FRAME {
-            self.stream_arrived(p, out);
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Regions: sorted ranges of pages, each with its readahead state.
 
+use super::RegionRa;
+use super::file::FileRa;
 use crate::event::FileSpec;
-use crate::readahead::RegionRa;
-use crate::readahead::file::FileRa;
 use crate::types::{DeviceId, PageRange, RegionId};
 use alloc::vec::Vec;
 
@@ -61,6 +61,17 @@ impl Regions {
 
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut Region {
         &mut self.list[at]
+    }
+
+    /// The region and the file that a page belongs to.
+    pub(crate) fn file_of(&mut self, page: u32) -> Option<(usize, File)> {
+        let at = self.find(page)?;
+        Some((at, self.list[at].file?))
+    }
+
+    /// The file of a region that is known to have one.
+    pub(crate) fn file_mut(&mut self, at: usize) -> &mut File {
+        self.list[at].file.as_mut().expect("it is a file")
     }
 
     pub(crate) fn by_id(&self, id: RegionId) -> Option<usize> {

@@ -14,14 +14,10 @@
 //! First touches are treated alike: when they form a stream, zero pages are mapped ahead of it. So are soft faults, on pages
 //! that were taken out of the page table to see whether they are used: the cached pages ahead are mapped with them.
 
-use super::Window;
-use crate::config::Readahead;
-use crate::effect::{Effect, Effects, Source};
+use super::{Readahead, Window};
+use crate::config::Readahead as Mode;
 use crate::event::Advice;
-use crate::memory::page::{Flight, MARKER, PageState, READAHEAD, YOUNG};
-use crate::policy::Core;
-use crate::tasks::job::STEP_ROOM;
-use crate::types::{Access, PageIdx, PageRange};
+use crate::memory::Memory;
 use crate::vmstat::Counter;
 
 /// Streams of each kind that a region remembers.
@@ -130,14 +126,38 @@ impl Stream {
     }
 }
 
-impl Core {
-    fn stream_max(&self) -> u32 {
-        self.cfg.readahead_max.min(self.mem.budget / BUDGET_SHARE).max(1)
+/// Pages to be read or mapped ahead of a stream, nearest first, and the stream they belong to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    from: u32,
+    to: u32,
+    up: bool,
+    /// The region, and when the stream was used last.
+    at: usize,
+    clock: u32,
+    stream: Stream,
+}
+
+impl Ahead {
+    /// How many pages.
+    pub(crate) const fn len(&self) -> u32 {
+        self.to - self.from
+    }
+
+    /// The page so far from the nearest.
+    pub(crate) const fn page(&self, i: u32) -> u32 {
+        if self.up { self.from + i } else { self.to - 1 - i }
+    }
+}
+
+impl Readahead {
+    fn stream_max(&self, mem: &Memory) -> u32 {
+        self.cfg.readahead_max.min(mem.budget.budget / BUDGET_SHARE).max(1)
     }
 
     /// A fault that has to read: alone, or with the window of its stream.
-    pub(crate) fn stream_window(&mut self, at: usize, p: u32) -> Window {
-        let max = self.stream_max();
+    pub(super) fn stream_window(&mut self, mem: &Memory, at: usize, p: u32) -> Window {
+        let max = self.stream_max(mem);
         let region = self.regions.get_mut(at);
         let (low, high, advice) = (region.start, region.end, region.ra.advice);
         let stream = region.ra.streams.swap.on_fault(p);
@@ -161,18 +181,15 @@ impl Core {
     }
 
     /// The marker of a window was touched: what lies before it was used, and the next window is due.
-    pub(crate) fn marker_touched(&mut self, p: u32, out: &mut Effects) {
-        let Some(at) = self.regions.find(p) else {
-            return;
-        };
-        let max = self.stream_max();
-        let (low, high) = (self.regions.get(at).start, self.regions.get(at).end);
-        let table = &mut self.regions.get_mut(at).ra.streams.swap;
+    pub(crate) fn marker_touched(&mut self, mem: &mut Memory, p: u32) -> Option<Ahead> {
+        let at = self.regions.find(p)?;
+        let max = self.stream_max(mem);
+        let region = self.regions.get_mut(at);
+        let (low, high) = (region.start, region.end);
+        let table = &mut region.ra.streams.swap;
         table.clock += 1;
         let clock = table.clock;
-        let Some(stream) = table.streams.iter_mut().flatten().find(|s| s.marker == Some(p)) else {
-            return;
-        };
+        let stream = table.streams.iter_mut().flatten().find(|s| s.marker == Some(p))?;
         stream.used = clock;
         let proven = stream.credit[0];
         stream.credit = [stream.credit[1], 0];
@@ -182,68 +199,46 @@ impl Core {
             Direction::Up | Direction::Unknown => start < high,
             Direction::Down => start > low && start < high,
         };
-        let mut ahead = *stream;
-        self.count(Counter::swap_ra_hit, proven);
+        mem.count(Counter::swap_ra_hit, proven);
         if !room {
-            return;
+            return None;
         }
-        let (from, to) = ahead.advance(start, max, low, high);
-        let up = ahead.direction != Direction::Down;
-        let mut reached = start;
-        let mut first = None;
-        for i in 0..to - from {
-            let q = if up { from + i } else { to - 1 - i };
-            if !self.read_ahead(q, out) {
-                break;
-            }
-            reached = if up { q + 1 } else { q.saturating_sub(1) };
-            if first.is_none() && self.pages.flight(q) == Flight::Reading {
-                first = Some(q);
-                self.pages.set(q, MARKER);
-            }
+        let mut stream = *stream;
+        let (from, to) = stream.advance(start, max, low, high);
+        stream.end = start;
+        Some(Ahead { from, to, up: stream.direction != Direction::Down, at, clock, stream })
+    }
+
+    /// So many pages of the window are being read, or were there; `marker` is the first of them that is being read.
+    pub(crate) fn window_read(&mut self, ahead: &Ahead, reached: u32, marker: Option<u32>) {
+        let mut stream = ahead.stream;
+        if reached > 0 {
+            let last = ahead.page(reached - 1);
+            stream.end = if ahead.up { last + 1 } else { last.saturating_sub(1) };
         }
-        ahead.end = reached;
-        ahead.marker = first;
-        let table = &mut self.regions.get_mut(at).ra.streams.swap;
-        if let Some(stream) = table.streams.iter_mut().flatten().find(|s| s.used == clock) {
-            *stream = ahead;
+        stream.marker = marker;
+        let table = &mut self.regions.get_mut(ahead.at).ra.streams.swap;
+        if let Some(found) = table.streams.iter_mut().flatten().find(|s| s.used == ahead.clock) {
+            *found = stream;
         }
     }
 
-    /// Read a page that is only in its slot, if a frame is free. False: no more can be read now.
-    pub(crate) fn read_ahead(&mut self, q: u32, out: &mut Effects) -> bool {
-        if self.pages.state(q) != PageState::Swapped {
-            return true;
-        }
-        if out.room() < STEP_ROOM || self.io.is_full() || !self.try_charge() {
+    /// A page of a window has arrived that nobody waits for: it is mapped at once if a stream is sure of it.
+    pub(crate) fn is_mapped_on_arrival(&mut self, mem: &Memory, p: u32) -> bool {
+        let page = mem.at(p);
+        let ahead = page.is_readahead() && !page.is_marker() && !page.is_waited();
+        if !ahead || self.cfg.readahead != Mode::Stream {
             return false;
         }
-        self.read_page(q, false, out);
-        true
-    }
-
-    /// A page of a window has arrived: map it, unless it is a marker or somebody waits for it anyway.
-    pub(crate) fn stream_arrived(&mut self, p: u32, out: &mut Effects) {
-        let word = self.pages.word(p);
-        let ahead = word & READAHEAD != 0 && word & (MARKER | crate::memory::page::WAITED) == 0;
-        if !ahead || out.room() < 2 || self.cfg.readahead != Readahead::Stream {
-            return;
-        }
         let Some(at) = self.regions.find(p) else {
-            return;
+            return false;
         };
-        let sure = self.regions.get(at).ra.streams.swap.streams.iter().flatten().any(|s| s.covers(p));
-        if sure {
-            self.map_ahead(p, Access::Read, out);
-            if !self.host.answers_moves {
-                self.credit(p);
-            }
-        }
+        self.regions.get(at).ra.streams.swap.streams.iter().flatten().any(|s| s.covers(p))
     }
 
     /// A page was mapped before anybody asked for it. It counts as a hit when a later marker is touched.
-    pub(crate) fn credit(&mut self, p: u32) {
-        if !self.pages.take(p, READAHEAD) || !self.pages.is(p, crate::memory::page::SLOT) {
+    pub(crate) fn credit(&mut self, mem: &mut Memory, p: u32) {
+        if !mem.take_readahead(p) || !mem.at(p).has_slot() {
             return;
         }
         let Some(at) = self.regions.find(p) else {
@@ -260,73 +255,47 @@ impl Core {
         }
     }
 
-    /// A soft fault at `p`: if it continues a stream, map what is cached ahead of it, too. Nothing is known of the use of
-    /// those pages, so they count as used, and are sampled again in their turn.
-    pub(crate) fn soft_ahead(&mut self, p: u32, access: Access, out: &mut Effects) {
-        let max = self.stream_max();
-        if self.cfg.readahead != Readahead::Stream || !self.host.maps_ahead_of_soft_faults || max < 2 {
-            return;
+    /// A soft fault at `p`: if it continues a stream, what is cached ahead of it (from the second page on) is mapped, too.
+    /// Nothing is known of the use of those pages, so they count as used, and are sampled again in their turn.
+    pub(crate) fn soft_ahead(&mut self, mem: &Memory, p: u32) -> Option<Ahead> {
+        let max = self.stream_max(mem);
+        if self.cfg.readahead != Mode::Stream || !self.host.maps_ahead_of_soft_faults || max < 2 {
+            return None;
         }
-        let Some(at) = self.regions.find(p) else { return };
+        let at = self.regions.find(p)?;
         let region = self.regions.get_mut(at);
         let (low, high) = (region.start, region.end);
-        let stream = region.ra.streams.soft.on_fault(p);
+        let table = &mut region.ra.streams.soft;
+        let stream = table.on_fault(p);
         if stream.direction == Direction::Unknown {
-            return;
+            return None;
         }
         let (from, to) = stream.advance(p, max, low, high);
-        let up = stream.direction != Direction::Down;
-        for i in 1..to - from {
-            let q = if up { from + i } else { to - 1 - i };
-            let word = self.pages.word(q);
-            if out.room() < STEP_ROOM || word & (READAHEAD | MARKER) != 0 {
-                break;
-            }
-            self.map_ahead(q, access, out);
-        }
+        Some(Ahead { from, to, up: stream.direction != Direction::Down, at, clock: stream.used, stream: *stream })
     }
 
-    /// A first touch at `p`: if it continues a stream, map zero pages ahead of it.
-    pub(crate) fn zero_ahead(&mut self, p: u32, out: &mut Effects) {
-        let max = self.cfg.zero_ahead.min(self.mem.budget / BUDGET_SHARE);
-        let Some(at) = self.regions.find(p) else {
-            return;
-        };
+    /// A first touch at `p`: if it continues a stream, zero pages are mapped ahead of it (from the second page on).
+    pub(crate) fn zero_ahead(&mut self, mem: &Memory, p: u32) -> Option<Ahead> {
+        let max = self.cfg.zero_ahead.min(mem.budget.budget / BUDGET_SHARE);
+        let at = self.regions.find(p)?;
         if max < 2 {
-            return;
+            return None;
         }
         let region = self.regions.get_mut(at);
         let (low, high, advice) = (region.start, region.end, region.ra.advice);
         let stream = region.ra.streams.zero.on_fault(p);
         if stream.direction == Direction::Unknown || advice == Advice::Random {
-            return;
+            return None;
         }
         let (from, to) = stream.advance(p, max, low, high);
-        let up = stream.direction != Direction::Down;
-        let mut reached = p;
-        for i in 1..to - from {
-            let q = if up { from + i } else { to - 1 - i };
-            let untouched = self.pages.word(q) == 0;
-            if !untouched || out.room() < STEP_ROOM || self.mem.free() <= self.mem.low || !self.try_charge() {
-                break;
-            }
-            self.new_page(q);
-            let range = PageRange::one(PageIdx(q));
-            self.emit(Effect::Map { range, source: Source::Zero, access: Access::Write }, out);
-            self.count(Counter::pt_zero_ahead, 1);
-            if self.host.answers_moves {
-                self.begin_flight(q, Flight::Mapping);
-                self.note_map_access(q, Access::Write);
-            } else {
-                self.set_mapped(q);
-                self.pages.set(q, YOUNG);
-            }
-            reached = q;
-        }
-        let region = self.regions.get_mut(at);
-        let clock = region.ra.streams.zero.clock;
-        if let Some(stream) = region.ra.streams.zero.streams.iter_mut().flatten().find(|s| s.used == clock) {
-            stream.end = if up { reached + 1 } else { reached.saturating_sub(1) };
+        Some(Ahead { from, to, up: stream.direction != Direction::Down, at, clock: stream.used, stream: *stream })
+    }
+
+    /// `reached` is the last page that was mapped ahead.
+    pub(crate) fn zeroes_mapped(&mut self, ahead: &Ahead, reached: u32) {
+        let table = &mut self.regions.get_mut(ahead.at).ra.streams.zero;
+        if let Some(stream) = table.streams.iter_mut().flatten().find(|s| s.used == ahead.clock) {
+            stream.end = if ahead.up { reached + 1 } else { reached.saturating_sub(1) };
         }
     }
 }

@@ -4,8 +4,8 @@
 //! A window lies ahead of an ascending fault, behind a descending one, and around any other; it never leaves the region nor
 //! the 2 MiB range of the page-table page.
 
-use super::{Window, window_size};
-use crate::policy::Core;
+use super::{Readahead, Window, window_size};
+use crate::memory::Memory;
 use crate::types::PMD_PAGES;
 
 /// Hits are kept in six bits.
@@ -34,8 +34,8 @@ impl VmaRa {
     }
 }
 
-impl Core {
-    pub(crate) fn vma_window(&mut self, at: usize, p: u32) -> Window {
+impl Readahead {
+    pub(super) fn vma_window(&mut self, mem: &mut Memory, at: usize, p: u32) -> Window {
         let max = 1 << self.cfg.page_cluster.min(ORDER_MAX);
         let region = self.regions.get_mut(at);
         if max == 1 {
@@ -45,7 +45,7 @@ impl Core {
         let last = ra.last;
         let n = window_size(last, p, ra.hits, max, ra.window);
         *ra = VmaRa { last: Some(p), window: n, hits: 0 };
-        self.count_window(n);
+        super::count_window(mem, n);
         let region = self.regions.get(at);
         if n == 1 {
             return Window::one(p);

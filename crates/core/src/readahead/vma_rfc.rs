@@ -3,11 +3,9 @@
 //! A region remembers its last swap fault and a count that near faults raise and far ones halve; the window is
 //! `2^(count/2)` pages in the direction of the last step.
 
-use super::{Walk, Window};
-use crate::effect::Effects;
-use crate::memory::page::{FRAME, MAPPED, PageState};
-use crate::policy::Core;
-use crate::tasks::job::STEP_ROOM;
+use super::{Readahead, Walk, Window};
+use crate::memory::Memory;
+use crate::memory::page::PageState;
 use crate::types::PMD_PAGES;
 use crate::vmstat::Counter;
 
@@ -26,13 +24,13 @@ impl RfcRa {
     }
 }
 
-impl Core {
+impl Readahead {
     /// Steps 1 to 4 of the proposal: direction and size. Called for faults that find their page cached, too.
-    pub(crate) fn rfc_window(&mut self, at: usize, p: u32) -> Window {
+    pub(super) fn rfc_window(&mut self, mem: &Memory, at: usize, p: u32) -> Window {
         let region = self.regions.get(at);
         let (start, end, RfcRa { last, hits }) = (region.start, region.end, region.ra.rfc);
         let back = p < last;
-        let hits = match self.rfc_class(start, end, last, p) {
+        let hits = match class(mem, start, end, last, p) {
             Class::Far => hits / 2,
             Class::Same => hits.min(2 * ORDER),
             Class::Near => (hits + 1).min(2 * ORDER),
@@ -51,68 +49,38 @@ impl Core {
         window.walk = Walk::Rfc { back, allocations: 0, found: 0, size };
         window
     }
+}
 
-    /// A fault found its page cached: read ahead all the same, as far as frames are free.
-    pub(crate) fn rfc_cached(&mut self, at: usize, p: u32, out: &mut Effects) {
-        let mut window = self.rfc_window(at, p);
-        if window.single {
-            return;
-        }
-        while out.room() >= STEP_ROOM && !self.io.is_full() && self.try_charge() {
-            let Some(q) = self.window_next(&mut window) else {
-                self.uncharge_unused();
-                return;
-            };
-            self.read_page(q, false, out);
-        }
-    }
-
-    fn rfc_class(&self, start: u32, end: u32, last: u32, p: u32) -> Class {
-        if p == last {
-            return Class::Same;
-        }
-        if last < start || last >= end || p.abs_diff(last) >= 1 << ORDER {
-            return Class::Far;
-        }
-        let pmd = p / PMD_PAGES;
-        let between = p.min(last) + 1..p.max(last);
-        if between.filter(|q| q / PMD_PAGES == pmd).any(|q| !self.pages.is(q, MAPPED)) {
-            return Class::Far;
-        }
-        if last / PMD_PAGES == pmd { Class::Near } else { Class::Same }
-    }
-
-    /// Step 5: the target first, then entries in the direction until enough pages are on their way.
-    pub(crate) fn rfc_next(&mut self, window: &mut Window) -> Option<u32> {
-        let Walk::Rfc { back, mut allocations, mut found, size } = window.walk else {
+/// Step 5: the target first, then entries in the direction until enough pages are on their way.
+pub(super) fn next(mem: &mut Memory, window: &mut Window) -> Option<u32> {
+    let Walk::Rfc { back, mut allocations, mut found, size } = window.walk else {
+        return None;
+    };
+    loop {
+        let at = window.next;
+        let more = if back { at >= window.end && at != u32::MAX } else { at < window.end };
+        if !more || allocations >= size || (allocations == 0 && found >= size) {
+            window.next = if back { u32::MAX } else { window.end };
             return None;
-        };
-        loop {
-            let at = window.next;
-            let more = if back { at >= window.end && at != u32::MAX } else { at < window.end };
-            if !more || allocations >= size || (allocations == 0 && found >= size) {
+        }
+        window.next = if back { at.wrapping_sub(1) } else { at + 1 };
+        match mem.at(at).state() {
+            PageState::Swapped => {
+                allocations += 1;
+                window.walk = Walk::Rfc { back, allocations, found, size };
+                return Some(at);
+            }
+            PageState::Mapped => {}
+            PageState::Cached => {
+                found += 1;
+                mem.count(Counter::pt_ra_found, 1);
+            }
+            PageState::Untouched | PageState::Poisoned => {
                 window.next = if back { u32::MAX } else { window.end };
                 return None;
             }
-            window.next = if back { at.wrapping_sub(1) } else { at + 1 };
-            match self.pages.state(at) {
-                PageState::Swapped => {
-                    allocations += 1;
-                    window.walk = Walk::Rfc { back, allocations, found, size };
-                    return Some(at);
-                }
-                PageState::Mapped => {}
-                PageState::Cached if self.pages.is(at, FRAME) => {
-                    found += 1;
-                    self.count(Counter::pt_ra_found, 1);
-                }
-                PageState::Cached | PageState::Untouched | PageState::Poisoned => {
-                    window.next = if back { u32::MAX } else { window.end };
-                    return None;
-                }
-            }
-            window.walk = Walk::Rfc { back, allocations, found, size };
         }
+        window.walk = Walk::Rfc { back, allocations, found, size };
     }
 }
 
@@ -120,4 +88,19 @@ enum Class {
     Far,
     Same,
     Near,
+}
+
+fn class(mem: &Memory, start: u32, end: u32, last: u32, p: u32) -> Class {
+    if p == last {
+        return Class::Same;
+    }
+    if last < start || last >= end || p.abs_diff(last) >= 1 << ORDER {
+        return Class::Far;
+    }
+    let pmd = p / PMD_PAGES;
+    let between = p.min(last) + 1..p.max(last);
+    if between.filter(|q| q / PMD_PAGES == pmd).any(|q| !mem.at(q).is_mapped()) {
+        return Class::Far;
+    }
+    if last / PMD_PAGES == pmd { Class::Near } else { Class::Same }
 }

@@ -5,9 +5,12 @@
 //! `T = a + f` (balance `cost`): pressure on anonymous `s / (T + a)`, on file `(200 - s) / (T + f)`; neither can fall under a
 //! third or rise over two thirds but for `s`.
 
-use crate::config::Balance;
+use super::Reclaim;
+use crate::config::{Balance, Config};
+use crate::memory::Memory;
 use crate::memory::lru::{AA, AF, IA, IF};
-use crate::policy::Core;
+use crate::swap::Space;
+use crate::types::Nanos;
 
 /// Cost of one page of I/O, in pages of CPU work.
 const IO_WEIGHT: u64 = 32;
@@ -21,6 +24,20 @@ pub(crate) struct LruCost {
     /// `scanned-rotated` only.
     scanned: [u64; 2],
     rotated: [u64; 2],
+}
+
+/// Statistics as decisions see them: gathered from time to time.
+#[derive(Debug)]
+pub(super) struct SeenStats {
+    sizes: [u32; 4],
+    activate: [u64; 2],
+    next: Nanos,
+}
+
+impl SeenStats {
+    pub(super) const fn new(config: &Config) -> Self {
+        Self { sizes: config.stat_start, activate: [0; 2], next: config.stat_first_ns }
+    }
 }
 
 /// What a pass asks of which type.
@@ -41,42 +58,42 @@ pub(crate) struct ScanFacts {
     pub(crate) cache_trim: bool,
 }
 
-impl Core {
+impl Reclaim {
     /// List sizes as decisions see them: fresh, or as old as the statistics interval.
-    pub(crate) fn policy_sizes(&mut self) -> [u32; 4] {
+    pub(super) fn policy_sizes(&mut self, mem: &Memory) -> [u32; 4] {
         if self.cfg.stat_interval_ns == 0 {
-            return self.lru.sizes();
+            return mem.list_sizes();
         }
-        self.gather();
-        self.stat_sizes
+        self.gather(mem);
+        self.seen.sizes
     }
 
     /// Activations by refault, by type, as old as the list sizes that decisions see.
-    pub(crate) fn policy_activations(&mut self) -> [u64; 2] {
+    pub(super) fn policy_activations(&mut self, mem: &Memory) -> [u64; 2] {
         if self.cfg.stat_interval_ns == 0 {
             return self.ws_activate;
         }
-        self.gather();
-        self.stat_activate
+        self.gather(mem);
+        self.seen.activate
     }
 
-    fn gather(&mut self) {
-        if self.now >= self.stat_next {
-            self.gather_stats();
-            self.stat_next = self.now + self.cfg.stat_interval_ns;
+    fn gather(&mut self, mem: &Memory) {
+        if mem.now >= self.seen.next {
+            self.gather_stats(mem);
+            self.seen.next = mem.now + self.cfg.stat_interval_ns;
         }
     }
 
     /// Gather the statistics that decisions see, before their time: somebody reads memory.stat.
-    pub fn gather_stats(&mut self) {
-        self.stat_sizes = self.lru.sizes();
-        self.stat_activate = self.ws_activate;
+    pub(crate) fn gather_stats(&mut self, mem: &Memory) {
+        self.seen.sizes = mem.list_sizes();
+        self.seen.activate = self.ws_activate;
     }
 
     /// An event that cost `io` pages of I/O and `rotated` pages of work for nothing.
-    pub(crate) fn note_cost(&mut self, kind: usize, io: u32, rotated: u32) {
+    pub(crate) fn note_cost(&mut self, mem: &Memory, kind: usize, io: u32, rotated: u32) {
         let (io, rotated) = (u64::from(io), u64::from(rotated));
-        let sizes = self.policy_sizes();
+        let sizes = self.policy_sizes(mem);
         let all: u64 = sizes.iter().copied().map(u64::from).sum();
         let cost = match self.cfg.balance {
             Balance::Cost => IO_WEIGHT * io + rotated,
@@ -105,8 +122,8 @@ impl Core {
     }
 
     /// True if the inactive list of a type is too short for its active list: G GiB ask for a ratio of `sqrt(10 G)`.
-    pub(crate) fn inactive_is_low(&mut self, kind: usize) -> bool {
-        let sizes = self.policy_sizes();
+    pub(super) fn inactive_is_low(&mut self, space: &Space, kind: usize) -> bool {
+        let sizes = self.policy_sizes(&space.mem);
         let (inactive, active) = (u64::from(sizes[kind * 2]), u64::from(sizes[kind * 2 + 1]));
         let gib = (inactive + active) / u64::from(self.cfg.gib_pages);
         let ratio = if gib > 0 { (10 * gib).isqrt() } else { 1 };
@@ -114,9 +131,9 @@ impl Core {
     }
 
     /// Weights of anonymous and file pages, and their common denominator.
-    fn fractions(&mut self) -> ([u64; 2], u64) {
+    fn fractions(&mut self, mem: &Memory) -> ([u64; 2], u64) {
         let s = u64::from(self.cfg.swappiness.min(200));
-        let sizes = self.policy_sizes();
+        let sizes = self.policy_sizes(mem);
         let anon = u64::from(sizes[IA]) + u64::from(sizes[AA]);
         let file = u64::from(sizes[IF]) + u64::from(sizes[AF]);
         match self.cfg.balance {
@@ -151,13 +168,13 @@ impl Core {
     }
 
     /// True if an anonymous page could be reclaimed: there is a free slot, or pages that have kept theirs may go.
-    pub(crate) fn can_reclaim_anon(&self) -> bool {
-        self.swap.free() > 0 || (self.host.reclaims_kept_slots && self.kept_slots > 0)
+    fn can_reclaim_anon(&self, space: &Space) -> bool {
+        space.slots.free() > 0 || (self.host.reclaims_kept_slots && space.mem.counts().kept_slots > 0)
     }
 
-    fn scan_balance(&self, facts: ScanFacts) -> ScanBalance {
+    fn scan_balance(&self, space: &Space, facts: ScanFacts) -> ScanBalance {
         let swappiness = self.cfg.swappiness;
-        if !self.can_reclaim_anon() || (facts.memcg && swappiness == 0) {
+        if !self.can_reclaim_anon(space) || (facts.memcg && swappiness == 0) {
             ScanBalance::File
         } else if swappiness > 200 {
             ScanBalance::Anon
@@ -173,10 +190,10 @@ impl Core {
     }
 
     /// Pages to look at on each list in this pass.
-    pub(crate) fn scan_targets(&mut self, facts: ScanFacts) -> [u32; 4] {
-        let balance = self.scan_balance(facts);
-        let (weights, denominator) = self.fractions();
-        let mut targets = self.lru.sizes();
+    pub(super) fn scan_targets(&mut self, space: &Space, facts: ScanFacts) -> [u32; 4] {
+        let balance = self.scan_balance(space, facts);
+        let (weights, denominator) = self.fractions(&space.mem);
+        let mut targets = space.mem.list_sizes();
         for (list, target) in targets.iter_mut().enumerate() {
             let kind = list / 2;
             let n = u64::from(*target >> facts.priority);

@@ -12,11 +12,11 @@
 //! it again and sets `r`. So a page that is still unmapped at its next look was not used.
 
 use crate::config::{Config, HostKind, Sample};
-use crate::memory::page::{FILE, MAPPED, PageTable, REFERENCED, YOUNG};
+use crate::memory::Memory;
 
 /// Where the answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum References {
+pub(super) enum References {
     /// From the accessed bit.
     AccessedBit,
     /// From soft faults: the mark `YOUNG` says "used, or unknown" until the page is sampled.
@@ -27,7 +27,7 @@ pub(crate) enum References {
 
 /// What the use of a page at the inactive tail speaks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(super) enum Use {
     /// Used twice: it belongs on the active list.
     Active,
     /// Used, or unknown: it stays for another lap.
@@ -39,7 +39,7 @@ pub(crate) enum Use {
 }
 
 impl References {
-    pub(crate) fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config) -> Self {
         match (config.host, config.sample) {
             (HostKind::Exact, _) => Self::AccessedBit,
             (HostKind::Blind, Sample::Lap) => Self::SoftFaults,
@@ -48,31 +48,28 @@ impl References {
     }
 
     /// A look at the tail of an active list: was the page used since the last one?
-    pub(crate) fn look_active(self, pages: &mut PageTable, p: u32) -> bool {
+    pub(super) fn look_active(self, mem: &mut Memory, p: u32) -> bool {
         match self {
-            Self::AccessedBit => pages.is(p, MAPPED) && pages.take(p, YOUNG),
+            Self::AccessedBit => mem.take_young(p),
             Self::SoftFaults | Self::Unseen => false,
         }
     }
 
     /// A look at the tail of an inactive list, which starts the next interval. `at_once`: one use makes it active.
-    pub(crate) fn look_inactive(self, pages: &mut PageTable, p: u32, at_once: bool) -> Use {
-        let word = pages.word(p);
-        pages.clear(p, YOUNG | REFERENCED);
+    pub(super) fn look_inactive(self, mem: &mut Memory, p: u32, at_once: bool) -> Use {
+        let was = mem.age(p);
         if self == Self::Unseen {
             return Use::Cold;
         }
-        let young = word & MAPPED != 0 && word & YOUNG != 0;
-        let before = word & REFERENCED != 0;
-        if !young {
-            return if before && word & FILE != 0 { Use::Once } else { Use::Cold };
+        if !(was.is_mapped() && was.is_young()) {
+            return if was.is_referenced() && was.is_file() { Use::Once } else { Use::Cold };
         }
-        pages.set(p, REFERENCED);
-        if before || at_once { Use::Active } else { Use::Referenced }
+        mem.mark_referenced(p);
+        if was.is_referenced() || at_once { Use::Active } else { Use::Referenced }
     }
 
     /// A page that stays may be taken out of the page table meanwhile, so that its next use is seen.
-    pub(crate) const fn samples(self) -> bool {
+    pub(super) const fn samples(self) -> bool {
         matches!(self, Self::SoftFaults)
     }
 }

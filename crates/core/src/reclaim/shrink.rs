@@ -1,21 +1,19 @@
 //! What a scan does with one page: first a verdict, which orders nothing, then its execution.
 
+use super::Reclaim;
+use super::references::Use;
+use super::run::{ReclaimRun, RunKind};
 use crate::config::{Balance, MemoryMode};
 use crate::effect::{Effect, Effects};
-use crate::memory::lru::UN;
-use crate::memory::page::{
-    ACTIVE, DIRTY, FILE, FREE_DONE, Flight, JOB_WAIT, MAPPED, PAGEOUT, READAHEAD, RECLAIM, REFERENCED, ROTATE,
-    UNEVICTABLE, WORKINGSET, YOUNG,
-};
-use crate::policy::Core;
-use crate::reclaim::references::Use;
-use crate::reclaim::{ReclaimRun, RunKind};
-use crate::types::{DeviceId, PageIdx, PageRange, SlotIdx};
+use crate::memory::Memory;
+use crate::memory::page::Flight;
+use crate::swap::Space;
+use crate::types::{PageIdx, PageRange};
 use crate::vmstat::Counter;
 
 /// What a look at a page led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(super) enum Look {
     /// Dealt with: the page has left the tail.
     Next,
     /// Its write has to end first.
@@ -26,7 +24,7 @@ pub(crate) enum Look {
 
 /// What is to become of the oldest inactive page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+enum Verdict {
     /// It may not be reclaimed: to the unevictable list.
     Cull,
     /// It is used often: to the active list.
@@ -58,92 +56,64 @@ pub(crate) enum Pageout {
     NoIo,
 }
 
-impl Core {
+impl Reclaim {
     /// The oldest page of an active list goes to the inactive list.
-    pub(crate) fn shrink_active(&mut self, run: &mut ReclaimRun, p: u32) {
-        let word = self.pages.word(p);
-        if word & UNEVICTABLE != 0 {
-            self.cull(p);
+    pub(super) fn shrink_active(&self, mem: &mut Memory, run: &mut ReclaimRun, p: u32) {
+        let page = mem.at(p);
+        if page.is_unevictable() {
+            cull(mem, p);
             return;
         }
-        if self.references.look_active(&mut self.pages, p) {
+        if self.references.look_active(mem, p) {
             run.batch.referenced += 1;
-            if word & FILE != 0 && self.is_executable(p) {
+            if page.is_executable() {
                 // A program that runs keeps its pages.
                 run.batch.rotated += 1;
-                self.lru.putback(&mut self.pages, p);
+                mem.putback(p);
                 return;
             }
         }
-        self.lru.remove(&mut self.pages, p);
-        self.pages.clear(p, ACTIVE);
-        self.pages.set(p, WORKINGSET);
-        self.push(p);
-        self.count(Counter::pgdeactivate, 1);
-    }
-
-    fn push(&mut self, p: u32) {
-        let list = crate::memory::lru::Lru::list_of(&self.pages, p);
-        self.lru.push_head(&mut self.pages, list, p);
-    }
-
-    fn cull(&mut self, p: u32) {
-        self.lru.remove(&mut self.pages, p);
-        self.lru.push_head(&mut self.pages, UN, p);
-        self.count(Counter::unevictable_pgs_culled, 1);
-    }
-
-    fn keep(&mut self, p: u32) {
-        self.lru.putback(&mut self.pages, p);
-    }
-
-    fn activate(&mut self, run: &mut ReclaimRun, p: u32) {
-        if self.swap.is_filling()
-            && !self.pages.in_flight(p)
-            && self.pages.slot(p).is_some()
-            && self.pages.is(p, MAPPED)
-        {
-            self.drop_slot(p);
-            self.pages.set(p, DIRTY);
-        }
-        if self.cfg.balance == Balance::LruCost2016 {
-            // The posted series marked every activation; what comes back from there has a cost.
-            self.pages.set(p, WORKINGSET);
-        }
-        self.pages.set(p, ACTIVE);
-        self.lru.putback(&mut self.pages, p);
-        self.count(Counter::pgactivate, 1);
-        run.batch.activated += 1;
+        mem.deactivate(p);
+        mem.count(Counter::pgdeactivate, 1);
     }
 
     /// A look at the oldest inactive page.
-    pub(crate) fn shrink_inactive(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) -> Look {
-        let verdict = self.judge(p);
-        self.carry_out(verdict, run, p, out)
+    pub(super) fn shrink_inactive(
+        &mut self,
+        space: &mut Space,
+        run: &mut ReclaimRun,
+        p: u32,
+        out: &mut Effects,
+    ) -> Look {
+        let verdict = self.judge(&mut space.mem, p);
+        self.carry_out(verdict, space, run, p, out)
     }
 
     /// What is to become of the oldest inactive page. The look itself starts the next interval in which a use counts.
-    fn judge(&mut self, p: u32) -> Verdict {
-        match self.pages.flight(p) {
+    fn judge(&self, mem: &mut Memory, p: u32) -> Verdict {
+        let page = mem.at(p);
+        match page.flight() {
             Flight::None => {}
             // Locked in the kernel's terms.
             Flight::Reading | Flight::Mapping | Flight::Unmapping => return Verdict::Keep,
             Flight::Writing => return Verdict::Writeback,
         }
-        if self.pages.is(p, UNEVICTABLE) {
+        if page.is_unevictable() {
             return Verdict::Cull;
         }
-        let unmaps_first = self.host.answers_moves && self.pages.is(p, MAPPED);
-        match self.look_for_use(p) {
+        let unmaps_first = self.host.answers_moves && page.is_mapped();
+        // A program that runs keeps its pages after one use.
+        let at_once = if page.is_file() { page.is_executable() } else { self.cfg.activate_at_once };
+        match self.references.look_inactive(mem, p, at_once) {
             Use::Active => return Verdict::Activate,
             Use::Referenced if unmaps_first && self.references.samples() => return Verdict::Sample,
             Use::Referenced => return Verdict::Keep,
-            Use::Once if self.pages.is(p, DIRTY) => return Verdict::KeepDirty,
+            Use::Once if page.is_dirty() => return Verdict::KeepDirty,
             // The other CPU's batch holds it.
-            Use::Once | Use::Cold if self.cfg.writes_end_elsewhere && self.pages.is(p, ROTATE) => return Verdict::Keep,
+            Use::Once | Use::Cold if self.cfg.writes_end_elsewhere && page.is_rotating() => return Verdict::Keep,
             Use::Once | Use::Cold => {}
         }
-        if self.pages.is(p, FILE) {
+        if page.is_file() {
             Verdict::ReclaimFile
         } else if unmaps_first {
             Verdict::Unmap
@@ -152,232 +122,199 @@ impl Core {
         }
     }
 
-    fn look_for_use(&mut self, p: u32) -> Use {
-        // A program that runs keeps its pages after one use.
-        let word = self.pages.word(p);
-        let at_once =
-            if word & FILE == 0 { self.cfg.activate_at_once } else { word & YOUNG != 0 && self.is_executable(p) };
-        self.references.look_inactive(&mut self.pages, p, at_once)
-    }
-
-    fn carry_out(&mut self, verdict: Verdict, run: &mut ReclaimRun, p: u32, out: &mut Effects) -> Look {
+    fn carry_out(
+        &mut self,
+        verdict: Verdict,
+        space: &mut Space,
+        run: &mut ReclaimRun,
+        p: u32,
+        out: &mut Effects,
+    ) -> Look {
         match verdict {
-            Verdict::Cull => self.cull(p),
-            Verdict::Activate => self.activate(run, p),
-            Verdict::Keep => self.keep(p),
+            Verdict::Cull => cull(&mut space.mem, p),
+            Verdict::Activate => self.activate(space, run, p),
+            Verdict::Keep => space.mem.putback(p),
             Verdict::Sample => {
-                self.start_unmap(p, false, out);
-                self.count(Counter::pt_sampled, 1);
-                self.keep(p);
+                space.mem.begin_sample(p);
+                unmap(p, out);
+                space.mem.count(Counter::pt_sampled, 1);
+                space.mem.putback(p);
             }
             Verdict::KeepDirty => {
                 run.batch.unready += 1;
                 run.batch.unsent += 1;
-                self.keep(p);
+                space.mem.putback(p);
             }
-            Verdict::Writeback => return self.meet_writeback(run, p),
-            Verdict::ReclaimFile => self.shrink_file(run, p, out),
+            Verdict::Writeback => return self.meet_writeback(space, run, p),
+            Verdict::ReclaimFile => self.shrink_file(space, run, p, out),
             Verdict::Unmap => {
-                self.start_unmap(p, true, out);
-                self.keep(p);
+                begin_pageout(&mut space.mem, p, out);
+                space.mem.putback(p);
                 run.note_freed();
                 run.batch.pageout += 1;
             }
-            Verdict::Pageout => return self.page_out(run, p, out),
+            Verdict::Pageout => return self.page_out(space, run, p, out),
         }
         Look::Next
     }
 
-    fn page_out(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) -> Look {
-        match self.pageout(p, out) {
+    fn page_out(&mut self, space: &mut Space, run: &mut ReclaimRun, p: u32, out: &mut Effects) -> Look {
+        match self.pageout(space, p, out) {
             Pageout::Freed => run.note_freed(),
             Pageout::Submitted => {
                 run.batch.pageout += 1;
                 // A page freed by the end of its write counts when it is sure to go.
-                if self.pages.is(p, FREE_DONE) {
+                if space.mem.at(p).frees_when_written() {
                     run.note_freed();
                 }
-                self.keep(p);
+                space.mem.putback(p);
             }
             // What is under way frees memory first, and there may be more slots then.
-            Pageout::NoSlot if self.host.waits_for_slots && self.pending > 0 => return Look::NoIo,
-            Pageout::NoSlot => self.activate(run, p),
+            Pageout::NoSlot if self.host.waits_for_slots && space.mem.counts().pending > 0 => return Look::NoIo,
+            Pageout::NoSlot => self.activate(space, run, p),
             Pageout::NoIo => return Look::NoIo,
         }
         Look::Next
     }
 
+    fn activate(&self, space: &mut Space, run: &mut ReclaimRun, p: u32) {
+        let page = space.mem.at(p);
+        if space.slots.is_filling() && !page.in_flight() && page.has_slot() && page.is_mapped() {
+            space.free_swap(p);
+        }
+        if self.cfg.balance == Balance::LruCost2016 {
+            // The posted series marked every activation; what comes back from there has a cost.
+            space.mem.mark_workingset(p);
+        }
+        space.mem.activate(p);
+        space.mem.count(Counter::pgactivate, 1);
+        run.batch.activated += 1;
+    }
+
     /// A page under write: kswapd and most others pass it by; a v1 memcg waits when it meets it again.
-    fn meet_writeback(&mut self, run: &mut ReclaimRun, p: u32) -> Look {
+    fn meet_writeback(&self, space: &mut Space, run: &mut ReclaimRun, p: u32) -> Look {
+        let page = space.mem.at(p);
         let v1 = matches!(self.cfg.memory, MemoryMode::Memcg { v1: true });
-        if self.host.passes_writeback || self.pages.is(p, FREE_DONE) {
-            self.keep(p);
+        if self.host.passes_writeback || page.frees_when_written() {
+            space.mem.putback(p);
             return Look::Next;
         }
-        if run.kind == RunKind::Memcg && v1 && self.pages.is(p, RECLAIM) {
-            self.pages.set(p, JOB_WAIT);
+        if run.kind == RunKind::Memcg && v1 && page.is_reclaim() {
+            space.mem.mark_job_waited(p);
             return Look::Wait;
         }
         // Only what has come round the list and is still under write is worth waiting for.
-        run.batch.unready += u32::from(self.pages.is(p, RECLAIM));
-        self.pages.set(p, RECLAIM);
+        run.batch.unready += u32::from(page.is_reclaim());
+        space.mem.mark_reclaim(p);
         if self.cfg.activate_dirty {
-            self.activate(run, p);
+            self.activate(space, run, p);
         } else {
-            self.keep(p);
+            space.mem.putback(p);
         }
         Look::Next
     }
 
     /// A cold file page: dropped if it is clean, sent up for the flusher if it is dirty.
-    fn shrink_file(&mut self, run: &mut ReclaimRun, p: u32, out: &mut Effects) {
-        if self.pages.is(p, DIRTY) {
+    fn shrink_file(&mut self, space: &mut Space, run: &mut ReclaimRun, p: u32, out: &mut Effects) {
+        let page = space.mem.at(p);
+        if page.is_dirty() {
             run.batch.unready += 1;
             run.batch.unsent += 1;
             let hands_over = run.is_tail_dirty || self.cfg.kswapd_unlimited && run.has_sunk();
             if hands_over && run.kind == RunKind::Kswapd {
                 // The file system gave it back.
-                self.count(Counter::nr_vmscan_write, 1);
-                self.pages.clear(p, RECLAIM);
+                space.mem.count(Counter::nr_vmscan_write, 1);
+                space.mem.clear_reclaim(p);
             } else {
-                self.count(Counter::nr_vmscan_immediate_reclaim, 1);
-                self.pages.set(p, RECLAIM);
+                space.mem.count(Counter::nr_vmscan_immediate_reclaim, 1);
+                space.mem.mark_reclaim(p);
             }
-            self.dirty_file_met(p);
+            // It may have been dirtied through a mapping, which nobody has counted.
+            space.mem.count_dirty(p);
+            space.mem.wake_flusher();
             if self.cfg.activate_dirty {
-                self.activate(run, p);
+                self.activate(space, run, p);
             } else {
-                self.keep(p);
+                space.mem.putback(p);
             }
             return;
         }
-        if self.pages.is(p, MAPPED) {
-            self.set_unmapped(p);
-            self.emit(Effect::Unmap { range: PageRange::one(PageIdx(p)) }, out);
+        if page.is_mapped() {
+            space.unmap(p);
+            unmap(p, out);
         }
         if run.held == Some(p) {
-            self.keep(p);
+            space.mem.putback(p);
             return;
         }
-        self.steal(p);
-        self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
+        self.steal(space, p, out);
         run.note_freed();
     }
 
-    /// Blind hosts: begin to take a page out of the page table, as a sample of its use or as the first step of its page-out.
-    pub(crate) fn start_unmap(&mut self, p: u32, pageout: bool, out: &mut Effects) {
-        self.begin_flight(p, Flight::Unmapping);
-        if pageout {
-            self.pages.set(p, PAGEOUT);
-            self.pending += 1;
-            self.sure += 1;
-        }
-        self.emit(Effect::Unmap { range: PageRange::one(PageIdx(p)) }, out);
-    }
-
     /// Write a cold page out, or drop it if its slot still holds its bytes. It is unmapped first (exact hosts).
-    pub(crate) fn pageout(&mut self, p: u32, out: &mut Effects) -> Pageout {
-        if let Some(slot) = self.pages.slot(p)
-            && self.pages.is(p, DIRTY)
-            && self.swap.is_read_only(slot)
+    pub(crate) fn pageout(&mut self, space: &mut Space, p: u32, out: &mut Effects) -> Pageout {
+        if let Some(slot) = space.mem.slot(p)
+            && space.mem.at(p).is_dirty()
+            && space.slots.is_read_only(slot)
         {
-            self.drop_slot(p);
+            space.drop_slot(p);
         }
-        if self.pages.is(p, DIRTY) && self.io.is_full() {
+        if space.mem.at(p).is_dirty() && space.io.is_full() {
             return Pageout::NoIo;
         }
-        if self.pages.slot(p).is_none() {
-            let Some(slot) = self.allocate_slot(p) else {
+        if !space.mem.at(p).has_slot() {
+            if !space.allocate_slot(p) {
                 return Pageout::NoSlot;
-            };
-            self.give_slot(p, slot);
-            self.pages.set(p, DIRTY);
+            }
+            space.mem.mark_dirty(p);
         }
-        if self.pages.is(p, MAPPED) {
-            self.set_unmapped(p);
-            self.pages.clear(p, YOUNG);
-            self.emit(Effect::Unmap { range: PageRange::one(PageIdx(p)) }, out);
+        if space.mem.at(p).is_mapped() {
+            space.unmap(p);
+            space.mem.clear_young(p);
+            unmap(p, out);
         }
-        if !self.pages.is(p, DIRTY) {
-            self.count(Counter::pt_drop_clean, 1);
-            self.steal(p);
-            self.emit(Effect::Drop { range: PageRange::one(PageIdx(p)) }, out);
+        if !space.mem.at(p).is_dirty() {
+            space.mem.count(Counter::pt_drop_clean, 1);
+            self.steal(space, p, out);
             return Pageout::Freed;
         }
-        self.submit_write(p, out);
+        self.submit_write(space, p, out);
         Pageout::Submitted
     }
 
-    /// A slot for the page; when swap is more than half full, one that a mapped page only kept will do.
-    fn allocate_slot(&mut self, p: u32) -> Option<u32> {
-        let pages = &self.pages;
-        let found = self
-            .swap
-            .allocate(p, |owner| pages.is(owner, MAPPED) && !pages.in_flight(owner) && pages.slot(owner).is_some())?;
-        if let Some(owner) = found.robbed {
-            let slot = self.pages.take_slot(owner).expect("I4: it owned the slot");
-            debug_assert_eq!(slot, found.slot);
-            self.kept_slots -= 1;
-            self.pages.set(owner, DIRTY);
-        }
-        Some(found.slot)
-    }
-
-    fn submit_write(&mut self, p: u32, out: &mut Effects) {
-        let slot = self.pages.slot(p).expect("allocated by the caller");
-        let (device, place) = self.swap.locate(slot);
-        let synchronous = self.swap.spec_of(slot).synchronous;
-        self.pages.clear(p, DIRTY | PAGEOUT);
-        self.pages.set(p, RECLAIM);
-        if self.cfg.free_on_write_done || synchronous {
-            self.pages.set(p, FREE_DONE);
-            self.sure += 1;
-        }
-        self.begin_flight(p, Flight::Writing);
-        self.pending += 1;
+    fn submit_write(&self, space: &mut Space, p: u32, out: &mut Effects) {
+        let slot = space.mem.slot(p).expect("allocated by the caller");
+        let (device, place) = space.slots.locate(slot);
+        let synchronous = space.slots.spec_of(slot).synchronous;
+        space.mem.begin_write(p, self.cfg.free_on_write_done || synchronous);
         if !self.host.answers_needless_writes {
-            self.count(Counter::pswpout, 1);
+            space.mem.count(Counter::pswpout, 1);
         }
-        self.count(Counter::nr_vmscan_write, 1);
-        self.push_write(p, device, place, out);
+        space.mem.count(Counter::nr_vmscan_write, 1);
+        space.io.write(p, device, place, out);
     }
 
-    /// Order a write, together with its neighbour if that was ordered just now.
-    pub(crate) fn push_write(&mut self, p: u32, device: DeviceId, place: SlotIdx, out: &mut Effects) {
-        let base = self.base;
-        for old in out.recent_mut(base) {
-            if old.touches(p) {
-                // Not before the unmap: hosts that execute in order rely on it.
-                break;
-            }
-            if let Effect::Write { io, device: d, slot: s, range } = old {
-                let next = range.end().0 == p && s.0 + range.len == place.0;
-                if *d == device && next && range.len < crate::effect::RANGE_MAX {
-                    range.len += 1;
-                    let io = *io;
-                    let entry = self.io.get_mut(io).expect("it was made for this event");
-                    entry.range.len += 1;
-                    entry.left += 1;
-                    return;
-                }
-            }
-        }
-        let range = PageRange::one(PageIdx(p));
-        let io = self.io.insert(range, true);
-        out.push(Effect::Write { io, device, slot: place, range });
+    /// Reclaim a clean, unmapped page: its content is in its slot. Leaves a shadow entry.
+    pub(crate) fn steal(&mut self, space: &mut Space, p: u32, out: &mut Effects) {
+        let kind = usize::from(space.mem.at(p).is_file());
+        let shadow = self.evict_shadow(&space.mem, p);
+        space.mem.count([Counter::pgsteal_anon, Counter::pgsteal_file][kind], 1);
+        space.mem.evict(p, shadow);
+        out.push_merged(Effect::Drop { range: PageRange::one(PageIdx(p)) });
     }
+}
 
-    /// Reclaim a clean, unmapped page: its content is in its slot. Leaves a shadow entry. The caller orders the drop.
-    pub(crate) fn steal(&mut self, p: u32) {
-        debug_assert!(!self.pages.is(p, MAPPED | DIRTY) && !self.pages.in_flight(p));
-        self.lru.remove(&mut self.pages, p);
-        let kind = usize::from(self.pages.is(p, FILE));
-        let shadow = self.evict_shadow(p);
-        self.count([Counter::pgsteal_anon, Counter::pgsteal_file][kind], 1);
-        self.lose_frame(p);
-        self.pages.clear(p, REFERENCED | ACTIVE | WORKINGSET | READAHEAD | RECLAIM | FREE_DONE | PAGEOUT);
-        if let Some(shadow) = shadow {
-            self.pages.set_shadow(p, shadow);
-        }
-    }
+fn cull(mem: &mut Memory, p: u32) {
+    mem.cull(p);
+    mem.count(Counter::unevictable_pgs_culled, 1);
+}
+
+fn unmap(p: u32, out: &mut Effects) {
+    out.push_merged(Effect::Unmap { range: PageRange::one(PageIdx(p)) });
+}
+
+/// Begin to take a page out of the page table of a host that answers moves, as the first step of its page-out.
+pub(crate) fn begin_pageout(mem: &mut Memory, p: u32, out: &mut Effects) {
+    mem.begin_pageout(p);
+    unmap(p, out);
 }

@@ -13,34 +13,34 @@
 //! activated if `distance <=` what the others could give: for an anonymous page all file pages and the active anonymous
 //! ones (if swap is there), for a file page the active file pages and all anonymous ones (if swap is there).
 
+use super::Reclaim;
 use crate::config::Balance;
+use crate::memory::Memory;
 use crate::memory::lru::{AA, AF, IA, IF};
-use crate::memory::page::{ACTIVE, FILE, WORKINGSET};
-use crate::policy::Core;
+use crate::swap::Space;
 use crate::vmstat::Counter;
 
 /// Bits of the clock that fit in a shadow entry of the kernel.
 const AGE_MASK: u64 = (1 << 36) - 1;
 
-impl Core {
+impl Reclaim {
     /// The shadow entry of a page that is reclaimed now, if this kind of page leaves one.
-    pub(crate) fn evict_shadow(&mut self, p: u32) -> Option<u64> {
-        let word = self.pages.word(p);
-        let kept = if word & FILE != 0 { self.cfg.file_shadows } else { self.cfg.anon_shadows };
-        let shadow = ((self.age & AGE_MASK) << 1) | u64::from(word & WORKINGSET != 0);
+    pub(super) fn evict_shadow(&mut self, mem: &Memory, p: u32) -> Option<u64> {
+        let page = mem.at(p);
+        let kept = if page.is_file() { self.cfg.file_shadows } else { self.cfg.anon_shadows };
+        let shadow = ((self.age & AGE_MASK) << 1) | u64::from(page.is_workingset());
         self.age += 1;
         kept.then_some(shadow)
     }
 
-    /// The page gets a frame again: judge it by its shadow entry. Sets `ACTIVE` and `WORKINGSET`; before the page is
-    /// put on a list.
-    pub(crate) fn refault(&mut self, p: u32, shadow: u64) {
-        let file = self.pages.is(p, FILE);
+    /// The page gets a frame again: judge it by its shadow entry. May make it active; before the page is put on a list.
+    pub(crate) fn refault(&mut self, space: &mut Space, p: u32, shadow: u64) {
+        let file = space.mem.at(p).is_file();
         let kind = usize::from(file);
-        self.stats.add([Counter::workingset_refault_anon, Counter::workingset_refault_file][kind], 1);
+        space.mem.count([Counter::workingset_refault_anon, Counter::workingset_refault_file][kind], 1);
         let distance = self.age.wrapping_sub(shadow >> 1) & AGE_MASK;
-        let sizes = self.policy_sizes();
-        let swap = self.swap.free() > 0;
+        let sizes = self.policy_sizes(&space.mem);
+        let swap = space.slots.free() > 0;
         let only_active = self.cfg.refault_active_file && self.cfg.balance != Balance::LruCost2016;
         let size = if file && only_active {
             sizes[AF]
@@ -52,18 +52,23 @@ impl Core {
         if distance > u64::from(size) {
             return;
         }
-        self.pages.set(p, ACTIVE);
+        space.mem.start_active(p);
         self.age += 1;
         self.ws_activate[kind] += 1;
-        self.stats.add([Counter::workingset_activate_anon, Counter::workingset_activate_file][kind], 1);
+        space.mem.count([Counter::workingset_activate_anon, Counter::workingset_activate_file][kind], 1);
         if self.cfg.balance == Balance::LruCost2016 {
             // The posted series marks what it puts on an active list.
-            self.pages.set(p, WORKINGSET);
+            space.mem.mark_workingset(p);
         }
         if shadow & 1 != 0 {
-            self.pages.set(p, WORKINGSET);
-            self.note_cost(kind, 1, 0);
-            self.stats.add([Counter::workingset_restore_anon, Counter::workingset_restore_file][kind], 1);
+            space.mem.mark_workingset(p);
+            self.note_cost(&space.mem, kind, 1, 0);
+            space.mem.count([Counter::workingset_restore_anon, Counter::workingset_restore_file][kind], 1);
         }
+    }
+
+    /// A call has used a page twice: it moved to the active list, which is an event of the nonresident clock.
+    pub(crate) const fn note_promoted(&mut self) {
+        self.age += 1;
     }
 }

@@ -3,184 +3,229 @@
 //! Every fault is answered by exactly one wake, or by out of memory: now, or when what it waits for has happened. A page in
 //! flight makes it wait (I2).
 
-use crate::effect::{Effect, Effects, Source};
-use crate::memory::page::{
-    DIRTY, DISCARD, FILE, FRAME, Flight, MAP_WRITE, MARKER, PCP, POISON_DUE, PageState, READAHEAD, SLOT, WAITED,
-    WRITABLE, YOUNG,
-};
-use crate::policy::Core;
+use super::Tasks;
+use super::job::{Job, JobKind};
+use crate::effect::{Effect, Effects};
+use crate::files;
+use crate::memory::page::{Flight, PageState};
+use crate::paging::STEP_ROOM;
 use crate::readahead::Window;
-use crate::tasks::job::{Job, JobKind, STEP_ROOM};
 use crate::types::{Access, PageIdx, PageRange, TaskId};
 use crate::vmstat::Counter;
 
-impl Core {
+/// What a look at a fault leads to.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// It is answered, or waits.
+    Answered,
+    /// It needs frames.
+    Job(Job),
+    /// It is answered, and a window is to be read ahead of it; then its neighbours are mapped.
+    Ahead { job: Option<Job>, around: bool },
+}
+
+impl Tasks {
     pub(crate) fn on_fault(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
         self.count(Counter::pgfault, 1);
-        if p >= self.pages.len() {
+        if p >= self.paging.space.mem.len() {
             self.count(Counter::pt_late_event, 1);
-            self.wake(p, task, out);
+            out.wake(p, task);
             return;
         }
         self.fault(p, access, task, true, out);
     }
 
-    /// Answer a fault, or find what it has to wait for. `first`: the first look, which the statistics count.
-    pub(crate) fn fault(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
+    pub(super) fn look(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) -> Look {
         if out.room() < STEP_ROOM {
-            self.defer(p, access, task, out);
-            return;
+            return self.defer(p, access, task, out);
         }
-        if self.pages.is(p, DISCARD) && !self.pages.in_flight(p) {
-            self.finish_discard(p, out);
+        let page = self.paging.space.mem.at(p);
+        if page.is_discarded() && !page.in_flight() {
+            self.paging.space.finish_discard(p, out);
         }
-        if first && self.pages.word(p) & (FRAME | SLOT | crate::memory::page::MAPPED) == FRAME | SLOT {
-            self.swap_cache_hit(p, out);
+        if first && self.paging.space.mem.at(p).is_swap_cached() {
+            self.paging.swap_cache_hit(p, out);
         }
-        if self.pages.in_flight(p) {
-            if self.pages.flight(p) == Flight::Mapping && self.pages.take(p, READAHEAD) && self.pages.is(p, SLOT) {
-                self.count(Counter::swap_ra_hit, 1);
-            }
-            if first && self.pages.is(p, FILE) {
-                if access == Access::Read {
-                    self.map_around(p, out);
-                }
-                let marked = self.pages.take(p, READAHEAD);
-                if self.file_found(p, marked, access, task, out) {
-                    return;
-                }
-            }
-            self.wait_for(p, access, task, out);
-            if self.pages.flight(p) == Flight::Reading && self.pages.take(p, MARKER) {
-                self.marker_touched(p, out);
-            }
-            return;
+        if self.paging.space.mem.at(p).in_flight() {
+            return self.look_in_flight(p, access, task, first, out);
         }
-        if first && self.pages.is(p, crate::memory::page::POISON) && self.file_of(p).is_some() {
+        let is_file = self.paging.readahead.regions.file_of(p).is_some();
+        if first && is_file {
             // A file's content is still on its device: every new access tries again.
-            self.pages.clear(p, crate::memory::page::POISON | POISON_DUE);
+            self.paging.space.mem.heal(p);
         }
-        let state = self.pages.state(p);
-        if matches!(state, PageState::Cached | PageState::Untouched) && self.file_of(p).is_some() {
-            self.fault_file(p, access, task, first, out);
-            return;
-        }
+        let state = self.paging.space.mem.at(p).state();
         match state {
+            PageState::Cached | PageState::Untouched if is_file => self.look_file(p, access, task, first, out),
             PageState::Poisoned => {
                 // The host was told, unless there was no room then.
-                if self.pages.take(p, POISON_DUE) {
+                if self.paging.space.mem.take_owed_poison(p) {
                     out.push(Effect::Poison { range: PageRange::one(PageIdx(p)) });
                 }
-                self.wake(p, task, out);
+                out.wake(p, task);
+                Look::Answered
             }
-            PageState::Mapped => self.fault_mapped(p, access, task, first, out),
+            PageState::Mapped => self.look_mapped(p, access, task, first, out),
             PageState::Cached => {
-                if first && !self.pages.is(p, SLOT) {
+                if first && !self.paging.space.mem.at(p).has_slot() {
                     self.count(Counter::pt_soft_fault, 1);
                 }
                 self.map_cached(p, access, task, out);
                 if first {
-                    self.soft_ahead(p, access, out);
+                    self.paging.soft_ahead(p, access, out);
                 }
+                Look::Answered
             }
-            PageState::Swapped => self.fault_swapped(p, access, task, first, out),
-            PageState::Untouched => self.fault_zero(p, access, task, out),
+            PageState::Swapped => self.look_swapped(p, access, task, first, out),
+            PageState::Untouched => self.look_untouched(p, access, task, out),
         }
     }
 
-    pub(crate) fn defer(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
+    fn look_in_flight(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) -> Look {
+        let page = self.paging.space.mem.at(p);
+        if page.flight() == Flight::Mapping && self.paging.space.mem.take_readahead(p) && page.has_slot() {
+            self.count(Counter::swap_ra_hit, 1);
+        }
+        if first && page.is_file() {
+            if access == Access::Read {
+                self.files.map_around(&mut self.paging, p, out);
+            }
+            let marked = self.paging.space.mem.take_readahead(p);
+            if let Some(job) = self.file_found(p, marked, access, task) {
+                return Look::Job(job);
+            }
+        }
+        self.wait_for(p, access, task, out);
+        if page.flight() == Flight::Reading && self.paging.space.mem.take_marker(p) {
+            self.paging.marker_touched(p, out);
+        }
+        Look::Answered
+    }
+
+    /// The fault is looked at again soon.
+    fn defer(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) -> Look {
         if !self.waiters.defer(p, task, access) {
-            self.wake(p, task, out);
+            out.wake(p, task);
         }
-    }
-
-    pub(crate) fn wake(&self, p: u32, task: TaskId, out: &mut Effects) {
-        out.push(Effect::Wake { task, page: PageIdx(p) });
+        Look::Answered
     }
 
     /// The fault is looked at again when the page's flight ends.
-    pub(crate) fn wait_for(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
+    pub(super) fn wait_for(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
         if self.waiters.wait(p, task, access) {
-            self.pages.set(p, WAITED);
+            self.paging.space.mem.mark_waited(p);
         } else {
-            self.wake(p, task, out);
+            out.wake(p, task);
         }
     }
 
-    fn fault_mapped(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
-        let write = access == Access::Write;
+    fn look_mapped(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) -> Look {
         // Only the host knows whether it mapped for reading only: then the task faults on the mapped page.
-        if self.host.maps_read_only && write && first && !self.pages.is(p, WRITABLE) {
-            self.map_frame(p, access, out);
+        let may_write = !self.paging.host.maps_read_only || self.paging.space.mem.at(p).is_writable();
+        if access == Access::Write && first && !may_write {
+            self.paging.map_frame(p, access, out);
             self.wait_for(p, access, task, out);
-            return;
+        } else {
+            self.paging.space.mem.mark_used(p, access);
+            out.wake(p, task);
         }
-        self.pages.set(p, if write { YOUNG | DIRTY } else { YOUNG });
-        self.wake(p, task, out);
-    }
-
-    /// Remember in the page what access its map in flight asks for.
-    pub(crate) fn note_map_access(&mut self, p: u32, access: Access) {
-        self.pages.clear(p, MAP_WRITE);
-        if access == Access::Write {
-            self.pages.set(p, MAP_WRITE);
-        }
-    }
-
-    fn map_frame(&mut self, p: u32, access: Access, out: &mut Effects) {
-        self.begin_flight(p, Flight::Mapping);
-        self.note_map_access(p, access);
-        self.emit(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access }, out);
+        Look::Answered
     }
 
     /// Map a page that has a frame. A write, or swap that is more than half full, frees its slot.
     fn map_cached(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
-        let write = access == Access::Write;
-        if write && self.pages.is(p, PCP) {
-            let rotated = self.lru.drain(&mut self.pages);
-            self.count(Counter::pgrotated, rotated);
+        let space = &mut self.paging.space;
+        let (page, write) = (space.mem.at(p), access == Access::Write);
+        if write && page.is_in_batch() {
+            space.mem.drain();
         }
-        if self.pages.is(p, SLOT) && (write || self.swap.is_filling()) {
-            self.drop_slot(p);
-            self.pages.set(p, DIRTY);
+        if page.has_slot() && (write || space.slots.is_filling()) {
+            space.free_swap(p);
         }
-        let marker = self.pages.take(p, MARKER);
-        if self.host.answers_moves {
-            self.map_frame(p, access, out);
+        let marker = space.mem.take_marker(p);
+        self.paging.map_frame(p, access, out);
+        if self.paging.host.answers_moves {
             self.wait_for(p, access, task, out);
         } else {
-            self.set_mapped(p);
-            self.pages.set(p, if write { YOUNG | DIRTY } else { YOUNG });
-            self.emit(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access }, out);
-            self.wake(p, task, out);
+            self.paging.space.mem.mark_used(p, access);
+            out.wake(p, task);
         }
         if marker {
-            self.marker_touched(p, out);
+            self.paging.marker_touched(p, out);
         }
     }
 
-    fn fault_zero(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
-        if self.regions.find(p).is_none() {
+    fn look_untouched(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) -> Look {
+        if !self.paging.is_managed(p) {
             // Not ours, or not any more.
-            self.wake(p, task, out);
-            return;
+            out.wake(p, task);
+            return Look::Answered;
         }
         if self.jobs.is_full() {
-            self.defer(p, access, task, out);
-            return;
+            return self.defer(p, access, task, out);
         }
-        self.start_job(Job::new(JobKind::Zero, p, access, task, Window::one(p)), out);
+        Look::Job(Job::new(JobKind::Zero, p, access, task, Window::one(p)))
     }
 
-    fn fault_swapped(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) {
+    fn look_swapped(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) -> Look {
         if self.jobs.is_full() {
-            self.defer(p, access, task, out);
-            return;
+            return self.defer(p, access, task, out);
         }
         if first {
             self.count(Counter::pgmajfault, 1);
         }
-        let window = self.readahead_window(p);
-        self.start_job(Job::new(JobKind::SwapIn, p, access, task, window), out);
+        let window = self.paging.window(p);
+        Look::Job(Job::new(JobKind::SwapIn, p, access, task, window))
+    }
+
+    /// A mapped access to a file page that is not mapped.
+    fn look_file(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) -> Look {
+        // A fault that has read begins anew, so it comes here twice.
+        if access == Access::Read {
+            self.files.map_around(&mut self.paging, p, out);
+        }
+        if self.paging.space.mem.at(p).is_mapped() {
+            out.wake(p, task);
+            return Look::Answered;
+        }
+        if !files::is_absent(&self.paging.space.mem, p) {
+            return self.look_page_cache(p, access, task, first, out);
+        }
+        if self.jobs.is_full() {
+            return self.defer(p, access, task, out);
+        }
+        if first {
+            self.count(Counter::pgmajfault, 1);
+        }
+        match self.files.fault_window(&mut self.paging.readahead.regions, p) {
+            Some(window) => Look::Job(Job::new(JobKind::FileFault, p, access, task, window)),
+            None => Look::Answered,
+        }
+    }
+
+    fn look_page_cache(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) -> Look {
+        self.files.map_cached(&mut self.paging, p, out);
+        if access == Access::Write {
+            self.paging.space.mem.mark_dirty(p);
+        }
+        let marked = self.paging.space.mem.take_readahead(p);
+        if first && let Some(job) = self.file_found(p, marked, access, task) {
+            return Look::Job(job);
+        }
+        out.wake(p, task);
+        let window = if marked { self.files.next_window(&mut self.paging, p, None) } else { None };
+        let ahead = |window| Job::new(JobKind::FileAhead, p, Access::Read, TaskId(0), window);
+        Look::Ahead { job: window.filter(|_| !self.jobs.is_full()).map(ahead), around: access == Access::Read }
+    }
+
+    /// A mapped access found its page in the page cache at its first look. If the page is `marked`, the fault goes on when memory
+    /// has been found for the next window. (At a second look the task goes on at once: the window may push the page out.)
+    fn file_found(&mut self, p: u32, marked: bool, access: Access, task: TaskId) -> Option<Job> {
+        self.files.note_found(&mut self.paging.readahead.regions, p);
+        if !marked || self.jobs.is_full() {
+            return None;
+        }
+        let window = self.files.next_window(&mut self.paging, p, None)?;
+        Some(Job::new(JobKind::FileFaultAhead, p, access, task, window))
     }
 }

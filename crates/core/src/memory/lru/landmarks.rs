@@ -50,7 +50,7 @@ impl Landmarks {
     /// The page is now the head of the list.
     pub(super) fn push(&mut self, pages: &PageTable, p: u32) {
         // A page under write goes to the tail when that ends.
-        if self.ring.is_empty() || pages.flight(p) == Flight::Writing {
+        if self.ring.is_empty() || pages.at(p).flight() == Flight::Writing {
             return;
         }
         if self.pushed.is_multiple_of(STRIDE) {

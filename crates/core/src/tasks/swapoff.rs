@@ -4,12 +4,12 @@
 //! would), and their slots freed. Pages that have a frame already only give up their slot. How pages found in the swap cache
 //! are treated is a switch (see [`crate::config::SwapoffMode`]): it decides what the readahead statistics learn.
 
+use super::Tasks;
 use crate::config::SwapoffMode;
 use crate::effect::Effects;
-use crate::memory::page::{DIRTY, FRAME, Flight, MAPPED, PageState, READAHEAD};
-use crate::policy::Core;
+use crate::memory::page::{Flight, PageState};
+use crate::paging::STEP_ROOM;
 use crate::readahead::Window;
-use crate::tasks::job::STEP_ROOM;
 use crate::types::DeviceId;
 use crate::vmstat::Counter;
 
@@ -17,7 +17,7 @@ use crate::vmstat::Counter;
 const LOOKS_MAX: u32 = 1 << 14;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Swapoff {
+pub(super) struct Swapoff {
     device: DeviceId,
     region: usize,
     page: u32,
@@ -29,34 +29,34 @@ pub(crate) struct Swapoff {
 }
 
 impl Swapoff {
-    pub(crate) const fn is_runnable(&self) -> bool {
+    pub(super) const fn is_runnable(&self) -> bool {
         !self.waits
     }
 
-    pub(crate) const fn wake(&mut self) {
+    pub(super) const fn wake(&mut self) {
         self.waits = false;
     }
 }
 
-impl Core {
+impl Tasks {
     pub(crate) fn swapoff(&mut self, device: DeviceId) {
-        if self.swap.device(device).is_none() || self.control.swapoff.is_some() {
+        if self.paging.space.slots.device(device).is_none() || self.work.swapoff.is_some() {
             self.count(Counter::pt_late_event, 1);
             return;
         }
-        self.swap.close(device);
-        self.control.swapoff = Some(Swapoff { device, region: 0, page: 0, window: None, asked: None, waits: false });
+        self.paging.space.slots.close(device);
+        self.work.swapoff = Some(Swapoff { device, region: 0, page: 0, window: None, asked: None, waits: false });
     }
 
     /// An effect has ended: swapoff may go on.
-    pub(crate) fn run_swapoff(&mut self, out: &mut Effects) {
-        let Some(mut off) = self.control.swapoff.take() else {
+    pub(super) fn run_swapoff(&mut self, out: &mut Effects) {
+        let Some(mut off) = self.work.swapoff.take() else {
             return;
         };
         off.wake();
         let mut looks = 0;
         loop {
-            if out.room() < STEP_ROOM || looks >= LOOKS_MAX || self.control.hold {
+            if out.room() < STEP_ROOM || looks >= LOOKS_MAX || self.paging.space.mem.is_held {
                 break;
             }
             looks += 1;
@@ -67,13 +67,16 @@ impl Core {
                 }
                 off.window = None;
             }
-            if off.region >= self.regions.len() {
+            if off.region >= self.paging.readahead.regions.len() {
                 if !self.swapoff_end(&mut off) {
                     break;
                 }
                 return;
             }
-            let (start, end) = (self.regions.get(off.region).start, self.regions.get(off.region).end);
+            let (start, end) = (
+                self.paging.readahead.regions.get(off.region).start,
+                self.paging.readahead.regions.get(off.region).end,
+            );
             off.page = off.page.max(start);
             if off.page >= end {
                 off.region += 1;
@@ -84,62 +87,60 @@ impl Core {
                 break;
             }
         }
-        self.control.swapoff = Some(off);
+        self.work.swapoff = Some(off);
     }
 
     /// One page. False: it has to wait for an effect in flight.
     fn swapoff_page(&mut self, off: &mut Swapoff, out: &mut Effects) -> bool {
         let p = off.page;
-        let on_device = self.pages.slot(p).is_some_and(|slot| self.swap.locate(slot).0 == off.device);
-        if !on_device || self.pages.is(p, crate::memory::page::POISON) {
+        let slots = &self.paging.space.slots;
+        let on_device = self.paging.space.mem.slot(p).is_some_and(|slot| slots.locate(slot).0 == off.device);
+        let page = self.paging.space.mem.at(p);
+        if !on_device || page.is_poisoned() {
             off.page += 1;
             return true;
         }
-        if self.pages.in_flight(p) {
-            if self.cfg.swapoff == SwapoffMode::NoLookup
-                && self.pages.flight(p) == Flight::Reading
-                && off.asked != Some(p)
-            {
+        let no_lookup = self.paging.cfg.swapoff == SwapoffMode::NoLookup;
+        if page.in_flight() {
+            if no_lookup && page.flight() == Flight::Reading && off.asked != Some(p) {
                 // Asked for while its read is under way: the next read begins before this one is waited for.
-                let mut window = self.readahead_window(p);
-                off.asked = Some(p);
-                window.without_target(p);
-                off.window = Some(window);
+                self.ask_without_target(off);
                 return true;
             }
             off.waits = true;
             return false;
         }
-        let cached = self.pages.word(p) & (FRAME | MAPPED) == FRAME;
-        if self.cfg.swapoff == SwapoffMode::NoLookup
-            && self.pages.state(p) != PageState::Mapped
-            && !self.pages.is(p, DIRTY)
-        {
+        let state = page.state();
+        if no_lookup && state != PageState::Mapped && !page.is_dirty() {
             // The readahead code is asked for every page, cached or not, but only once.
-            if self.pages.state(p) == PageState::Swapped {
-                off.window = Some(self.readahead_window(p));
+            if state == PageState::Swapped {
+                off.window = Some(self.paging.window(p));
                 off.asked = Some(p);
                 return true;
             }
             if off.asked != Some(p) {
-                let mut window = self.readahead_window(p);
-                off.asked = Some(p);
-                window.without_target(p);
-                off.window = Some(window);
+                self.ask_without_target(off);
                 return true;
             }
-        } else if self.pages.state(p) == PageState::Swapped {
-            off.window = Some(self.readahead_window(p));
+        } else if state == PageState::Swapped {
+            off.window = Some(self.paging.window(p));
             return true;
-        } else if cached && self.cfg.swapoff == SwapoffMode::LookupStats {
-            self.swap_cache_hit(p, out);
+        } else if page.is_cached() && self.paging.cfg.swapoff == SwapoffMode::LookupStats {
+            self.paging.swap_cache_hit(p, out);
         }
-        self.drop_slot(p);
-        self.pages.set(p, DIRTY);
-        self.pages.clear(p, READAHEAD);
+        self.paging.space.free_swap(p);
+        self.paging.space.mem.take_readahead(p);
         self.count(Counter::pt_swapoff_in, 1);
         off.page += 1;
         true
+    }
+
+    /// Ask the readahead code for a page that is in the swap cache already.
+    fn ask_without_target(&mut self, off: &mut Swapoff) {
+        let mut window = self.paging.window(off.page);
+        off.asked = Some(off.page);
+        window.without_target(off.page);
+        off.window = Some(window);
     }
 
     /// Read the window. False: no memory now.
@@ -147,38 +148,38 @@ impl Core {
         let target = window.target();
         while out.room() >= 2 {
             // The charge first: a page taken from the window has to be read.
-            if self.io.is_full() || !self.charge_for_swapoff() {
+            if self.paging.space.io.is_full() || !self.charge_for_swapoff() {
                 return false;
             }
-            let Some(p) = self.window_next(window) else {
-                self.uncharge_unused();
+            let Some(p) = self.paging.window_next(window) else {
+                self.paging.uncharge_unused();
                 return true;
             };
-            self.read_page(p, p == target, out);
+            self.paging.read_page(p, p == target, out);
         }
         false
     }
 
     fn charge_for_swapoff(&mut self) -> bool {
-        if self.try_charge() {
+        if self.paging.try_charge() {
             return true;
         }
-        self.control.want_room();
+        self.work.want_room();
         false
     }
 
     /// No frame can be had: the device stays on.
-    pub(crate) fn swapoff_failed(&mut self) {
-        if let Some(off) = self.control.swapoff.take() {
-            self.swap.reopen(off.device);
+    pub(super) fn swapoff_failed(&mut self) {
+        if let Some(off) = self.work.swapoff.take() {
+            self.paging.space.slots.reopen(off.device);
         }
     }
 
     /// The end of the walk: if slots are still in use (pages came out late, or are held), go round again.
     fn swapoff_end(&mut self, off: &mut Swapoff) -> bool {
-        let used = self.swap.device(off.device).map_or(0, |device| device.used);
+        let used = self.paging.space.slots.device(off.device).map_or(0, |device| device.used);
         if used == 0 {
-            self.swap.remove_device(off.device);
+            self.paging.space.slots.remove_device(off.device);
             return true;
         }
         *off = Swapoff { device: off.device, region: 0, page: 0, window: None, asked: None, waits: true };

@@ -1,10 +1,10 @@
 //! Which slot comes next: the order of devices, clusters and slots.
 
-use super::{CLUSTER, ClusterList, Found, OWNED, Swap, TURN_SLOTS};
+use super::{CLUSTER, ClusterList, Found, OWNED, Slots, TURN_SLOTS};
 use crate::config::SlotOrder;
 use crate::memory::page::NIL;
 
-impl Swap {
+impl Slots {
     /// Take the next slot for a page. `may_rob(owner)` tells whether the owner of a used slot can do without it.
     pub(crate) fn allocate(&mut self, page: u32, may_rob: impl Fn(u32) -> bool) -> Option<Found> {
         let rob = self.is_filling();

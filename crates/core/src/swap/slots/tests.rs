@@ -11,7 +11,7 @@ fn spec(slots: u32, priority: Option<i16>) -> DeviceSpec {
 
 #[test]
 fn slots_ascend_and_equal_devices_take_turns_by_cluster() {
-    let mut swap = Swap::new(4 * CLUSTER, SlotOrder::Nonfull, 2);
+    let mut swap = Slots::new(4 * CLUSTER, SlotOrder::Nonfull, 2);
     swap.add_device(DeviceId(0), spec(2 * CLUSTER, Some(3)));
     swap.add_device(DeviceId(1), spec(2 * CLUSTER, Some(3)));
     let places: Vec<(u8, u32)> = (0..4 * CLUSTER - 2)
@@ -31,7 +31,7 @@ fn slots_ascend_and_equal_devices_take_turns_by_cluster() {
 
 #[test]
 fn the_higher_priority_is_filled_first_and_automatic_ones_last() {
-    let mut swap = Swap::new(4 * CLUSTER, SlotOrder::Nonfull, 2);
+    let mut swap = Slots::new(4 * CLUSTER, SlotOrder::Nonfull, 2);
     swap.add_device(DeviceId(0), spec(8, None));
     swap.add_device(DeviceId(1), spec(8, Some(5)));
     swap.add_device(DeviceId(2), spec(8, Some(9)));
@@ -48,7 +48,7 @@ fn the_higher_priority_is_filled_first_and_automatic_ones_last() {
 
 #[test]
 fn the_emptiest_cluster_is_next_when_none_is_free() {
-    let mut swap = Swap::new(4 * CLUSTER, SlotOrder::Emptiest, 8);
+    let mut swap = Slots::new(4 * CLUSTER, SlotOrder::Emptiest, 8);
     swap.add_device(DeviceId(0), spec(4 * CLUSTER, None));
     let slots: Vec<u32> =
         (0..4 * CLUSTER - 1).map(|page| swap.allocate(page, |_| false).expect("a free slot").slot).collect();
@@ -73,7 +73,7 @@ proptest! {
         steps in proptest::collection::vec((0..10u32, any::<u32>()), 0..300),
     ) {
         let order = [SlotOrder::Nonfull, SlotOrder::Free, SlotOrder::Emptiest][order];
-        let mut swap = Swap::new(6 * CLUSTER, order, 2);
+        let mut swap = Slots::new(6 * CLUSTER, order, 2);
         let mut free: BTreeSet<(u8, u32)> = BTreeSet::new();
         let mut owned: BTreeMap<u32, u32> = BTreeMap::new();
         let mut pins: BTreeMap<u32, u32> = BTreeMap::new();
