@@ -1,8 +1,9 @@
-//! Which crate of the workspace may use which: the table below is the one in ARCHITECTURE.md, enforced.
+//! Which crate of the workspace may use which: the table below is the one in ARCHITECTURE.md, enforced. Inside the core, `layers`
+//! does the same.
 
 use serde_json::Value;
 
-use crate::shell;
+use crate::{layers, shell};
 
 /// Crate, and the crates of the workspace it may use, its tests included.
 const ALLOWED: [(&str, &[&str]); 13] = [
@@ -43,5 +44,6 @@ pub(crate) fn check() -> Result<(), String> {
             }
         }
     }
+    findings.extend(layers::check().err());
     if findings.is_empty() { Ok(()) } else { Err(findings.join("\n")) }
 }

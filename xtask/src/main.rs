@@ -6,6 +6,7 @@
 mod deny;
 mod directions;
 mod docs;
+mod layers;
 mod shell;
 mod tidy;
 
@@ -18,7 +19,11 @@ type Door = fn() -> Result<(), String>;
 const DOORS: [(&str, &str, Door); 8] = [
     ("fmt", "the code is formatted", fmt),
     ("tidy", "file lengths, headers, leftovers, unsafe, promises and links", tidy::check),
-    ("directions", "crates depend on each other only as ARCHITECTURE.md says", directions::check),
+    (
+        "directions",
+        "crates, and the layers of the core, use each other only as ARCHITECTURE.md says",
+        directions::check,
+    ),
     ("docs-fresh", "docs/knobs.md, counters.md and errors.md are what their tables say", docs::check),
     ("no-std", "the core builds and links without the standard library", no_std),
     ("deny", "licences, duplicates and sources of dependencies (cargo-deny)", deny::check),
