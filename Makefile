@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo test fuzz lint bench kernel-diff docs advisories
+.PHONY: help build demo test fuzz loom miri lint bench kernel-diff docs advisories
 
 help: ## list the doors
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -25,6 +25,15 @@ test: build ## every test: unit, property, simulation, and real programs on this
 fuzz: ## whatever comes from outside (packets, traces, records, workloads, scripts, maps) under libFuzzer, SECONDS each (8)
 	@if [ -x tests/setup.sh ]; then tests/setup.sh; fi
 	fuzz/run.sh $(or $(SECONDS),8)
+
+loom: ## the lock of signal mode in every order of its threads' steps
+	CARGO_TARGET_DIR=target/loom RUSTFLAGS='--cfg loom' cargo test --release --locked --package pagetide-sys --test lock
+
+# What has unsafe code and makes no system call, which miri does not know. Core, traces and driver forbid unsafe code.
+miri: ## undefined behaviour in what makes no system call (needs a nightly with the components miri and rust-src)
+	@cargo +nightly miri --version >/dev/null 2>&1 || { echo 'make miri: missing: rustup toolchain install nightly --component miri,rust-src' >&2; exit 1; }
+	CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-permissive-provenance cargo +nightly miri test --locked --package pagetide-sys --lib -- maps:: text::
+	CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-permissive-provenance cargo +nightly miri test --locked --package pagetide --lib -- spans:: frames:: control:: protocol:: shares::
 
 lint: ## format, tidy, directions, no-std, licences, clippy, documentation
 	cargo run --quiet --locked --package xtask -- lint

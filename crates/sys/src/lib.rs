@@ -13,7 +13,7 @@
 //! 64-bit only; x86_64 and aarch64.
 #![no_std]
 
-#[cfg(test)]
+#[cfg(any(test, loom))]
 extern crate std;
 
 pub mod word;
