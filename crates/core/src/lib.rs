@@ -16,30 +16,39 @@
 //! 9. Every waiting fault is answered or poisoned within finitely many events once I/O heals.
 //! 10. The counters obey their laws.
 //!
-//! The modules in reading order: the nouns, the state, the parts of the policy, and what ties them together.
+//! The modules in reading order: the nouns, the layers from memory up to tasks, and the core that ties them together
+//! (ARCHITECTURE.md has the picture).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod audit;
+// The nouns, and the border: events in, effects out.
 pub mod config;
-mod control;
 pub mod effect;
 pub mod event;
-mod files;
+pub mod types;
+pub mod vmstat;
+
+// The layers, lowest first; each names what stands before it only.
 mod host;
 mod io;
 mod memory;
-mod paging;
-mod policy;
+mod swap;
+
 mod readahead;
 mod reclaim;
-mod swap;
+
+mod paging;
+
+mod files;
 mod tasks;
-pub mod types;
-pub mod vmstat;
+
+// The core: dispatch.
+mod audit;
+mod control;
+mod policy;
 
 pub use config::{Config, ConfigError, HostKind, MemoryMode};
 pub use effect::{Effect, Effects};

@@ -4,8 +4,7 @@ use super::Files;
 use crate::effect::{Effect, Effects};
 use crate::memory::Memory;
 use crate::paging::{Paging, STEP_ROOM};
-use crate::readahead::regions::File;
-use crate::types::{PageIdx, PageRange, SlotIdx};
+use crate::types::{DeviceId, PageIdx, PageRange, SlotIdx};
 use crate::vmstat::Counter;
 
 /// Pages the flusher looks at in one event, and has under write at most where queues have no end.
@@ -46,10 +45,9 @@ impl Files {
                 }
             }
             let region = regions.get(self.flusher_at.0);
-            let (start, end, file) = (region.start, region.end, region.file);
-            let p = self.flusher_at.1.max(start);
+            let p = self.flusher_at.1.max(region.start);
             looks += 1;
-            let Some(file) = file.filter(|_| p < end) else {
+            let Some(file) = region.file.as_ref().filter(|_| p < region.end) else {
                 self.flusher_at = (self.flusher_at.0 + 1, 0);
                 continue;
             };
@@ -57,13 +55,14 @@ impl Files {
             self.flusher_at.1 = p + 1;
             let page = paging.space.mem.at(p);
             if page.is_dirty() && page.has_frame() && page.is_file() && !page.in_flight() {
-                write(paging, p, &file, out);
+                let (device, place) = (file.device, SlotIdx(p - file.base));
+                write(paging, p, device, place, out);
             }
         }
     }
 }
 
-fn write(paging: &mut Paging, p: u32, file: &File, out: &mut Effects) {
+fn write(paging: &mut Paging, p: u32, device: DeviceId, place: SlotIdx, out: &mut Effects) {
     if paging.space.mem.at(p).is_mapped() {
         // The next store is to be seen: it faults.
         paging.space.unmap(p);
@@ -71,5 +70,5 @@ fn write(paging: &mut Paging, p: u32, file: &File, out: &mut Effects) {
     }
     paging.space.mem.begin_writeback(p);
     paging.space.mem.count(Counter::pgpgout, 4);
-    paging.space.io.write(p, file.device, SlotIdx(p - file.base), out);
+    paging.space.io.write(p, device, place, out);
 }

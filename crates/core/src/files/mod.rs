@@ -330,3 +330,19 @@ pub(crate) fn is_absent(mem: &Memory, p: u32) -> bool {
     let page = mem.at(p);
     page.state() == PageState::Untouched && !page.is_discarded()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostKind, MemoryMode};
+
+    #[test]
+    fn writers_wait_at_a_fifth_of_what_is_free_or_holds_files_and_before_3_14_nearer_to_a_tenth_of_all() {
+        let limit = |profile| {
+            let config = Config::profile(profile, HostKind::Exact).expect("a profile");
+            let paging = Paging::new(&config.memory(MemoryMode::Watermarks, 8, 1000).min_free(100));
+            Files::new(&paging.cfg).dirty_limit(&paging.space.mem)
+        };
+        assert_eq!((limit("linux-6.18"), limit("linux-3.10")), (200, 127));
+    }
+}

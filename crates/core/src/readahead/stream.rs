@@ -310,3 +310,30 @@ impl Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, HostKind, MemoryMode};
+    use crate::host::Host;
+    use crate::types::{PageIdx, PageRange, RegionId};
+
+    #[test]
+    fn a_touched_marker_asks_for_the_next_window_from_where_the_last_one_came_to() {
+        let config = Config::profile("pagetide", HostKind::Blind).expect("a profile");
+        let config = config.memory(MemoryMode::Watermarks, 256, 256);
+        let host = Host::of(&config);
+        let mut mem = Memory::new(&config, &host);
+        let mut readahead = Readahead::new(&config, host);
+        assert!(readahead.regions.add(RegionId(0), PageRange::new(PageIdx(0), 256)));
+        readahead.stream_window(&mem, 0, 10);
+        let window = readahead.stream_window(&mem, 0, 11);
+        assert_eq!((window.next, window.end, window.marker), (11, 15, Some(13)));
+        assert!(readahead.marker_touched(&mut mem, 12).is_none(), "12 is no marker");
+        let ahead = readahead.marker_touched(&mut mem, 13).expect("13 is the marker");
+        assert_eq!((ahead.page(0), ahead.len()), (15, 8));
+        readahead.window_read(&ahead, 3, Some(16));
+        let ahead = readahead.marker_touched(&mut mem, 16).expect("the first that was read");
+        assert_eq!((ahead.page(0), ahead.len()), (18, 16), "three of the eight were read");
+    }
+}

@@ -318,3 +318,72 @@ pub(crate) fn begin_pageout(mem: &mut Memory, p: u32, out: &mut Effects) {
     mem.begin_pageout(p);
     unmap(p, out);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, HostKind};
+    use crate::host::Host;
+    use crate::types::Access;
+
+    /// Reclaim and memory of a host, with page 0 resident, mapped and used once.
+    fn with_page(host: HostKind, settings: &[&str], file: bool) -> (Reclaim, Space) {
+        let mut config = Config::profile("linux-6.18", host).expect("a profile");
+        for setting in settings {
+            config.set(setting).expect("a setting");
+        }
+        let config = config.memory(MemoryMode::Watermarks, 4, 4).slots_max(512);
+        let host = Host::of(&config);
+        let mut space = Space::new(&config, &host);
+        space.mem.budget.force_charge();
+        if file {
+            space.mem.begin_file_page(0, false);
+        } else {
+            space.mem.begin_zero_page(0, false);
+        }
+        space.mem.add_to_list(0);
+        space.map(0);
+        space.mem.mark_used(0, Access::Read);
+        (Reclaim::new(&config, host), space)
+    }
+
+    #[test]
+    fn a_page_is_kept_once_activated_when_used_twice_and_goes_when_cold() {
+        let (reclaim, mut space) = with_page(HostKind::Exact, &[], false);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Keep);
+        space.mem.mark_used(0, Access::Read);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Activate);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Pageout, "used twice, but not since");
+    }
+
+    #[test]
+    fn a_host_that_sees_no_use_is_asked_by_a_sample() {
+        let (reclaim, mut space) = with_page(HostKind::Blind, &[], false);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Sample);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Unmap, "mapped, and nothing says that it was used");
+        space.unmap(0);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Pageout);
+        let (reclaim, mut space) = with_page(HostKind::Blind, &["sample=none"], false);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Unmap);
+    }
+
+    #[test]
+    fn a_dirty_file_page_that_was_used_before_waits_for_the_flusher() {
+        let (reclaim, mut space) = with_page(HostKind::Exact, &[], true);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Keep);
+        space.mem.mark_dirty(0);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::KeepDirty);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::ReclaimFile);
+    }
+
+    #[test]
+    fn what_is_locked_or_under_write_does_not_go() {
+        let (reclaim, mut space) = with_page(HostKind::Exact, &[], false);
+        space.mem.lock(0);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Cull);
+        space.mem.unlock(0);
+        space.unmap(0);
+        space.mem.begin_write(0, false);
+        assert_eq!(reclaim.judge(&mut space.mem, 0), Verdict::Writeback);
+    }
+}

@@ -123,3 +123,38 @@ impl Space {
         self.slots.audit();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostKind, MemoryMode};
+    use crate::event::DeviceSpec;
+    use crate::memory::page::PageState;
+    use crate::types::DeviceId;
+
+    #[test]
+    fn a_page_and_its_slot_agree_on_every_way_through_memory() {
+        let config = Config::profile("linux-6.18", HostKind::Exact).expect("a profile");
+        let config = config.memory(MemoryMode::Watermarks, 8, 8).slots_max(512);
+        let mut space = Space::new(&config, &Host::of(&config));
+        let spec = DeviceSpec { slots: 16, priority: None, rotational: false, synchronous: false, inherited: false };
+        assert!(space.slots.add_device(DeviceId(0), spec));
+        space.mem.budget.force_charge();
+        space.mem.begin_zero_page(3, false);
+        space.mem.add_to_list(3);
+        assert!(space.allocate_slot(3));
+        let slot = space.mem.slot(3).expect("it was just given one");
+        space.map(3);
+        assert!(space.slots.is_kept(slot) && space.mem.counts().kept_slots == 1);
+        space.audit();
+        space.unmap(3);
+        assert!(!space.slots.is_kept(slot));
+        space.mem.mark_clean(3);
+        space.mem.evict(3, None);
+        assert_eq!((space.mem.at(3).state(), space.mem.free()), (PageState::Swapped, 8));
+        space.audit();
+        space.forget_swapped(3);
+        assert_eq!((space.slots.owner(slot), space.mem.at(3).state()), (None, PageState::Untouched));
+        space.audit();
+    }
+}

@@ -417,3 +417,25 @@ impl Tasks {
         Step::Next
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_wait_for_memory_go_on_one_by_one_and_only_if_something_was_freed() {
+        let mut jobs = Jobs::new();
+        for state in [JobState::WaitMemory, JobState::WaitPage(7), JobState::WaitMemory, JobState::Nap(50)] {
+            let mut job = Job::of_nobody(JobKind::Shrink);
+            jobs.number(&mut job);
+            jobs.park(job, state);
+        }
+        assert!(jobs.take(0, false, false, 0).is_none(), "nothing was freed, and no time has passed");
+        let took = |job: Option<Job>| job.map(|job| job.number);
+        assert_eq!(took(jobs.take(0, false, true, 0)), Some(1), "the oldest of two");
+        jobs.page_done(7);
+        assert_eq!(took(jobs.take(0, false, false, 50)), Some(2));
+        assert_eq!(took(jobs.take(2, false, false, 50)), Some(4), "its nap is over");
+        assert_eq!(took(jobs.take(4, false, true, 50)), Some(3));
+    }
+}
