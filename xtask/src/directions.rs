@@ -14,7 +14,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("pagetide-sys", &[]),
     ("pagetide-kernel", &["pagetide-sys"]),
     ("pagetide", &["pagetide-core", "pagetide-driver", "pagetide-kernel", "pagetide-sys"]),
-    ("pagetide-preload", &["pagetide"]),
+    ("pagetide-preload", &["pagetide", "pagetide-sys"]),
     ("pagetide-cli", &["pagetide-core", "pagetide-sim", "pagetide-sys", "pagetide"]),
     ("pagetide-tests", &[]),
     ("pagetide-bench", &["pagetide", "pagetide-sim", "pagetide-tests"]),

@@ -5,13 +5,17 @@
 //! (what the caller may rely on is the same), and `SO_ZEROCOPY` is refused as by a protocol that lacks it, for which programs
 //! are prepared. Direct I/O and registered buffers are pinned: the kernel refuses to move those.
 //!
-//! Raw system calls are not seen here.
+//! A program's own system call instructions are not seen here; `syscall(3)` is (`raw`). Rings of io_uring send without copying at
+//! the program's word (IORING_OP_SEND_ZC): a process that makes one keeps its pages from being used again (`agent_entry::begins_lending`).
 
-use libc::{c_int, c_long, c_uint, c_void, iovec, size_t, socklen_t, ssize_t};
+use libc::{c_int, c_uint, c_void, iovec, size_t, socklen_t, ssize_t};
+use pagetide_sys::syscall::syscall6;
+
+use crate::raw::{answered, set_errno};
 
 /// As vmsplice(2), by copy.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
+pub(crate) unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
     let Ok(count) = c_int::try_from(count) else { return refuse(libc::EINVAL) };
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::RWF_NOWAIT };
     // SAFETY: changes nothing.
@@ -27,20 +31,24 @@ unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const iovec, count: size_t, fl
 
 /// As setsockopt(2), without `SO_ZEROCOPY`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+pub(crate) unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
     if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
         refuse(libc::EOPNOTSUPP);
         return -1;
     }
+    let int = |value: c_int| value.cast_unsigned() as usize;
+    let number = u32::try_from(libc::SYS_setsockopt).expect("numbers of system calls are small");
     // SAFETY: passed on as it came.
-    let answer = unsafe { libc::syscall(libc::SYS_setsockopt, c_long::from(fd), level, name, value, len) };
-    if answer == 0 { 0 } else { -1 }
+    answered(unsafe { syscall6(number, [int(fd), int(level), int(name), value.addr(), len as usize, 0]) })
 }
 
 fn refuse(errno: c_int) -> ssize_t {
-    // SAFETY: libc's errno of this thread.
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: it lives as long as the thread.
-    unsafe { *place = errno };
+    set_errno(errno);
     -1
 }

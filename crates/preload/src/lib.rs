@@ -2,8 +2,13 @@
 //!
 //! At load it starts the runtime's agent; around forks it tells it. Everything else is in `pagetide`.
 
-mod lent;
 mod mapped;
+mod advice;
+mod threads;
+mod clones;
+mod lent;
+mod raw;
+mod next;
 mod unwind;
 
 use std::ffi::CStr;
@@ -37,6 +42,7 @@ extern "C" fn at_load() {
     let name = unsafe { CStr::from_ptr(name) };
     // SAFETY: the handlers have the C ABI and live as long as this object, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+    clones::ASKED.store(1, std::sync::atomic::Ordering::Relaxed);
     agent_entry::start(name.to_bytes());
 }
 

@@ -1,9 +1,12 @@
 //! Calls that map fresh memory: the agent is told of large ones before they are filled.
 //!
-//! What libc maps for itself (malloc) and raw system calls are not seen here; the supervisor's looks find them.
+//! What libc maps for itself (malloc) and a program's own system call instructions are not seen here; the supervisor's looks find them.
 
 use libc::{c_int, c_void, off_t, size_t};
 use pagetide::agent_entry;
+use pagetide_sys::syscall::syscall6;
+
+use crate::raw::set_errno;
 
 /// As mmap(2).
 #[unsafe(no_mangle)]
@@ -15,14 +18,24 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    let int = |value: c_int| value.cast_unsigned() as usize;
+    let number = u32::try_from(libc::SYS_mmap).expect("numbers of system calls are small");
+    let offset = usize::try_from(offset.cast_unsigned()).expect("both have 64 bits");
     // SAFETY: passed on as it came.
-    let answer = unsafe { libc::syscall(libc::SYS_mmap, address, length, protection, flags, fd, offset) };
+    let answer = unsafe { syscall6(number, [address.addr(), length, int(protection), int(flags), int(fd), offset]) };
+    let start = match answer {
+        Ok(start) => start,
+        Err(errno) => {
+            set_errno(errno.code());
+            return libc::MAP_FAILED;
+        }
+    };
     let wanted = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // Who reserves addresses does not mean to fill them.
-    if answer != -1 && protection & libc::PROT_WRITE != 0 && flags & (wanted | libc::MAP_NORESERVE) == wanted {
+    if protection & libc::PROT_WRITE != 0 && flags & (wanted | libc::MAP_NORESERVE) == wanted {
         agent_entry::mapped(length);
     }
-    std::ptr::with_exposed_provenance_mut(usize::try_from(answer.cast_unsigned()).expect("both have 64 bits"))
+    std::ptr::with_exposed_provenance_mut(start)
 }
 
 /// As mmap64(2).

@@ -16,16 +16,18 @@ use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::maps::{Kind, MapsWalk};
 use pagetide_sys::mem::{Mapping, Protection};
-use pagetide_sys::proc::StatmFile;
+use pagetide_sys::proc::{self, StatmFile};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, signal, thread};
 
 use crate::control::{CONTROL_BYTES, Control, Entry, Phase};
 use crate::fork::{self, Forks};
+use crate::held::HELD;
 use crate::pager::{FaultAnswer, Followup, Pager};
 use crate::protocol::{ADOPT, Hello, PACKET_BYTES, PACKET_FDS, SAY};
-use crate::{bell, own, setup};
+use crate::spans::PAGE_SHIFT;
+use crate::{bell, limits, locks, own, setup};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -42,16 +44,16 @@ const STALL_MAX_NS: Nanos = 120_000_000_000;
 const NICER: i32 = 5;
 /// Events told of when an invariant breaks.
 const TOLD_EVENTS: usize = 40;
+/// Time between two searches of all managed memory for pages that are there without our knowing.
+const RECONCILE_NS: Nanos = 50_000_000;
+/// Pages that could not be moved, until it is asked why.
+const STUCK_BUSY: u64 = 64;
 /// Messages read in one turn at most.
 const MESSAGES: usize = 1024;
 /// Faults noted before the list grows: threads of the program that fault at once.
 const FAULTS: usize = 1024;
 /// Pages that may be resident unseen before the maps are read again: 1 MiB.
 const UNSEEN_PAGES: u64 = 256;
-/// A page that the program asked to discard may still be there for a moment; within this time nothing is searched for pages
-/// that we do not know.
-const REMOVE_QUIET_NS: Nanos = 1_000_000_000;
-
 /// The agent of one process.
 #[derive(Debug)]
 pub(crate) struct Agent {
@@ -75,7 +77,13 @@ pub(crate) struct Managed {
     pub(crate) forks: Forks,
     last_size_pages: u64,
     unseen_pages: u64,
-    last_remove: Nanos,
+    next_reconcile: Nanos,
+    /// Resident pages that cannot be taken out: locked, or not to be written.
+    stuck_pages: u64,
+    /// What the machine had counted as busy when they were counted.
+    busy_seen: u64,
+    stuck_told: bool,
+    full_told: bool,
     next_tick: Nanos,
     next_measure: Nanos,
     statm: StatmFile,
@@ -130,13 +138,15 @@ impl Agent {
             return Err(Errno::ECONNREFUSED);
         };
         let hello = Hello::decode(&packet[..bytes]).ok_or(Errno::EPROTO)?;
-        if count < 1 + hello.devices.len() + usize::from(hello.record.is_some()) {
+        if count < 2 + hello.devices.len() + usize::from(hello.record.is_some()) {
             return Err(Errno::EPROTO);
         }
         let mut fds = fds.into_iter().flatten();
         let control_file = fds.next().ok_or(Errno::EPROTO)?;
+        proc::stay(&fds.next().ok_or(Errno::EPROTO)?)?;
         let directories: Vec<Fd> = fds.by_ref().take(hello.devices.len()).collect();
         let control = Control::new(Mapping::shared(&control_file, 0, CONTROL_BYTES, Protection::ReadWrite)?);
+        locks::note_budget(control.header().budget_pages.load(Ordering::Relaxed));
         let record_directory = hello.record.is_some().then(|| fds.next()).flatten();
         let uffd_device = fds.next();
         let maps_buffer = vec![0; 64 << 10];
@@ -210,6 +220,8 @@ impl Agent {
     /// Take the program's memory under management and serve it until the program ends.
     pub(crate) fn manage(mut self) -> ! {
         clock::init();
+        let files = limits::for_files();
+        self.hold_threads();
         let now = clock::now();
         let pager = match setup::pager(&self, None, Vec::new()) {
             Ok(pager) => pager,
@@ -221,7 +233,20 @@ impl Agent {
         fork::publish(&self, &mut managed);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
         bell::take_down();
+        drop(files);
         self.serve(managed)
+    }
+
+    /// The control blocks of the threads that exist stay in memory. Later ones say so themselves, as they begin.
+    fn hold_threads(&self) {
+        let told = proc::each_thread(|tid| {
+            if let Ok(Some(list)) = thread::robust_list(tid) {
+                HELD.hold(list.start(), list.len());
+            }
+        });
+        if let Err(errno) = told {
+            die(&self.supervisor, format_args!("the threads of the program are not told: {}", errno.name()));
+        }
     }
 
     pub(crate) fn exclude_initial(&self, pager: &mut Pager) {
@@ -233,6 +258,7 @@ impl Agent {
     /// A forked child that has taken over its memory.
     pub(crate) fn serve_child(mut self, mut managed: Managed, taken_over: &AtomicU32) -> ! {
         let now = clock::now();
+        self.hold_threads();
         self.adopt(&mut managed, now);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
         taken_over.store(1, Ordering::Release);
@@ -257,7 +283,9 @@ impl Agent {
                 self.hear_supervisor();
             }
             let mut busy = managed.pager.pump(now);
+            let files = managed.forks.is_under_way().then(limits::for_files);
             busy |= managed.forks.serve(&self, &mut managed.pager, now);
+            drop(files);
             self.look_at_outbox(&mut managed);
             if now >= managed.next_tick {
                 self.tick(&mut managed, now);
@@ -276,19 +304,19 @@ impl Agent {
     /// The kernel hands out faults before changes, so faults are only noted here: threads that are sent back to fault again would
     /// keep the changes from being read for ever.
     fn read_messages(&mut self, managed: &mut Managed, now: Nanos) {
+        let mut files = None;
         for _ in 0..MESSAGES {
             match managed.pager.machine().space().next_message() {
                 Ok(Some(message)) => self.on_message(managed, now, message),
                 Ok(None) => return,
+                // A child's userfaultfd needs a descriptor, beyond what the program may have; the message waits.
+                Err(Errno::EMFILE) if files.is_none() => files = limits::for_files(),
                 Err(errno) => die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name())),
             }
         }
     }
 
     fn on_message(&mut self, managed: &mut Managed, now: Nanos, message: Message<Uffd>) {
-        if matches!(message, Message::Remove { .. }) {
-            managed.last_remove = now;
-        }
         match managed.pager.on_message(now, message) {
             Followup::None => {}
             Followup::Fault { address, access } => managed.faults.push((address, access)),
@@ -333,6 +361,7 @@ impl Agent {
     }
 
     pub(crate) fn adopt(&mut self, managed: &mut Managed, now: Nanos) {
+        let _files = limits::for_files();
         let mut walk = match MapsWalk::open(&mut self.maps_buffer) {
             Ok(walk) => walk,
             Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
@@ -356,18 +385,46 @@ impl Agent {
             self.adopt(managed, now);
             managed.last_size_pages = statm.size_pages;
             let unseen = anon.saturating_sub(managed.pager.known_pages());
-            if unseen > managed.unseen_pages + UNSEEN_PAGES && now > managed.last_remove + REMOVE_QUIET_NS {
+            if unseen > managed.unseen_pages + UNSEEN_PAGES && now >= managed.next_reconcile {
                 managed.pager.reconcile(now);
+                // It looks at every page that is managed: a twentieth of the time at most.
+                let end = clock::now();
+                managed.next_reconcile = end + RECONCILE_NS.max(20 * end.saturating_sub(now));
             }
         }
-        if now >= managed.next_measure {
-            managed.next_measure = now + MEASURE_NS;
-            managed.pager.measure_overhead();
+        let is_time = now >= managed.next_measure;
+        if is_time {
+            self.measure(managed, now);
+        }
+        let busy = managed.pager.machine().stats.busy_pages;
+        if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) {
+            managed.busy_seen = busy;
+            self.measure_stuck(managed);
         }
         let unseen = anon.saturating_sub(managed.pager.known_pages());
         managed.unseen_pages = unseen;
         if !managed.forks.is_under_way() {
             self.set_budget(managed, now, unseen);
+        }
+    }
+
+    /// Look at what our tables take.
+    fn measure(&self, managed: &mut Managed, now: Nanos) {
+        managed.next_measure = now + MEASURE_NS;
+        let files = limits::for_files();
+        managed.pager.measure_overhead();
+        drop(files);
+        if HELD.is_full() && !managed.full_told {
+            managed.full_told = true;
+            say(
+                &self.supervisor,
+                format_args!(
+                    "process {}: more than {} pages with words for the kernel (thread control blocks, robust mutexes): a thread's \
+                     end may be missed by those who wait for it",
+                    thread::getpid(),
+                    HELD.count(),
+                ),
+            );
         }
     }
 
@@ -413,7 +470,37 @@ impl Agent {
         let overhead = managed.pager.overhead();
         let outside = unseen + overhead.sums + overhead.page_tables;
         let budget = share.saturating_sub(outside).max(setup::BUDGET_PAGES_MIN);
+        // Beside what cannot be taken out, the rest needs room to be paged in.
+        let budget = if managed.stuck_pages == 0 { budget } else { budget.max(managed.stuck_pages + budget / 4) };
         managed.pager.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX));
+    }
+
+    /// Count the pages that cannot be taken out. True if there are more than before.
+    fn measure_stuck(&self, managed: &mut Managed) -> bool {
+        let files = limits::for_files();
+        let locked = proc::status(None).map_or(0, |status| status.locked_bytes >> PAGE_SHIFT);
+        drop(files);
+        let read_only = managed.pager.read_only_pages();
+        let charged = u64::from(managed.pager.core().charged());
+        let stuck = (read_only + locked).min(charged);
+        let is_more = stuck > managed.stuck_pages;
+        managed.stuck_pages = stuck;
+        let share = self.entry().share_pages.load(Ordering::Relaxed);
+        if stuck > share / 4 * 3 && !managed.stuck_told {
+            managed.stuck_told = true;
+            say(
+                &self.supervisor,
+                format_args!(
+                    "process {}: {} MiB of its memory cannot be paged out ({} MiB read-only, {} MiB locked); where they do not fit, \
+                     the budget is exceeded",
+                    thread::getpid(),
+                    stuck >> 8,
+                    read_only >> 8,
+                    locked >> 8,
+                ),
+            );
+        }
+        is_more
     }
 
     fn look_at_outbox(&self, managed: &mut Managed) {
@@ -432,7 +519,12 @@ impl Agent {
         for range in outbox.poisoned.into_iter().chain(outbox.unmarked) {
             managed.pager.machine_mut().poison(range);
         }
-        if outbox.out_of_memory.is_some() {
+        if let Some((_, page)) = outbox.out_of_memory {
+            if self.measure_stuck(managed) {
+                self.set_budget(managed, clock::now(), managed.unseen_pages);
+                managed.pager.machine_mut().wake_waiters(page);
+                return;
+            }
             die(
                 &self.supervisor,
                 format_args!(
@@ -459,7 +551,11 @@ impl Managed {
             forks,
             last_size_pages: 0,
             unseen_pages: 0,
-            last_remove: 0,
+            next_reconcile: now,
+            stuck_pages: 0,
+            busy_seen: 0,
+            stuck_told: false,
+            full_told: false,
             next_tick: now,
             next_measure: now,
             statm,

@@ -8,19 +8,24 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use pagetide_sys::fd::Fd;
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::maps::{Kind, MapsText};
-use pagetide_sys::signal;
 use pagetide_sys::thread::{self, Table};
+use pagetide_sys::{Errno, signal};
 
 use crate::agent::{self, Agent};
 use crate::alloc::OwnMemory;
 use crate::bell;
 use crate::fork;
+use crate::held::HELD;
+use crate::{limits, locks};
 
 /// Length of a supervisor's name at most.
 const NAME_BYTES: usize = 64;
 /// Mappings that exist before the runtime, at most.
 const INITIAL_MAX: usize = 128;
 const STACK_BYTES: usize = 512 << 10;
+/// Of a thread's control block, at most, what the kernel or the C library uses at the end of the thread: its first page is what
+/// counts, the rest may lie in the next.
+const THREAD_BLOCK_BYTES: usize = 1024;
 
 /// The supervisor's name, and the mappings to leave alone. Written once, before any thread of ours exists.
 #[derive(Debug)]
@@ -76,6 +81,57 @@ pub fn mapped(bytes: usize) {
     bell::mapped(bytes, OWN_PID.load(Ordering::Relaxed), &AGENT_ALIVE);
 }
 
+/// True in a process whose memory is, or may come, under management.
+pub fn is_running() -> bool {
+    OWN_PID.load(Ordering::Relaxed) != 0
+}
+
+/// True once this process's memory is managed.
+pub fn is_managed() -> bool {
+    fork::is_announced()
+}
+
+/// These bytes stay in memory from now on: the kernel will want them without waiting.
+///
+/// `start` and `bytes` name memory of the program that is mapped.
+pub fn hold(start: usize, bytes: usize) {
+    if !is_running() || bytes == 0 {
+        return;
+    }
+    HELD.hold(start, bytes);
+    for address in [start, start + bytes - 1] {
+        // SAFETY: mapped memory of the caller; the value is not used.
+        unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
+    }
+}
+
+/// First thing in a new thread: its control block stays.
+pub fn thread_begins() {
+    // SAFETY: asks for the caller's own.
+    let block = unsafe { libc::pthread_self() };
+    hold(usize::try_from(block).expect("addresses are 64 bit"), THREAD_BLOCK_BYTES);
+    if let Ok(Some(list)) = thread::robust_list(0) {
+        hold(list.start(), list.len());
+    }
+}
+
+/// The program is about to make a ring of io_uring, with which it may send pages without copying them.
+pub fn begins_lending() {
+    if is_running() {
+        HELD.begin_lending();
+    }
+}
+
+/// May so many more bytes be locked?
+pub fn may_lock(bytes: usize) -> bool {
+    !is_running() || locks::may_lock(bytes)
+}
+
+/// As mlockall(2), without the runtime's own memory. EINVAL, ENOMEM, EPERM as there; ENOMEM also if the budget cannot carry it.
+pub fn lock_all(flags: u32) -> Result<usize, Errno> {
+    locks::lock_all(flags)
+}
+
 /// Before a fork.
 pub fn before_fork() {
     fork::prepare();
@@ -88,6 +144,7 @@ pub fn after_fork_in_parent() {
 
 /// After a fork, in the child: it gets an agent of its own.
 pub fn after_fork_in_child(memory: &OwnMemory) {
+    HELD.after_fork();
     let taken_over = fork::child();
     // SAFETY: the child has one thread, and the parent's runtime is not used in it.
     unsafe { memory.forget_after_fork() };
@@ -142,6 +199,7 @@ fn tell_of_panics(supervisor: &Fd) {
 extern "C" fn agent_main(_: *mut u8) -> ! {
     thread::set_name(c"pagetide");
     agent::close_inherited();
+    let files = limits::for_files();
     agent::go_first();
     let birth = birth();
     let initial = birth.initial[..birth.initial_len].to_vec();
@@ -157,13 +215,17 @@ extern "C" fn agent_main(_: *mut u8) -> ! {
     let parent = PARENT.load(Ordering::Relaxed);
     if parent != 0 {
         match fork::take_over(&mut agent) {
-            Ok(managed) => agent.serve_child(managed, &TAKEN_OVER),
+            Ok(managed) => {
+                drop(files);
+                agent.serve_child(managed, &TAKEN_OVER)
+            }
             Err(error) => agent::die(
                 agent.supervisor(),
                 format_args!("process {}: a forked child cannot take over its memory: {error}", thread::getpid()),
             ),
         }
     }
+    drop(files);
     agent.wait_for_adoption();
     agent.manage()
 }

@@ -36,12 +36,13 @@ use pagetide_sys::uffd::{Modes, Msg, RawMsg, ReadAnswer, Stop, Uffd, Wake};
 use pagetide_sys::{Errno, clock, file, proc, sysinfo, thread};
 
 use crate::agent::{Agent, Managed, die, say};
+use crate::inherit::{self, Exceptions, SlotRun, SpanRecord};
 use crate::machine::managed;
 use crate::pager::Pager;
 use crate::protocol::{Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
 use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
 use crate::store::{Store, checksum};
-use crate::{own, setup};
+use crate::{limits, own, setup};
 
 /// A parent waits this long for its child's agent; then it serves the child by filling everything in.
 const TAKEOVER_NS: Nanos = 10_000_000_000;
@@ -82,6 +83,11 @@ fn is_child(call: &Fd) -> bool {
     parent == Some(thread::getpid())
 }
 
+/// True once forks of this process are to be announced: its memory is managed.
+pub(crate) fn is_announced() -> bool {
+    DOORBELLS.load(Ordering::Acquire) != 0
+}
+
 /// Before a fork, in the forking thread.
 pub(crate) fn prepare() {
     while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -114,25 +120,6 @@ pub(crate) fn child() -> bool {
 fn touch(address: usize) {
     // SAFETY: the doorbells are mapped as long as their address is published.
     unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
-}
-
-/// A run of pages in neighbouring slots, as a child receives it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct SlotRun {
-    vpn: u64,
-    len: u32,
-    device: u32,
-    slot: u32,
-    _pad: u32,
-}
-
-/// A span, as a child receives it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct SpanRecord {
-    vpn: u64,
-    pages: u64,
 }
 
 /// A child between the copy and its takeover.
@@ -303,50 +290,19 @@ impl Forks {
     /// The kernel has copied the address space.
     pub(crate) fn on_fork(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos, uffd: Uffd) {
         let mut newborn = Newborn { uffd, runs: Vec::new(), spans: Vec::new(), since: now, call: None, lease: None };
-        self.snapshot(pager, &mut newborn);
+        let exceptions = match Exceptions::read() {
+            Ok(exceptions) => exceptions,
+            Err(errno) => die(
+                agent.supervisor(),
+                format_args!("what a forked child is to get cannot be read (/proc/self/smaps): {}", errno.name()),
+            ),
+        };
+        (newborn.spans, newborn.runs) = inherit::snapshot(pager, &exceptions, &newborn.uffd);
         if self.held && self.newborn.is_none() {
             self.pin(pager, now, &mut newborn);
             self.newborn = Some(newborn);
         } else {
             self.fill_completely(agent, pager, &newborn);
-        }
-    }
-
-    /// What the child has to know. Pages between program and device are copied into it at once.
-    fn snapshot(&mut self, pager: &Pager, newborn: &mut Newborn) {
-        let machine = pager.machine();
-        for span in machine.spans.all() {
-            newborn.spans.push(SpanRecord { vpn: span.vpn, pages: u64::from(span.range.len) });
-            for (vpn, page) in (span.vpn..).zip(span.range.pages()) {
-                let view = pager.core().page(page);
-                if view.discarded {
-                    continue;
-                }
-                if view.flight != Flight::Reading
-                    && let Some(frame) = machine.resident_frame(page)
-                {
-                    let filled = newborn.uffd.copy_run(managed(vpn, 1), frame, false, Wake::Later);
-                    assert!(
-                        filled.is_complete() || matches!(filled.stop, Some(Stop::Present | Stop::Gone)),
-                        "a page of a forked child cannot be filled: {filled:?}"
-                    );
-                    continue;
-                }
-                if view.state == PageState::Mapped && view.flight != Flight::Reading {
-                    continue;
-                }
-                let Some((device, slot)) = view.slot else { continue };
-                match newborn.runs.last_mut() {
-                    Some(run)
-                        if run.vpn + u64::from(run.len) == vpn
-                            && run.device == u32::from(device.0)
-                            && run.slot + run.len == slot.0 =>
-                    {
-                        run.len += 1;
-                    }
-                    _ => newborn.runs.push(SlotRun { vpn, len: 1, device: u32::from(device.0), slot: slot.0, _pad: 0 }),
-                }
-            }
         }
     }
 
@@ -486,8 +442,10 @@ impl Forks {
     /// Send the child's agent what it needs.
     fn hand_over(&mut self, pager: &Pager, newborn: &Newborn, call: &Fd) -> Result<(), Errno> {
         let snapshot = fd::memfd(c"pagetide-snapshot")?;
+        let raised = limits::for_file_size();
         file::write_all(&snapshot, bytes_of(&newborn.spans))?;
         file::write_all(&snapshot, bytes_of(&newborn.runs))?;
+        drop(raised);
         let stores = pager.machine().stores();
         let handover = Handover {
             seed: pager.machine().seed(),

@@ -26,6 +26,7 @@ use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
 use crate::frames::{Frame, FrameRun, Frames};
+use crate::held::Held;
 use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::own;
 use crate::spans::{PAGE_SHIFT, Spans};
@@ -88,6 +89,8 @@ pub(crate) struct MachineParts<K: AddressSpace = Linux> {
     pub(crate) engine: Box<dyn Engine>,
     /// Where a fork may share pages.
     pub(crate) unsharer: Option<Unsharer>,
+    /// Pages that are never taken; None where there are none.
+    pub(crate) held: Option<&'static Held>,
     pub(crate) staging: K::Mapping,
     pub(crate) zeroes: K::Mapping,
     pub(crate) pages_max: u32,
@@ -109,6 +112,7 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     stores: Vec<(DeviceId, Store)>,
     deferred: VecDeque<Effect>,
     unsharer: Option<Unsharer>,
+    held: Option<&'static Held>,
     /// Pages to be moved out that are being made private, in the order asked.
     unsharing: VecDeque<PageRange>,
     unshared: u32,
@@ -169,6 +173,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             stores: Vec::with_capacity(8),
             deferred: VecDeque::with_capacity(4096),
             unsharer: parts.unsharer,
+            held: parts.held,
             unsharing: VecDeque::with_capacity(WAITING_MAX),
             unshared: 0,
             is_stuck: false,
@@ -335,10 +340,20 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
     }
 
+    /// Spare frames for new content. None if there are none, or if the kernel may still read what they held.
+    fn spare_run(&mut self, most: u32) -> Option<FrameRun> {
+        if self.lends() { None } else { self.frames.take_spare(most) }
+    }
+
+    /// True if memory that has held a page of the program must not hold another's.
+    pub(crate) fn lends(&self) -> bool {
+        self.held.is_some_and(Held::lends)
+    }
+
     /// A run of at most `most` frames with memory behind them. None: the kernel fills nothing until the program's events are
     /// read.
     fn populated_run(&mut self, most: u32) -> Option<FrameRun> {
-        if let Some(run) = self.frames.take_spare(most) {
+        if let Some(run) = self.spare_run(most) {
             return Some(run);
         }
         let run = self.frames.take_holes(most.min(ZEROES_PAGES)).expect("the staging area is larger than the budget");
@@ -376,6 +391,12 @@ impl<K: AddressSpace> LiveMachine<K> {
             }
             assert!(answer.is_complete(), "a lost page cannot be marked: {answer:?}");
         }
+    }
+
+    /// Let those who wait for the page fault again.
+    pub(crate) fn wake_waiters(&mut self, page: PageIdx) {
+        self.woken.len = 0;
+        self.wake(page);
     }
 
     /// A fault on this page was seen at `now`: its latency is counted when the page is mapped.

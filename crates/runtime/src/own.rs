@@ -5,8 +5,9 @@
 
 use pagetide_sys::Errno;
 use pagetide_sys::futex::Mutex;
-use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, Protection};
-use pagetide_sys::proc::{self, Limit};
+use pagetide_sys::mem::{self, AnonOptions, ManagedRange, Mapping, Protection};
+
+use crate::limits;
 
 /// Mappings of ours at most. The allocator makes one for each large table, and few others exist.
 const RANGES: usize = 1024;
@@ -21,29 +22,18 @@ static OWN: Mutex<Ranges> = Mutex::new(Ranges { list: [(0, 0); RANGES], len: 0 }
 
 /// Private anonymous memory of our own, backed when it is used, absent in forked children.
 pub(crate) fn map(bytes: usize, populate: bool) -> Result<Mapping, Errno> {
-    make_room(bytes);
+    limits::make_room(bytes);
     let options = AnonOptions { protection: Protection::ReadWrite, populate, inherit: false };
     let mapping = Mapping::anonymous(bytes, options)?;
+    // A program that locks all its future mappings (MCL_FUTURE) does not mean ours, and pages cannot be moved between locked and
+    // other memory.
+    let _ = mem::unlock(mapping.range());
     let mut own = OWN.lock("a mapping of ours");
     assert!(own.len < RANGES, "the runtime has more than {RANGES} mappings");
     let len = own.len;
     own.list[len] = (mapping.range().start(), mapping.range().end());
     own.len += 1;
     Ok(mapping)
-}
-
-/// Our tables are not the program's: a limit that it or its shell set on its address space (`ulimit -v`) is raised by what we are
-/// about to map. Where that is not allowed (the hard limit of a user), the soft one goes as far as it can.
-pub(crate) fn make_room(bytes: usize) {
-    let Ok(limit) = proc::address_space_limit() else { return };
-    if limit.soft == proc::UNLIMITED {
-        return;
-    }
-    let soft = limit.soft.saturating_add(bytes as u64);
-    let wanted = Limit { soft, hard: limit.hard.max(soft) };
-    if proc::set_address_space_limit(wanted).is_err() {
-        let _ = proc::set_address_space_limit(Limit { soft: soft.min(limit.hard), hard: limit.hard });
-    }
 }
 
 /// The mapping is about to be unmapped.

@@ -24,7 +24,8 @@ use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use crate::machine::{LiveMachine, managed};
 use crate::own;
-use crate::spans::{Change, PAGE_SHIFT, Span};
+use crate::recent::Recent;
+use crate::spans::{Change, PAGE_SHIFT};
 
 /// Events kept for the dump after a broken invariant.
 const RECORDED_EVENTS: usize = 256;
@@ -40,6 +41,8 @@ const SURPLUS_PAGES: u32 = 64;
 const SPAN_PAGES_MIN: u64 = 16;
 /// Page indices kept free behind a heap, which grows in small steps: 16 GiB.
 const HEAP_SLACK_PAGES: u32 = 1 << 22;
+/// A page that the program asked to discard may still be there for a moment; within this time it is not looked for.
+const REMOVE_QUIET_NS: Nanos = 1_000_000_000;
 
 /// The pager, over an address space.
 #[derive(Debug)]
@@ -51,6 +54,7 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     floor_bytes: u64,
     last_fault: Nanos,
     overhead: Overhead,
+    recent: Recent,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -95,6 +99,7 @@ impl<K: AddressSpace> Pager<K> {
             floor_bytes,
             last_fault: 0,
             overhead: Overhead::default(),
+            recent: Recent::new(REMOVE_QUIET_NS),
         }
     }
 
@@ -224,6 +229,7 @@ impl<K: AddressSpace> Pager<K> {
     /// waited must not bring the old content back.
     pub(crate) fn discard(&mut self, now: Nanos, start: u64, end: u64) {
         let (mut vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
+        self.recent.note(now, vpn, end);
         while let Some((range, behind)) = self.machine().spans.first_piece(vpn, end) {
             self.driver.step(now, Event::Discarded { range });
             self.driver.drain(now, |machine, _core, answers| machine.forget_deferred(range, answers));
@@ -333,7 +339,9 @@ impl<K: AddressSpace> Pager<K> {
     /// Spare frames beyond the budget, if more than `slack`, go back to the kernel.
     fn release_surplus(&mut self, slack: u32) {
         let (charged, budget) = (self.core().charged(), self.core().budget());
-        let surplus = (charged + self.machine().spare_frames()).saturating_sub(budget.max(charged));
+        let spare = self.machine().spare_frames();
+        let is_lending = self.machine().lends();
+        let surplus = if is_lending { spare } else { (charged + spare).saturating_sub(budget.max(charged)) };
         if surplus > slack && !self.machine().has_deferred() {
             self.machine_mut().release_spare(surplus);
         }
@@ -476,12 +484,43 @@ impl<K: AddressSpace> Pager<K> {
         self.runs = runs;
     }
 
-    /// Look for pages that are there without our knowing (MADV_FREE that was taken back by a store), and charge them.
+    /// Look for pages that are there without our knowing (MADV_FREE that was taken back by a store), and charge them. Not where
+    /// the program may be giving pages back at this moment.
     pub(crate) fn reconcile(&mut self, now: Nanos) {
         let mut index = 0;
-        while let Some(&Span { vpn, range, .. }) = self.machine().spans.all().get(index) {
-            self.adopt_present(now, vpn, range);
+        while let Some(&span) = self.machine().spans.all().get(index) {
+            let mut vpn = span.vpn;
+            while let Some((from, to)) = self.recent.first_old(now, vpn, span.end_vpn()) {
+                let [first, len] =
+                    [from - span.vpn, to - from].map(|pages| u32::try_from(pages).expect("inside the span"));
+                self.adopt_present(now, from, span.range.part(first, len));
+                vpn = to;
+            }
             index += 1;
         }
+    }
+
+    /// Pages that are there and cannot be taken out, because the program may not write them: the kernel moves pages only out of
+    /// writable mappings.
+    pub(crate) fn read_only_pages(&mut self) -> u64 {
+        let mut runs = std::mem::take(&mut self.runs);
+        let (mut pages, mut index) = (0, 0);
+        while let Some(&span) = self.machine().spans.all().get(index) {
+            index += 1;
+            let mut vpn = span.vpn;
+            while vpn < span.end_vpn() {
+                let address = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
+                let Ok(Some(vma)) = self.machine_mut().space_mut().mapping_at_or_after(address) else { break };
+                let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
+                let (from, to) = (start.clamp(vpn, span.end_vpn()), end.min(span.end_vpn()));
+                if !vma.write && from < to {
+                    let range = managed(from, u32::try_from(to - from).expect("inside the span"));
+                    pages += self.resident_pages(range, &mut runs);
+                }
+                vpn = to.max(from);
+            }
+        }
+        self.runs = runs;
+        pages
     }
 }

@@ -161,7 +161,7 @@ impl PoolBuilder {
         let uffd = open_uffd()?;
         let engine = wrap(self.open_engine()?);
         let seed = clock::now() ^ 0x9e37_79b9_7f4a_7c15;
-        let machine = setup::machine(uffd, seed, budget_pages, engine, None).map_err(|error| io_error(&error))?;
+        let machine = setup::machine(uffd, seed, budget_pages, engine, None, None).map_err(|error| io_error(&error))?;
         let mut pager = Pager::new(Core::new(config), machine, self.floor_bytes, None);
         for (number, place) in (0..).zip(&self.places) {
             self.add_place(&mut pager, DeviceId(number), place)?;

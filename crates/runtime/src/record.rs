@@ -9,7 +9,7 @@ use pagetide_sys::file::{self, flags};
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::{Errno, thread};
 
-use crate::own;
+use crate::limits;
 
 /// Bytes of a record at most: 256 MiB.
 const RECORD_BYTES_MAX: u64 = 256 << 20;
@@ -41,7 +41,7 @@ fn window(file: &Fd, from: u64) -> Result<Mapping, Errno> {
         return Err(Errno::EFBIG);
     }
     file::allocate(file, from, WINDOW_BYTES as u64)?;
-    own::make_room(WINDOW_BYTES);
+    limits::make_room(WINDOW_BYTES);
     Mapping::shared(file, from, WINDOW_BYTES, Protection::ReadWrite)
 }
 

@@ -17,14 +17,15 @@ use pagetide_sys::{Errno, clock, sysinfo, thread};
 use crate::agent::{self, Agent};
 use crate::control::Entry;
 use crate::engine::{ThreadEngine, UringEngine};
+use crate::held::{HELD, Held};
 use crate::io::Engine;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
-use crate::own;
 use crate::pager::Pager;
 use crate::record;
 use crate::spans::PAGE_SHIFT;
 use crate::store::Store;
 use crate::unshare::Unsharer;
+use crate::{limits, own};
 
 /// Pages that the core can name: 64 GiB of addresses under management. The tables are backed only where they are used.
 pub(crate) const PAGES_MAX: u32 = 1 << 24;
@@ -96,13 +97,12 @@ pub(crate) fn pager(
     };
     let share = agent.entry().share_pages.load(Ordering::Relaxed);
     let whole = agent.control().header().budget_pages.load(Ordering::Relaxed);
-    own::make_room(RINGS_BYTES);
+    limits::make_room(RINGS_BYTES);
     let engine: Box<dyn Engine> = match UringEngine::new() {
         Ok(engine) => Box::new(engine),
         Err(_refused) => Box::new(step("the I/O threads", ThreadEngine::new())?),
     };
-    let unsharer = step("the thread that makes pages private", Unsharer::start())?;
-    let machine = machine(uffd, seed, whole, engine, Some(unsharer))?;
+    let machine = machine(uffd, seed, whole, engine, Some(Unsharer::new()), Some(&HELD))?;
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
@@ -161,13 +161,15 @@ pub(crate) fn machine(
     budget_pages: u64,
     engine: Box<dyn Engine>,
     unsharer: Option<Unsharer>,
+    held: Option<&'static Held>,
 ) -> Result<LiveMachine, SetupError> {
     let frames = (budget_pages * 2 + STAGING_SLACK_PAGES).min(u64::from(u32::MAX));
     let bytes = usize::try_from(frames << PAGE_SHIFT).expect("addresses are 64 bit");
     let staging = step("the staging area", own::map(bytes, false))?;
     step("registering the staging area", uffd.register(staging.range(), Modes::MISSING).map(|_| ()))?;
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
-    let parts = MachineParts { space: Linux::new(uffd), engine, unsharer, staging, zeroes, pages_max: PAGES_MAX, seed };
+    let parts =
+        MachineParts { space: Linux::new(uffd), engine, unsharer, held, staging, zeroes, pages_max: PAGES_MAX, seed };
     Ok(LiveMachine::new(parts))
 }
 

@@ -13,7 +13,7 @@ use pagetide_sys::file;
 use pagetide_sys::mem::{ManagedRange, Mapping, Protection};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use crate::own;
+use crate::limits;
 use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
 
 /// One swap file of this process, or of the parent it was forked from.
@@ -35,7 +35,9 @@ impl Store {
     /// A store of at most `slots_max` slots in `file`, which is empty; no slot is backed yet.
     pub(crate) fn new(file: Fd, slots_max: u32) -> Result<Self, pagetide_sys::Errno> {
         let sums_file = pagetide_sys::fd::memfd(c"pagetide-checksums")?;
+        let raised = limits::for_file_size();
         file::truncate(&sums_file, u64::from(slots_max) * 16)?;
+        drop(raised);
         let sums = map_sums(&sums_file, slots_max)?;
         Ok(Self { file, sums_file, sums, slots_max, slots_backed: 0, inherited: false })
     }
@@ -89,6 +91,7 @@ impl Store {
             return Err(pagetide_sys::Errno::ENOSPC);
         }
         let offset = u64::from(self.slots_backed) * PAGE_BYTES;
+        let _raised = limits::for_file_size();
         match file::allocate(&self.file, offset, bytes) {
             Ok(()) => {}
             // A file system that cannot preallocate: the space was there a moment ago, and a write that finds none is
@@ -123,7 +126,7 @@ impl Store {
 /// Whole pages, backed when they are used.
 fn map_sums(file: &Fd, slots_max: u32) -> Result<Mapping, pagetide_sys::Errno> {
     let bytes = (slots_max as usize * 16).next_multiple_of(1 << PAGE_SHIFT);
-    own::make_room(bytes);
+    limits::make_room(bytes);
     Mapping::shared(file, 0, bytes, Protection::ReadWrite)
 }
 

@@ -150,6 +150,8 @@ struct Supervisor {
     budget_pages: u64,
     control: Control,
     control_file: Fd,
+    /// /proc, for processes whose root has none.
+    proc: Fd,
     listener: Fd,
     directories: Vec<Fd>,
     record_directory: Option<Fd>,
@@ -219,6 +221,7 @@ impl Supervisor {
             budget_pages,
             control,
             control_file,
+            proc: system("/proc", Fd::open(c"/proc", file::flags::READ | file::flags::DIRECTORY, 0))?,
             listener,
             directories,
             record_directory,
@@ -314,7 +317,7 @@ impl Supervisor {
             let share = self.budget_pages.saturating_sub(self.resident()).max(self.budget_pages / 16);
             self.control.entry(entry).share_pages.store(share, Ordering::Relaxed);
             let hello = Hello { entry, ..self.hello.clone() };
-            let mut fds = vec![&self.control_file];
+            let mut fds = vec![&self.control_file, &self.proc];
             fds.extend(&self.directories);
             fds.extend(&self.record_directory);
             fds.extend(&self.uffd_device);

@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pagetide_sys::Errno;
 use pagetide_sys::futex::{self, Mutex, Scope};
 use pagetide_sys::mem::{self, ManagedRange};
 use pagetide_sys::thread::{self, Table};
@@ -36,40 +35,68 @@ struct Shared {
 /// The pager's end.
 #[derive(Debug)]
 pub(crate) struct Unsharer {
-    shared: &'static Shared,
+    /// None until a page is to be made private that a fork shares: few programs need it.
+    shared: Option<&'static Shared>,
+    /// After a refusal: so many asks pass before the next try.
+    patience: u32,
 }
 
+/// Asks that are turned away between two tries to start the thread.
+const PATIENCE: u32 = 1024;
+
 impl Unsharer {
-    /// Start the thread.
-    pub(crate) fn start() -> Result<Self, Errno> {
+    /// No thread yet.
+    pub(crate) const fn new() -> Self {
+        Self { shared: None, patience: 0 }
+    }
+
+    /// Make these pages private. The caller keeps at most `WAITING_MAX` ranges waiting. False: no thread can be started now (the
+    /// program has used up all of them); the pages stay where they are, as others that cannot be moved at the moment.
+    pub(crate) fn ask(&mut self, range: ManagedRange) -> bool {
+        let Some(shared) = self.shared.or_else(|| self.start()) else { return false };
+        let mut queue = shared.queue.lock("a range to make private");
+        assert!(queue.len < WAITING_MAX, "more than {WAITING_MAX} ranges wait to be made private");
+        let place = (queue.head + queue.len) % WAITING_MAX;
+        queue.ranges[place] = Some(range);
+        queue.len += 1;
+        drop(queue);
+        shared.asked.fetch_add(1, Ordering::Release);
+        futex::wake(&shared.asked, 1, Scope::Private);
+        true
+    }
+
+    fn start(&mut self) -> Option<&'static Shared> {
+        if self.patience > 0 {
+            self.patience -= 1;
+            return None;
+        }
+        self.patience = PATIENCE;
+        let stack = own::map(STACK_BYTES, true).ok()?;
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             queue: Mutex::new(Queue { ranges: [None; WAITING_MAX], head: 0, len: 0 }),
             asked: AtomicU32::new(0),
             done: AtomicU32::new(0),
             alive: AtomicU32::new(0),
         }));
-        let stack = own::map(STACK_BYTES, true)?.into_range();
         let arg = std::ptr::from_ref(shared).cast_mut().cast::<u8>();
+        let range = stack.range();
         // SAFETY: the stack is the thread's for ever; `work` keeps to system calls and the shared queue.
-        unsafe { thread::spawn(stack, &shared.alive, Table::Shared, work, arg) }?;
-        Ok(Self { shared })
-    }
-
-    /// Make these pages private. The caller keeps at most `WAITING_MAX` ranges waiting.
-    pub(crate) fn ask(&self, range: ManagedRange) {
-        let mut queue = self.shared.queue.lock("a range to make private");
-        assert!(queue.len < WAITING_MAX, "more than {WAITING_MAX} ranges wait to be made private");
-        let place = (queue.head + queue.len) % WAITING_MAX;
-        queue.ranges[place] = Some(range);
-        queue.len += 1;
-        drop(queue);
-        self.shared.asked.fetch_add(1, Ordering::Release);
-        futex::wake(&self.shared.asked, 1, Scope::Private);
+        match unsafe { thread::spawn(range, &shared.alive, Table::Shared, work, arg) } {
+            Ok(_) => {
+                let _ = stack.into_range();
+                self.shared = Some(shared);
+                self.shared
+            }
+            Err(_) => {
+                own::forget(range);
+                None
+            }
+        }
     }
 
     /// How many ranges are done, in all; wraps.
     pub(crate) fn done(&self) -> u32 {
-        self.shared.done.load(Ordering::Acquire)
+        self.shared.map_or(0, |shared| shared.done.load(Ordering::Acquire))
     }
 }
 

@@ -231,6 +231,8 @@ pub enum FsKind {
     F2fs,
     /// ZFS.
     Zfs,
+    /// procfs: what the kernel tells of processes.
+    Proc,
     /// Another one, by its magic number.
     Other(u32),
 }
@@ -259,6 +261,7 @@ impl FsKind {
             0x9123_683e => Self::Btrfs,
             0xf2f5_2010 => Self::F2fs,
             0x2fc1_2fc1 => Self::Zfs,
+            0x9fa0 => Self::Proc,
             other => Self::Other(other),
         }
     }

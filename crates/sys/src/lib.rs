@@ -33,6 +33,7 @@ pub mod socket;
 pub mod maps;
 pub mod pagemap;
 pub mod proc;
+pub mod smaps;
 
 pub mod uffd;
 pub mod uring;

@@ -9,7 +9,8 @@ use core::ffi::CStr;
 use linux_raw_sys::general as k;
 
 use crate::fd::Fd;
-use crate::file::{self, flags};
+use crate::file;
+use crate::proc;
 use crate::syscall::Errno;
 use crate::text::{Text, hexadecimal};
 use crate::word::{addr_of, u64_of, usize_of};
@@ -104,7 +105,7 @@ pub struct MapsQuery {
 impl MapsQuery {
     /// Ask about this process; ENOTTY if the kernel has no such question. After a fork it still asks about the parent.
     pub fn open() -> Result<Self, Errno> {
-        let query = Self { fd: Fd::open(c"/proc/self/maps", flags::READ, 0)? };
+        let query = Self { fd: proc::open(c"self/maps")? };
         match query.ask(0, 0) {
             Ok(_) | Err(Errno::ENOENT) => Ok(query),
             Err(error) => Err(error),
@@ -201,18 +202,18 @@ pub struct MapsText<'b> {
 impl<'b> MapsText<'b> {
     /// Read this process's list. The buffer must hold the longest line: [`NAME_BYTES`] and 128 more.
     pub fn open(buf: &'b mut [u8]) -> Result<Self, Errno> {
-        Self::open_path(c"/proc/self/maps", buf)
+        Self::open_path(c"self/maps", buf)
     }
 
     /// Read another process's list.
     pub fn open_pid(pid: i32, buf: &'b mut [u8]) -> Result<Self, Errno> {
-        let path = Text::<32>::format(format_args!("/proc/{pid}/maps"));
+        let path = Text::<32>::format(format_args!("{pid}/maps"));
         Self::open_path(path.as_c_str(), buf)
     }
 
     fn open_path(path: &CStr, buf: &'b mut [u8]) -> Result<Self, Errno> {
         assert!(buf.len() >= NAME_BYTES + 128, "the buffer holds the longest line");
-        Ok(Self { fd: Fd::open(path, flags::READ, 0)?, buf, head: 0, tail: 0 })
+        Ok(Self { fd: proc::open(path)?, buf, head: 0, tail: 0 })
     }
 
     /// The next mapping; `None` after the last. EIO: a line that this reader does not understand.

@@ -8,7 +8,8 @@ use core::ffi::CStr;
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
-    __NR_madvise, __NR_mincore, __NR_mmap, __NR_mprotect, __NR_mremap, __NR_munmap, __NR_prctl,
+    __NR_madvise, __NR_mincore, __NR_mlock2, __NR_mlockall, __NR_mmap, __NR_mprotect, __NR_mremap, __NR_munlock,
+    __NR_munmap, __NR_prctl,
 };
 use linux_raw_sys::prctl::{PR_SET_VMA, PR_SET_VMA_ANON_NAME};
 
@@ -168,6 +169,26 @@ pub fn advise(range: ManagedRange, advice: Advice) -> Result<(), Errno> {
 pub fn protect(range: ManagedRange, protection: Protection) -> Result<(), Errno> {
     // SAFETY: the range may become inaccessible at any time by its promise.
     unsafe { syscall!(__NR_mprotect, range.start, range.len, protection.bits()) }.map(|_| ())
+}
+
+/// Lock a range into memory (`mlock2`); `on_fault`: a page when it is there, without bringing it in. ENOMEM, EPERM, EAGAIN as
+/// the manual page says.
+pub fn lock(range: ManagedRange, on_fault: bool) -> Result<(), Errno> {
+    let flags = if on_fault { k::MLOCK_ONFAULT as usize } else { 0 };
+    // SAFETY: changes no content.
+    unsafe { syscall!(__NR_mlock2, range.start, range.len, flags) }.map(|_| ())
+}
+
+/// Lock all mappings that are made from now on, each page when it is there.
+pub fn lock_future() -> Result<(), Errno> {
+    // SAFETY: changes no content.
+    unsafe { syscall!(__NR_mlockall, (k::MCL_FUTURE | k::MCL_ONFAULT) as usize) }.map(|_| ())
+}
+
+/// Undo a lock on a range.
+pub fn unlock(range: ManagedRange) -> Result<(), Errno> {
+    // SAFETY: changes no content.
+    unsafe { syscall!(__NR_munlock, range.start, range.len) }.map(|_| ())
 }
 
 /// Give `range` a name in /proc/PID/maps, `[anon:NAME]`. Kernels without the option answer EINVAL, which is not an error.

@@ -6,8 +6,9 @@
 use linux_raw_sys::general as k;
 
 use crate::fd::Fd;
-use crate::file::{self, flags};
+use crate::file;
 use crate::mem::{ManagedRange, PAGE_BYTES};
+use crate::proc;
 use crate::syscall::Errno;
 use crate::word::{addr_of, u64_of, usize_of};
 
@@ -90,7 +91,7 @@ pub struct Pagemap {
 impl Pagemap {
     /// Open the map of this process. After a fork it still shows the parent: open it anew.
     pub fn open() -> Result<Self, Errno> {
-        Fd::open(c"/proc/self/pagemap", flags::READ, 0).map(|fd| Self { fd })
+        proc::open(c"self/pagemap").map(|fd| Self { fd })
     }
 
     /// The same under a high number.

@@ -1,9 +1,13 @@
 //! Numbers of processes from /proc: statm, status, stat. Buffers on the stack; a file that is read again and again stays open.
 
-use linux_raw_sys::general::{__NR_prlimit64, RLIMIT_AS};
+use core::ffi::CStr;
+
+use linux_raw_sys::general::{
+    __NR_fchdir, __NR_getdents64, __NR_prlimit64, RLIMIT_AS, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_NOFILE,
+};
 
 use crate::fd::Fd;
-use crate::file::{self, flags};
+use crate::file::{self, FsKind, flags};
 use crate::syscall;
 use crate::syscall::Errno;
 use crate::text::{Text, decimal};
@@ -41,13 +45,13 @@ pub struct StatmFile {
 impl StatmFile {
     /// Of this process. After a fork it still shows the parent: open it anew.
     pub fn open_self() -> Result<Self, Errno> {
-        Fd::open(c"/proc/self/statm", flags::READ, 0).map(|fd| Self { fd })
+        open(c"self/statm").map(|fd| Self { fd })
     }
 
     /// Of another process. ENOENT: it is gone.
     pub fn open(pid: i32) -> Result<Self, Errno> {
-        let path = Text::<32>::format(format_args!("/proc/{pid}/statm"));
-        Fd::open(path.as_c_str(), flags::READ, 0).map(|fd| Self { fd })
+        let path = Text::<32>::format(format_args!("{pid}/statm"));
+        open(path.as_c_str()).map(|fd| Self { fd })
     }
 
     /// The same under a high number.
@@ -222,10 +226,86 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
 
 fn read_of<'a>(pid: Option<i32>, name: &str, buf: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     let path = match pid {
-        Some(pid) => Text::<48>::format(format_args!("/proc/{pid}/{name}")),
-        None => Text::<48>::format(format_args!("/proc/self/{name}")),
+        Some(pid) => Text::<48>::format(format_args!("{pid}/{name}")),
+        None => Text::<48>::format(format_args!("self/{name}")),
     };
-    file::read_path(path.as_c_str(), buf)
+    file::read_to_end(&open(path.as_c_str())?, buf)
+}
+
+/// Open a file of /proc for reading: `self/maps`. A thread whose root has no /proc (chroot) may have made /proc its current
+/// directory before ([`stay`]).
+pub fn open(name: &CStr) -> Result<Fd, Errno> {
+    let mut path = Text::<64>::new();
+    path.push_bytes(b"/proc/");
+    path.push_bytes(name.to_bytes());
+    match Fd::open(path.as_c_str(), flags::READ, 0) {
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => {
+            let here = Fd::open(name, flags::READ, 0)?;
+            // A file of this name in a directory of the program is none of the kernel's.
+            if file::fs_info(&here)?.kind == FsKind::Proc { Ok(here) } else { Err(Errno::ENOENT) }
+        }
+        answer => answer,
+    }
+}
+
+/// Make `directory`, which is an open /proc, the current directory of the calling thread, which has one of its own: /proc is found
+/// from there whatever becomes of the program's root.
+pub fn stay(directory: &Fd) -> Result<(), Errno> {
+    // SAFETY: the current directory is the thread's own by the caller's word.
+    unsafe { syscall!(__NR_fchdir, directory.arg()) }.map(|_| ())
+}
+
+/// Call `each` with the number of every thread of this process, in no order. A thread that begins or ends meanwhile is told of or
+/// not.
+pub fn each_thread(mut each: impl FnMut(i32)) -> Result<(), Errno> {
+    let tasks = open(c"self/task")?;
+    let mut buf = [0_u8; 2048];
+    loop {
+        // SAFETY: the kernel writes at most the length given.
+        let len = unsafe { syscall!(__NR_getdents64, tasks.arg(), addr_of(buf.as_mut_ptr()), buf.len()) }?;
+        if len == 0 {
+            return Ok(());
+        }
+        threads_in(&buf[..len], &mut each).ok_or(Errno::EIO)?;
+    }
+}
+
+/// The numbers among the names of a run of `struct linux_dirent64`: two words, a length of 16 bits, a type, a name that ends with 0.
+fn threads_in(mut entries: &[u8], each: &mut impl FnMut(i32)) -> Option<()> {
+    while !entries.is_empty() {
+        let len = usize::from(u16::from_ne_bytes([*entries.get(16)?, *entries.get(17)?]));
+        let name = entries.get(19..len)?;
+        if let Some((tid, _)) = decimal(name) {
+            each(i32::try_from(tid).ok()?);
+        }
+        entries = &entries[len..];
+    }
+    Some(())
+}
+
+/// Something of which a process may be allowed only so much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// RLIMIT_AS: bytes mapped.
+    Addresses,
+    /// RLIMIT_DATA: bytes of private writable mappings.
+    Data,
+    /// RLIMIT_NOFILE: one more than the highest number of a descriptor.
+    Files,
+    /// RLIMIT_FSIZE: bytes of a file that is written to.
+    FileSize,
+}
+
+impl Resource {
+    const fn code(self) -> usize {
+        let code = match self {
+            Self::Addresses => RLIMIT_AS,
+            Self::Data => RLIMIT_DATA,
+            Self::Files => RLIMIT_NOFILE,
+            Self::FileSize => RLIMIT_FSIZE,
+        };
+        code as usize
+    }
 }
 
 /// A limit on this process's resources: soft and hard. [`UNLIMITED`] is none.
@@ -241,17 +321,17 @@ pub struct Limit {
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// The limit on the size of this process's address space in bytes (RLIMIT_AS).
-pub fn address_space_limit() -> Result<Limit, Errno> {
+/// The limit of this process.
+pub fn limit(of: Resource) -> Result<Limit, Errno> {
     let mut limit = Limit { soft: UNLIMITED, hard: UNLIMITED };
     // SAFETY: the kernel writes one limit.
-    unsafe { syscall!(__NR_prlimit64, 0, RLIMIT_AS as usize, 0, addr_of(&raw mut limit)) }.map(|_| limit)
+    unsafe { syscall!(__NR_prlimit64, 0, of.code(), 0, addr_of(&raw mut limit)) }.map(|_| limit)
 }
 
 /// Set it. EPERM: a hard limit above the present one is for `CAP_SYS_RESOURCE`.
-pub fn set_address_space_limit(limit: Limit) -> Result<(), Errno> {
+pub fn set_limit(of: Resource, limit: Limit) -> Result<(), Errno> {
     // SAFETY: the kernel reads one limit.
-    unsafe { syscall!(__NR_prlimit64, 0, RLIMIT_AS as usize, addr_of(&raw const limit), 0) }.map(|_| ())
+    unsafe { syscall!(__NR_prlimit64, 0, of.code(), addr_of(&raw const limit), 0) }.map(|_| ())
 }
 
 #[cfg(test)]
@@ -259,11 +339,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_space_limit_can_be_lowered_to_what_it_is() {
-        let limit = address_space_limit().expect("prlimit");
-        assert!(limit.soft <= limit.hard);
-        assert_eq!(set_address_space_limit(limit), Ok(()));
-        assert_eq!(address_space_limit(), Ok(limit));
+    fn a_limit_can_be_lowered_to_what_it_is() {
+        for of in [Resource::Addresses, Resource::Data, Resource::Files, Resource::FileSize] {
+            let found = limit(of).expect("prlimit");
+            assert!(found.soft <= found.hard);
+            assert_eq!(set_limit(of, found), Ok(()));
+            assert_eq!(limit(of), Ok(found));
+        }
+    }
+
+    #[test]
+    fn the_threads_of_this_process_are_told() {
+        let own = crate::thread::gettid();
+        let mut found = std::vec::Vec::new();
+        each_thread(|tid| found.push(tid)).expect("/proc/self/task");
+        assert!(found.contains(&own) && found.contains(&crate::thread::getpid()));
+        assert_eq!(threads_in(&[0; 20], &mut |_| ()), None, "an entry that is shorter than its head");
+        assert_eq!(threads_in(&[1; 30], &mut |_| ()), None, "an entry that ends behind the run");
+        assert_eq!(threads_in(&[1; 3], &mut |_| ()), None);
     }
 
     #[test]

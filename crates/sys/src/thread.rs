@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
-    __NR_clone, __NR_exit, __NR_getpid, __NR_getppid, __NR_getpriority, __NR_gettid, __NR_prctl,
+    __NR_clone, __NR_exit, __NR_get_robust_list, __NR_getpid, __NR_getppid, __NR_getpriority, __NR_gettid, __NR_prctl,
     __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
 };
 use linux_raw_sys::prctl::{PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG};
@@ -30,7 +30,8 @@ pub type Entry = extern "C" fn(*mut u8) -> !;
 pub enum Table {
     /// The program's: what one opens or closes, the other sees.
     Shared,
-    /// A copy as of the start: a program that closes all descriptors does not close ours.
+    /// A copy as of the start: a program that closes all descriptors does not close ours. Root and current directory likewise: a
+    /// program that changes its root does not take /proc from us.
     Own,
 }
 
@@ -81,14 +82,13 @@ pub unsafe fn spawn(
     arg: *mut u8,
 ) -> Result<RawThread, Errno> {
     let mut flags = k::CLONE_VM
-        | k::CLONE_FS
         | k::CLONE_SIGHAND
         | k::CLONE_THREAD
         | k::CLONE_SYSVSEM
         | k::CLONE_PARENT_SETTID
         | k::CLONE_CHILD_CLEARTID;
     if table == Table::Shared {
-        flags |= k::CLONE_FILES;
+        flags |= k::CLONE_FILES | k::CLONE_FS;
     }
     let top = (stack.end() & !15) - 16;
     assert!(top > stack.start() + 4096, "a stack has room for more than its first frame");
@@ -194,6 +194,19 @@ pub fn getpid() -> i32 {
 pub fn getppid() -> i32 {
     // SAFETY: changes nothing.
     int_of(unsafe { syscall!(__NR_getppid) }.unwrap_or(0))
+}
+
+/// Where a thread of this process (0: the calling one) keeps the list of its robust futexes, for the kernel to go through at its
+/// end; with the C library a part of its control block. None: it has said nothing.
+pub fn robust_list(tid: i32) -> Result<Option<ManagedRange>, Errno> {
+    let (mut head, mut len) = (0_usize, 0_usize);
+    // SAFETY: the kernel writes two words.
+    unsafe { syscall!(__NR_get_robust_list, int_arg(tid), addr_of(&raw mut head), addr_of(&raw mut len)) }?;
+    if head == 0 || head.checked_add(len).is_none() {
+        return Ok(None);
+    }
+    // SAFETY: only named: the thread's memory, which may vanish as it likes.
+    Ok(Some(unsafe { ManagedRange::new(head, len) }))
 }
 
 /// Let another thread run.

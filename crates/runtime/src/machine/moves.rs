@@ -15,6 +15,7 @@ use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
 use super::deferred::with_range;
 use super::{LiveMachine, ZEROES_PAGES, managed};
 use crate::frames::{Frame, FrameRun};
+use crate::held::{Held, Leading};
 use crate::spans::PAGE_SHIFT;
 use crate::unshare::WAITING_MAX;
 
@@ -77,7 +78,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Map zero pages at the start of `piece`; the number of pages answered for or deferred.
     pub(super) fn zero_run(&mut self, vpn: u64, piece: PageRange, access: Access, answers: &mut Answers) -> u32 {
         // Memory that is there already goes first: beside it a fresh page would exceed the budget.
-        let answer = if let Some(run) = self.frames.take_spare(piece.len.min(ZEROES_PAGES)) {
+        let answer = if let Some(run) = self.spare_run(piece.len.min(ZEROES_PAGES)) {
             self.zero_from_spare(managed(vpn, run.len), run)
         } else if access == Access::Read && piece.len == 1 {
             self.space.zeropage_run(managed(vpn, 1), Wake::Now)
@@ -121,7 +122,8 @@ impl<K: AddressSpace> LiveMachine<K> {
         let len = 1 + u32::try_from((1..piece.len).take_while(neighbours).count()).expect("at most piece.len");
         let piece = PageRange::new(piece.first, len);
         let (to, from) = (managed(vpn, len), self.frames_memory(FrameRun { first, len }));
-        let mut is_copy = len <= COPY_PAGES_MAX && !self.is_stuck;
+        // What the kernel may refer to goes back as it is, not as a copy.
+        let mut is_copy = len <= COPY_PAGES_MAX && !self.is_stuck && !self.lends();
         let mut answer = self.map_once(to, from, is_copy);
         if let Some(half) = half_to_retry(piece, answer) {
             return self.map_run(vpn, half, access, answers);
@@ -268,6 +270,14 @@ impl<K: AddressSpace> LiveMachine<K> {
         busy: Busy,
         answers: &mut Answers,
     ) -> u32 {
+        let taking = self.held.map(Held::begin_taking);
+        let piece = match taking.as_ref().map_or(Leading::Free(piece.len), |taking| taking.leading(vpn, piece.len)) {
+            Leading::Free(pages) => PageRange::new(piece.first, pages),
+            Leading::Held(pages) => {
+                answers.push(Event::Unmapped { range: PageRange::new(piece.first, pages), answer: MoveAnswer::Busy });
+                return pages;
+            }
+        };
         let Some(run) = self.frames.take_holes(piece.len) else {
             answers.push(Event::Unmapped { range: piece, answer: MoveAnswer::Busy });
             return piece.len;
@@ -275,6 +285,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         let piece = PageRange::new(piece.first, run.len);
         let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
         let answer = self.space.move_frames(to, from, OwnSide::To, Wake::Later);
+        drop(taking);
         self.stats.moves += 1;
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);
@@ -298,11 +309,13 @@ impl<K: AddressSpace> LiveMachine<K> {
             Stop::Hole | Stop::Gone => answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone }),
             Stop::Busy if busy == Busy::MakePrivate && self.can_unshare() => {
                 let rest = PageRange::new(next.first, piece.len - done);
-                if let Some(unsharer) = &self.unsharer {
-                    unsharer.ask(managed(vpn + u64::from(done), rest.len));
+                let memory = managed(vpn + u64::from(done), rest.len);
+                if self.unsharer.as_mut().is_some_and(|unsharer| unsharer.ask(memory)) {
+                    self.unsharing.push_back(rest);
+                    return piece.len;
                 }
-                self.unsharing.push_back(rest);
-                return piece.len;
+                self.stats.busy_pages += 1;
+                answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Busy });
             }
             Stop::Busy | Stop::Invalid | Stop::NoMemory => {
                 self.stats.busy_pages += 1;

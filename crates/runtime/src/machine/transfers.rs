@@ -4,11 +4,12 @@ use pagetide_core::event::{Event, Outcome};
 use pagetide_core::types::{DeviceId, IoId, PageIdx, PageRange, SlotIdx};
 use pagetide_driver::Answers;
 use pagetide_kernel::{AddressSpace, OwnMapping};
-use pagetide_sys::Errno;
+use pagetide_sys::{Errno, file};
 
 use super::{LiveMachine, run_of};
 use crate::frames::{Frame, FrameRun};
 use crate::io::{Direction, PagePart, REQUEST_PAGES};
+use crate::limits;
 use crate::store::checksum;
 
 /// After so many writes that failed one after the other, nothing more is written: a fault that waits for room would wait for
@@ -125,6 +126,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             return;
         }
         self.ended = self.ended.wrapping_add(1);
+        let result = self.written_beyond_a_limit(token, result);
         let request = self.requests.get(token);
         let (direction, device, len) = (request.direction, request.device, request.len);
         let is_done = result == Ok(request.bytes());
@@ -164,6 +166,18 @@ impl<K: AddressSpace> LiveMachine<K> {
             answers.push(Event::IoDone { io, range, outcome });
         }
         self.requests.end(token);
+    }
+
+    /// A write that ended short because the program has limited the size of files is made again, here and now, without the limit.
+    fn written_beyond_a_limit(&mut self, token: u32, result: Result<usize, Errno>) -> Result<usize, Errno> {
+        let request = self.requests.get(token);
+        if request.direction == Direction::Read || result == Ok(request.bytes()) {
+            return result;
+        }
+        let Some(_raised) = limits::for_file_size() else { return result };
+        let (device, offset) = (request.device, request.offset());
+        let Some((_, store)) = self.stores.iter().find(|(id, _)| *id == device) else { return result };
+        file::pwritev(store.file(), self.requests.get(token).pieces(), offset, 0)
     }
 
     /// True if what was read into the page's frame is what was written to the slot.

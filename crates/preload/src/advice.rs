@@ -1,0 +1,58 @@
+//! Advice and locks: what the kernel does by them without telling a userfaultfd, and what a budget cannot grant.
+//!
+//! A guard region (Linux 6.13) empties its pages, and nobody hears of it; MADV_DONTNEED on the same pages is heard, changes nothing
+//! for a guard, and makes the pager forget what it holds of them. Locked pages cannot be paged: more of them than the budget
+//! can carry is refused, as RLIMIT_MEMLOCK refuses it.
+
+use libc::{c_int, c_uint, c_void, size_t};
+use pagetide::agent_entry;
+use pagetide_sys::syscall::Errno;
+
+use crate::raw::{answered, call};
+
+/// `MADV_GUARD_INSTALL`
+const GUARD_INSTALL: c_int = 102;
+
+/// As madvise(2).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
+    let advise = |advice: c_int| {
+        // SAFETY: the program's own memory and wish.
+        unsafe { call(libc::SYS_madvise, [address.addr(), length, advice.cast_unsigned() as usize, 0]) }
+    };
+    // Pages that are freed some time and may be taken back by a store are neither there nor gone: under management they are gone.
+    let advice = if advice == libc::MADV_FREE && agent_entry::is_managed() { libc::MADV_DONTNEED } else { advice };
+    let answer = advise(advice);
+    if advice == GUARD_INSTALL && answer.is_ok() && agent_entry::is_running() {
+        // In between, a page that was on its way may have come.
+        let _ = advise(libc::MADV_DONTNEED);
+        let _ = advise(GUARD_INSTALL);
+    }
+    answered(answer)
+}
+
+/// As mlock(2).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
+    if !agent_entry::may_lock(length) {
+        return answered(Err(Errno::ENOMEM));
+    }
+    // SAFETY: changes no content.
+    answered(unsafe { call(libc::SYS_mlock, [address.addr(), length, 0, 0]) })
+}
+
+/// As mlock2(2).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
+    if !agent_entry::may_lock(length) {
+        return answered(Err(Errno::ENOMEM));
+    }
+    // SAFETY: changes no content.
+    answered(unsafe { call(libc::SYS_mlock2, [address.addr(), length, flags as usize, 0]) })
+}
+
+/// As mlockall(2): mapping by mapping, because ours must not be locked.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    answered(agent_entry::lock_all(flags.cast_unsigned()))
+}

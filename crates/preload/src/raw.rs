@@ -1,0 +1,228 @@
+//! System calls past libc, and `syscall(3)` itself: what a program calls by number is what it calls by name.
+//!
+//! Numbers that nothing here wants to know of go straight to the kernel, by the same few instructions as in libc. (A clone returns
+//! twice, and in the child perhaps on another stack: no function of Rust may stand in between.) A program's own system call
+//! instructions are not seen.
+
+use libc::{c_int, c_long, c_void, socklen_t};
+use pagetide::agent_entry;
+use pagetide_sys::syscall::{Errno, syscall6};
+
+use crate::{advice, clones, lent};
+
+/// A system call past libc.
+///
+/// # Safety
+/// As for the call itself.
+pub(crate) unsafe fn call(number: c_long, arguments: [usize; 4]) -> Result<usize, Errno> {
+    let number = u32::try_from(number).expect("numbers of system calls are small");
+    let [a, b, c, d] = arguments;
+    // SAFETY: the caller's.
+    unsafe { syscall6(number, [a, b, c, d, 0, 0]) }
+}
+
+/// 0, or -1 with `errno` set.
+pub(crate) fn answered(answer: Result<usize, Errno>) -> c_int {
+    match answer {
+        Ok(_) => 0,
+        Err(errno) => {
+            set_errno(errno.code());
+            -1
+        }
+    }
+}
+
+pub(crate) fn set_errno(code: c_int) {
+    // SAFETY: libc's errno of this thread.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: it lives as long as the thread.
+    unsafe { *place = code };
+}
+
+/// What the kernel answered was an error.
+extern "C" fn failed(negated: c_long) -> c_long {
+    set_errno(c_int::try_from(-negated).expect("an errno is small"));
+    -1
+}
+
+/// The lower half of an argument.
+fn int(word: usize) -> c_int {
+    u32::try_from(word & 0xffff_ffff).expect("the lower half").cast_signed()
+}
+
+fn long(value: isize) -> c_long {
+    c_long::try_from(value).expect("both have 64 bits")
+}
+
+/// A call that somebody here wants to know of.
+unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    let pointer = std::ptr::with_exposed_provenance_mut::<c_void>;
+    match number {
+        libc::SYS_vmsplice => {
+            // SAFETY: the same arguments as for the call by its name, which are the program's to answer for.
+            return long(unsafe { lent::vmsplice(int(a), pointer(b).cast(), c, int(d).cast_unsigned()) });
+        }
+        libc::SYS_setsockopt => {
+            let len = socklen_t::try_from(e).unwrap_or(socklen_t::MAX);
+            // SAFETY: as above.
+            return c_long::from(unsafe { lent::setsockopt(int(a), int(b), int(c), pointer(d), len) });
+        }
+        // SAFETY: as above.
+        libc::SYS_madvise => return c_long::from(unsafe { advice::madvise(pointer(a), b, int(c)) }),
+        // SAFETY: as above.
+        libc::SYS_mlock => return c_long::from(unsafe { advice::mlock(pointer(a), b) }),
+        // SAFETY: as above.
+        libc::SYS_mlock2 => return c_long::from(unsafe { advice::mlock2(pointer(a), b, int(c).cast_unsigned()) }),
+        // SAFETY: as above.
+        libc::SYS_mlockall => return c_long::from(unsafe { advice::mlockall(int(a)) }),
+        libc::SYS_io_uring_setup => agent_entry::begins_lending(),
+        libc::SYS_futex if is_priority_inheriting(int(b)) => agent_entry::hold(a, size_of::<u32>()),
+        _ => {}
+    }
+    let number = u32::try_from(number).expect("one of the numbers above");
+    // SAFETY: the program's own call.
+    match unsafe { syscall6(number, [a, b, c, d, e, f]) } {
+        Ok(value) => long(value.cast_signed()),
+        Err(errno) => failed(-c_long::from(errno.code())),
+    }
+}
+
+/// Those that lock, and those that move a waiter to a lock, work on their words at once.
+const fn is_priority_inheriting(operation: c_int) -> bool {
+    const LOCK_PI2: c_int = 13;
+    const COMMAND: c_int = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+    matches!(
+        operation & COMMAND,
+        libc::FUTEX_LOCK_PI | libc::FUTEX_UNLOCK_PI | libc::FUTEX_TRYLOCK_PI | libc::FUTEX_WAIT_REQUEUE_PI | LOCK_PI2
+    )
+}
+
+/// As syscall(2).
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "cmp rdi, {vmsplice}",
+        "je {known}",
+        "cmp rdi, {setsockopt}",
+        "je {known}",
+        "cmp rdi, {madvise}",
+        "je {known}",
+        "cmp rdi, {mlock}",
+        "je {known}",
+        "cmp rdi, {mlock2}",
+        "je {known}",
+        "cmp rdi, {mlockall}",
+        "je {known}",
+        "cmp rdi, {ring}",
+        "je {known}",
+        "cmp rdi, {futex}",
+        "je {known}",
+        "cmp rdi, {clone}",
+        "jne 2f",
+        "cmp dword ptr [rip + {asked}], 0",
+        "je 2f",
+        "mov eax, esi",
+        "and eax, {kinds}",
+        "cmp eax, {shared}",
+        "je {refused}",
+        "2:",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 3f",
+        "ret",
+        "3:",
+        "mov rdi, rax",
+        "jmp {failed}",
+        vmsplice = const libc::SYS_vmsplice,
+        setsockopt = const libc::SYS_setsockopt,
+        madvise = const libc::SYS_madvise,
+        mlock = const libc::SYS_mlock,
+        mlock2 = const libc::SYS_mlock2,
+        mlockall = const libc::SYS_mlockall,
+        ring = const libc::SYS_io_uring_setup,
+        futex = const libc::SYS_futex,
+        clone = const libc::SYS_clone,
+        kinds = const clones::KINDS,
+        shared = const libc::CLONE_VM,
+        known = sym known,
+        failed = sym failed,
+        refused = sym clones::refused,
+        asked = sym clones::ASKED,
+    )
+}
+
+/// As syscall(2).
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "cmp x0, {vmsplice}",
+        "b.eq 4f",
+        "cmp x0, {setsockopt}",
+        "b.eq 4f",
+        "cmp x0, {madvise}",
+        "b.eq 4f",
+        "cmp x0, {mlock}",
+        "b.eq 4f",
+        "cmp x0, {mlock2}",
+        "b.eq 4f",
+        "cmp x0, {mlockall}",
+        "b.eq 4f",
+        "cmp x0, {ring}",
+        "b.eq 4f",
+        "cmp x0, {futex}",
+        "b.eq 4f",
+        "cmp x0, {clone}",
+        "b.ne 2f",
+        "adrp x9, {asked}",
+        "ldr w9, [x9, :lo12:{asked}]",
+        "cbz w9, 2f",
+        "mov w9, {kinds}",
+        "and w9, w1, w9",
+        "cmp w9, {shared}",
+        "b.eq 5f",
+        "2:",
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc 0",
+        "cmn x0, 4095",
+        "b.cs 3f",
+        "ret",
+        "3:",
+        "b {failed}",
+        "4:",
+        "b {known}",
+        "5:",
+        "b {refused}",
+        vmsplice = const libc::SYS_vmsplice,
+        setsockopt = const libc::SYS_setsockopt,
+        madvise = const libc::SYS_madvise,
+        mlock = const libc::SYS_mlock,
+        mlock2 = const libc::SYS_mlock2,
+        mlockall = const libc::SYS_mlockall,
+        ring = const libc::SYS_io_uring_setup,
+        futex = const libc::SYS_futex,
+        clone = const libc::SYS_clone,
+        kinds = const clones::KINDS,
+        shared = const libc::CLONE_VM,
+        known = sym known,
+        failed = sym failed,
+        refused = sym clones::refused,
+        asked = sym clones::ASKED,
+    )
+}

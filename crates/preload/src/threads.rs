@@ -1,0 +1,85 @@
+//! Threads and their words that the kernel writes without waiting for a page: they are held in memory from the start.
+//!
+//! At the end of a thread the kernel clears a word in its control block, for `pthread_join`, and marks the robust mutexes that it
+//! held; on priority-inheriting mutexes it works at once or not at all. None of that waits for a userfaultfd.
+
+use std::sync::atomic::AtomicPtr;
+
+use libc::{c_int, c_void, pthread_attr_t, pthread_mutex_t, pthread_mutexattr_t, pthread_t};
+use pagetide::agent_entry;
+
+use crate::next::next;
+
+type Body = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, Body, *mut c_void) -> c_int;
+type MutexInit = unsafe extern "C" fn(*mut pthread_mutex_t, *const pthread_mutexattr_t) -> c_int;
+
+unsafe extern "C" {
+    fn pthread_mutexattr_getrobust(attributes: *const pthread_mutexattr_t, robust: *mut c_int) -> c_int;
+    fn pthread_mutexattr_getprotocol(attributes: *const pthread_mutexattr_t, protocol: *mut c_int) -> c_int;
+}
+
+/// What a thread was asked to do, on its way into the thread.
+struct Task {
+    body: Body,
+    argument: *mut c_void,
+}
+
+/// As pthread_create(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    body: Body,
+    argument: *mut c_void,
+) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: libc's function of this name has this type.
+    let create: Create = unsafe { std::mem::transmute(next(&NEXT, c"pthread_create")) };
+    // From the program's allocator: it may be given back in a thread that ends before this call returns.
+    // SAFETY: a plain allocation.
+    let task = unsafe { libc::malloc(size_of::<Task>()) }.cast::<Task>();
+    if task.is_null() {
+        return libc::EAGAIN;
+    }
+    // SAFETY: fresh memory of that size, aligned for pointers.
+    unsafe { task.write(Task { body, argument }) };
+    // SAFETY: passed on as it came, but for the body, which takes what it is given.
+    let answer = unsafe { create(thread, attributes, begin, task.cast()) };
+    if answer != 0 {
+        // SAFETY: no thread has it.
+        unsafe { libc::free(task.cast()) };
+    }
+    answer
+}
+
+/// The first frame of each thread. Exceptions and cancellation pass through it.
+unsafe extern "C-unwind" fn begin(task: *mut c_void) -> *mut c_void {
+    // SAFETY: `pthread_create` passes what it has filled.
+    let Task { body, argument } = unsafe { task.cast::<Task>().read() };
+    // SAFETY: it was allocated there, and is used no more.
+    unsafe { libc::free(task) };
+    agent_entry::thread_begins();
+    // SAFETY: the program's own body and argument.
+    unsafe { body(argument) }
+}
+
+/// As pthread_mutex_init(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_mutex_init(mutex: *mut pthread_mutex_t, attributes: *const pthread_mutexattr_t) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: libc's function of this name has this type.
+    let init: MutexInit = unsafe { std::mem::transmute(next(&NEXT, c"pthread_mutex_init")) };
+    if !attributes.is_null() {
+        let (mut robust, mut protocol) = (0, 0);
+        // SAFETY: attributes that the caller has initialised, and a place for a number.
+        unsafe { pthread_mutexattr_getrobust(attributes, &raw mut robust) };
+        // SAFETY: as above.
+        unsafe { pthread_mutexattr_getprotocol(attributes, &raw mut protocol) };
+        if robust != 0 || protocol == libc::PTHREAD_PRIO_INHERIT {
+            agent_entry::hold(mutex.addr(), size_of::<pthread_mutex_t>());
+        }
+    }
+    // SAFETY: passed on as it came.
+    unsafe { init(mutex, attributes) }
+}

@@ -1,0 +1,230 @@
+//! Pages of the program that are never taken out, and what else the program's own threads tell the pager about its memory.
+//!
+//! Linux writes some words of a process without waiting for a page: what it does at the end of a thread (`clear_child_tid`, the
+//! robust futexes) and on priority-inheriting futexes fails at once where a userfaultfd would have to be asked. Such words must be
+//! there. The threads that know of them say so here, before the kernel may need them; the agent looks before it takes a page.
+//!
+//! No lock: a thread that says something may fault on its own stack in the midst of it, and the agent must be able to answer. A
+//! page stays in the table for ever: where a thread's control block lay, the C library puts the next one.
+//!
+//! Invariants: a page that [`Held::hold`] has returned for is not taken until the process ends; the table is memory that is never
+//! managed (it is part of this object).
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use pagetide_sys::mem::PAGE_BYTES;
+use pagetide_sys::thread;
+
+/// Pages that can be held: 256 MiB.
+const PLACES: usize = 1 << 16;
+/// Places looked at for one page.
+const PROBES: usize = 64;
+
+/// What is held in one process.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Page numbers by hash; 0: free.
+    places: [AtomicU64; PLACES],
+    count: AtomicU32,
+    /// Odd while a run of pages is looked up and taken.
+    taking: AtomicU32,
+    /// The kernel may refer to pages of this process without pinning them.
+    lends: AtomicBool,
+    /// A page could not be noted.
+    is_full: AtomicBool,
+}
+
+/// This process's.
+pub(crate) static HELD: Held = Held::new();
+
+/// The pages of a run up to where the next answer begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leading {
+    /// So many may be taken.
+    Free(u32),
+    /// So many may not.
+    Held(u32),
+}
+
+/// As long as it lives, what it has said of pages stays true.
+#[derive(Debug)]
+pub(crate) struct Taking<'h> {
+    held: &'h Held,
+}
+
+impl Held {
+    pub(crate) const fn new() -> Self {
+        Self {
+            places: [const { AtomicU64::new(0) }; PLACES],
+            count: AtomicU32::new(0),
+            taking: AtomicU32::new(0),
+            lends: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+        }
+    }
+
+    fn places_of(&self, vpn: u64) -> impl Iterator<Item = &AtomicU64> {
+        // Fibonacci hashing: the upper bits of the product are mixed best.
+        let hash = vpn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48;
+        let first = usize::try_from(hash).expect("16 bits");
+        (0..PROBES).map(move |probe| &self.places[(first + probe) % PLACES])
+    }
+
+    /// Note the page. True if it was not noted before.
+    fn note(&self, vpn: u64) -> bool {
+        for place in self.places_of(vpn) {
+            match place.compare_exchange(0, vpn, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    self.count.fetch_add(1, Ordering::SeqCst);
+                    return true;
+                }
+                Err(found) if found == vpn => return false,
+                Err(_) => {}
+            }
+        }
+        self.is_full.store(true, Ordering::Relaxed);
+        false
+    }
+
+    /// The pages of these bytes stay from now on. They may be out at this moment: who needs them touches them afterwards.
+    pub(crate) fn hold(&self, start: usize, bytes: usize) {
+        let (first, end) = (start / PAGE_BYTES, (start + bytes).div_ceil(PAGE_BYTES));
+        let mut is_news = false;
+        for vpn in first..end {
+            is_news |= self.note(vpn as u64);
+        }
+        if !is_news {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        // Who takes pages now may have looked before. It is in one system call and ends it without us.
+        let turn = self.taking.load(Ordering::SeqCst);
+        while turn % 2 == 1 && self.taking.load(Ordering::SeqCst) == turn {
+            thread::yield_now();
+        }
+    }
+
+    /// Pages of a process that ends with its thread are looked up and taken while the answer lives. One taker at a time.
+    pub(crate) fn begin_taking(&self) -> Taking<'_> {
+        let before = self.taking.fetch_add(1, Ordering::SeqCst);
+        debug_assert!(before.is_multiple_of(2), "one taker at a time");
+        fence(Ordering::SeqCst);
+        Taking { held: self }
+    }
+
+    fn has(&self, vpn: u64) -> bool {
+        for place in self.places_of(vpn) {
+            match place.load(Ordering::SeqCst) {
+                0 => return false,
+                found if found == vpn => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// Pages that are held.
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// True once a page could not be noted: it may be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// From now on the kernel may refer to pages without pinning them (the zero-copy sends of io_uring).
+    pub(crate) fn begin_lending(&self) {
+        self.lends.store(true, Ordering::Relaxed);
+    }
+
+    /// True if a page's memory may still be read by the kernel after the page has left the program: it must not be used for
+    /// other content, only given back.
+    pub(crate) fn lends(&self) -> bool {
+        self.lends.load(Ordering::Relaxed)
+    }
+
+    /// In a forked child: the thread that took pages is not there.
+    pub(crate) fn after_fork(&self) {
+        self.taking.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Taking<'_> {
+    /// What holds for the first of `pages` pages from `vpn` on, and for how many.
+    pub(crate) fn leading(&self, vpn: u64, pages: u32) -> Leading {
+        if self.held.count() == 0 {
+            return Leading::Free(pages);
+        }
+        let is_held = self.held.has(vpn);
+        let same = (1..pages).take_while(|&ahead| self.held.has(vpn + u64::from(ahead)) == is_held).count();
+        let same = u32::try_from(same).expect("at most pages") + 1;
+        if is_held { Leading::Held(same) } else { Leading::Free(same) }
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.held.taking.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_cut_where_held_pages_begin_and_end() {
+        static HERE: Held = Held::new();
+        assert_eq!(HERE.begin_taking().leading(100, 50), Leading::Free(50));
+        HERE.hold(110 * PAGE_BYTES + 4000, 200);
+        let taking = HERE.begin_taking();
+        assert_eq!(taking.leading(100, 50), Leading::Free(10));
+        assert_eq!(taking.leading(110, 40), Leading::Held(2));
+        assert_eq!(taking.leading(112, 38), Leading::Free(38));
+        assert_eq!(HERE.count(), 2);
+    }
+
+    #[test]
+    fn what_is_held_twice_is_held_once() {
+        static HERE: Held = Held::new();
+        HERE.hold(PAGE_BYTES, 1);
+        HERE.hold(PAGE_BYTES, 1);
+        assert_eq!(HERE.count(), 1);
+    }
+
+    #[test]
+    fn who_holds_waits_for_who_takes() {
+        static HERE: Held = Held::new();
+        static RETURNED: AtomicBool = AtomicBool::new(false);
+        let taking = HERE.begin_taking();
+        let holder = std::thread::spawn(|| {
+            HERE.hold(7 * PAGE_BYTES, 1);
+            RETURNED.store(true, Ordering::SeqCst);
+        });
+        while HERE.count() == 0 {
+            thread::yield_now();
+        }
+        assert!(!RETURNED.load(Ordering::SeqCst));
+        drop(taking);
+        assert!(holder.join().is_ok() && RETURNED.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn tens_of_thousands_of_pages_are_found_again_or_said_to_be_too_many() {
+        static HERE: Held = Held::new();
+        for vpn in 1..40_000 {
+            HERE.hold(vpn * 2 * PAGE_BYTES, 1);
+        }
+        assert!(!HERE.is_full());
+        let taking = HERE.begin_taking();
+        for vpn in 1..40_000 {
+            assert_eq!(taking.leading(vpn * 2, 2), Leading::Held(1));
+        }
+        drop(taking);
+        for vpn in 40_000..80_000 {
+            HERE.hold(vpn * 2 * PAGE_BYTES, 1);
+        }
+        assert!(HERE.is_full());
+    }
+}

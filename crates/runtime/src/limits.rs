@@ -1,0 +1,87 @@
+//! Limits that a program or its shell has set on its process, of which our mappings, descriptors and files must not use up any.
+//!
+//! Addresses and data: our tables stay mapped, so the limit is raised by what they take and stays so. Descriptors and the size of
+//! files: ours have a table of their own and no name, yet the kernel asks the process's limit when they are made or written; it is
+//! raised for that moment. Where raising is not allowed (the hard limit of a user), the soft one goes as far as it can.
+
+use pagetide_sys::proc::{self, Limit, Resource, UNLIMITED};
+
+/// Descriptors that one step of ours needs at most, beside the program's.
+const FILES: u64 = 4096;
+
+/// Make room for a mapping of ours.
+pub(crate) fn make_room(bytes: usize) {
+    for of in [Resource::Addresses, Resource::Data] {
+        let Ok(limit) = proc::limit(of) else { continue };
+        if limit.soft != UNLIMITED {
+            raise(of, limit, limit.soft.saturating_add(bytes as u64));
+        }
+    }
+}
+
+/// Raise a limit as far as allowed; what it is then.
+fn raise(of: Resource, limit: Limit, soft: u64) -> Option<Limit> {
+    let wanted = Limit { soft, hard: limit.hard.max(soft) };
+    if proc::set_limit(of, wanted).is_ok() {
+        return Some(wanted);
+    }
+    let less = Limit { soft: soft.min(limit.hard), hard: limit.hard };
+    proc::set_limit(of, less).ok().map(|()| less)
+}
+
+/// A limit that is raised as long as this value lives.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Raised {
+    of: Resource,
+    before: Limit,
+    during: Limit,
+}
+
+/// For descriptors of ours. None: there is room.
+pub(crate) fn for_files() -> Option<Raised> {
+    raised(Resource::Files, FILES)
+}
+
+/// For a write to, or the growth of, a file of ours. None: there is no limit.
+pub(crate) fn for_file_size() -> Option<Raised> {
+    raised(Resource::FileSize, UNLIMITED)
+}
+
+fn raised(of: Resource, need: u64) -> Option<Raised> {
+    let before = proc::limit(of).ok()?;
+    if before.soft >= need {
+        return None;
+    }
+    let during = raise(of, before, need)?;
+    Some(Raised { of, before, during })
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        // A limit that the program has set meanwhile stays.
+        if proc::limit(self.of) == Ok(self.during) {
+            let _ = proc::set_limit(self.of, self.before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_raised_for_the_moment_and_stays_as_it_was_where_there_is_room() {
+        let before = proc::limit(Resource::Files).expect("prlimit");
+        let few = Limit { soft: 100, hard: before.hard };
+        proc::set_limit(Resource::Files, few).expect("lowering is allowed");
+        let raised = for_files();
+        assert!(raised.is_some() && proc::limit(Resource::Files).is_ok_and(|limit| limit.soft > 100));
+        drop(raised);
+        assert_eq!(proc::limit(Resource::Files), Ok(few));
+        proc::set_limit(Resource::Files, before).expect("back to what it was");
+        if before.soft >= FILES {
+            assert!(for_files().is_none());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a pager must know of mappings, threads, locks and limits beside their addresses. Each case is a small program that passes
+//! natively and once failed under a budget: wrong bytes, a hang, an end without need, or another answer.
+
+use std::ffi::OsString;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::PagetideRun;
+use pagetide_tests::program::Program;
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::stats::Stats;
+use pagetide_tests::{MIB, serial, victim};
+
+const BUDGET: u64 = 16 * MIB;
+
+/// One case with four budgets of memory, which is right; what was said on standard error, and the statistics. None: it cannot run
+/// here.
+fn run_case(case: &str) -> Option<(String, Stats)> {
+    if !need::has(&[Feature::Uffd]) {
+        return None;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "space");
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let argv = [OsString::from(binary), case.into(), "64".into()];
+    // Restartable sequences keep a thread's control block in use, and would hide what happens where they are not to be had.
+    let program = Program::new(argv).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").deadline_s(90);
+    let ended = run.wrap(&program).run(&scratch, case);
+    ended.expect_success();
+    assert_eq!(ended.stdout(), format!("{case}: right\n"), "{}", ended.report());
+    ended.expect_no_process_left();
+    let stats = run.stats();
+    stats.expect_laws();
+    Some((ended.stderr(), stats))
+}
+
+fn expect_right(case: &str) {
+    if let Some((_, stats)) = run_case(case) {
+        stats.expect_paging(12 * 256).expect_peak();
+    }
+}
+
+/// Right, beyond the budget by what cannot be paged.
+fn expect_right_beyond_the_budget(case: &str) {
+    if let Some((_, stats)) = run_case(case) {
+        stats.expect_paging(256);
+    }
+}
+
+#[test]
+fn memory_to_be_wiped_at_a_fork_reads_as_zero_in_the_child() {
+    expect_right("wipe-on-fork");
+}
+
+#[test]
+fn memory_to_be_wiped_reads_as_zero_in_a_child_that_was_not_announced() {
+    // All of it is filled into the child at once.
+    expect_right_beyond_the_budget("wipe-on-clone");
+}
+
+#[test]
+fn guard_pages_fault_and_read_as_zero_once_removed() {
+    expect_right("guard-pages");
+    expect_right("guard-pages-by-syscall");
+}
+
+#[test]
+fn pages_lent_to_a_pipe_by_number_arrive_as_they_were() {
+    expect_right("raw-vmsplice");
+}
+
+#[test]
+fn zero_copy_of_a_socket_asked_for_by_number_is_refused_or_right() {
+    expect_right("raw-zerocopy");
+}
+
+#[test]
+fn what_a_ring_sends_without_copying_arrives_as_it_was() {
+    expect_right("ring-send-zc");
+}
+
+#[test]
+fn a_process_that_shares_memory_never_outlives_its_pager() {
+    if let Some((said, _)) = run_case("outlives-its-maker") {
+        assert!(said.contains("clone(CLONE_VM)"), "refused without a word: {said}");
+    }
+}
+
+#[test]
+fn thousands_of_short_threads_are_joined() {
+    expect_right("short-threads");
+}
+
+/// The word that the kernel clears at a thread's end was out, and the write to it was lost: pthread_join waited for ever.
+#[test]
+fn threads_that_slept_for_long_are_joined() {
+    expect_right("sleeping-threads");
+}
+
+#[test]
+fn the_robust_mutexes_of_a_thread_that_ends_are_handed_on() {
+    expect_right("robust-mutexes");
+}
+
+#[test]
+fn priority_inheriting_locks_work_where_their_words_were_out() {
+    expect_right("pi-futex");
+    expect_right("pi-mutex");
+}
+
+#[test]
+fn a_program_may_lock_all_its_memory_that_fits() {
+    expect_right("lock-all");
+}
+
+#[test]
+fn more_locked_memory_than_the_budget_carries_is_refused_when_it_is_asked_for() {
+    expect_right_beyond_the_budget("lock-much");
+}
+
+#[test]
+fn limits_of_the_program_are_not_used_up_by_the_runtime() {
+    for case in ["limit-of-addresses", "limit-of-data", "limit-of-files", "limit-of-file-sizes"] {
+        expect_right(case);
+    }
+}
+
+#[test]
+fn a_program_may_take_a_root_without_proc() {
+    expect_right("without-proc");
+}
+
+/// The kernel moves pages only out of writable mappings, so this memory cannot be paged: the budget gives way, with a word.
+#[test]
+fn memory_made_read_only_goes_beyond_the_budget_and_is_told_of() {
+    if let Some((said, _)) = run_case("read-only") {
+        assert!(said.contains("read-only"), "beyond the budget without a word: {said}");
+    }
+}
+
+#[test]
+fn pages_freed_and_taken_back_are_found_though_others_are_freed_all_the_time() {
+    expect_right("freed-and-taken-back");
+}
+
+#[test]
+fn a_deep_stack_of_a_thread_is_paged() {
+    expect_right("deep-stack-of-a-thread");
+}

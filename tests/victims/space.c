@@ -1,0 +1,767 @@
+// space: mappings, threads and locks of which a pager must know more than their addresses.
+//
+//   space CASE MIB
+//
+// MIB MiB of ballast are rewritten before and after what a case does, so that under a budget well below it everything that the
+// case has prepared is out. Prints "CASE: right" (exit status 0) if all was as it is natively; a wrong byte or answer: 1.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, WORDS = 512, PAGES = 256 };
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#define MADV_GUARD_REMOVE 103
+#endif
+
+static uint64_t *ballast;
+static uint64_t ballast_pages, version;
+static const char *name;
+
+static void fail(const char *what, int line) {
+    dprintf(2, "space: WRONG in case '%s', line %d: %s (errno %d: %s)\n", name, line, what, errno, strerror(errno));
+    _exit(1);
+}
+
+#define EXPECT(condition) \
+    do { \
+        if (!(condition)) \
+            fail(#condition, __LINE__); \
+    } while (0)
+
+static void *map(uint64_t pages) {
+    void *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    return memory;
+}
+
+static void push_out(void) {
+    for (int round = 0; round < 2; round++) {
+        version++;
+        for (uint64_t page = 0; page < ballast_pages; page++) {
+            for (unsigned i = 0; i < WORDS; i += 64) {
+                ballast[page * WORDS + i] = (page + 1) * 0x9E3779B97F4A7C15u ^ (version * 65537 + i);
+            }
+        }
+    }
+}
+
+static void check_ballast(void) {
+    for (uint64_t page = 0; page < ballast_pages; page++) {
+        for (unsigned i = 0; i < WORDS; i += 64) {
+            EXPECT(((volatile uint64_t *)ballast)[page * WORDS + i] == ((page + 1) * 0x9E3779B97F4A7C15u ^ (version * 65537 + i)));
+        }
+    }
+}
+
+static void fill(unsigned char *memory, uint64_t pages, unsigned stamp) {
+    for (uint64_t page = 0; page < pages; page++) {
+        memset(memory + page * PAGE, (int)(1 + (page + stamp) % 250), PAGE);
+    }
+}
+
+static int is_filled(const unsigned char *memory, uint64_t page, unsigned stamp) {
+    const volatile unsigned char *bytes = memory + page * PAGE;
+    for (unsigned i = 0; i < PAGE; i++) {
+        if (bytes[i] != (unsigned char)(1 + (page + stamp) % 250)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int is_zero(const unsigned char *memory, uint64_t page) {
+    const volatile unsigned char *bytes = memory + page * PAGE;
+    for (unsigned i = 0; i < PAGE; i++) {
+        if (bytes[i] != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+// ---- content
+
+static void child_of_wiped_memory(int (*copy)(void)) {
+    unsigned char *memory = map(3 * PAGES), *wiped = memory + PAGES * PAGE;
+    EXPECT(madvise(wiped, PAGES * PAGE, MADV_WIPEONFORK) == 0);
+    fill(memory, 3 * PAGES, 7);
+    push_out();
+    int child = copy();
+    EXPECT(child >= 0);
+    for (uint64_t page = 0; page < 3 * PAGES; page++) {
+        int is_wiped = child == 0 && page >= PAGES && page < 2 * PAGES;
+        EXPECT(is_wiped ? is_zero(memory, page) : is_filled(memory, page, 7));
+    }
+    if (child == 0) {
+        wiped[5] = 1;
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(is_filled(wiped, 0, PAGES + 7));
+}
+
+static int fork_by_libc(void) {
+    return fork();
+}
+
+static int fork_by_clone(void) {
+    return (int)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+}
+
+static void wipe_on_fork(void) {
+    child_of_wiped_memory(fork_by_libc);
+}
+
+static void wipe_on_clone(void) {
+    child_of_wiped_memory(fork_by_clone);
+}
+
+static sigjmp_buf back;
+
+static void on_fault(int number) {
+    (void)number;
+    siglongjmp(back, 1);
+}
+
+static int faults(const volatile unsigned char *byte) {
+    if (sigsetjmp(back, 1) == 0) {
+        (void)*byte;
+        return 0;
+    }
+    return 1;
+}
+
+static int advise_by_libc(void *memory, size_t bytes, int advice) {
+    return madvise(memory, bytes, advice);
+}
+
+static int advise_by_syscall(void *memory, size_t bytes, int advice) {
+    return (int)syscall(SYS_madvise, memory, bytes, advice);
+}
+
+// Pages inside memory that is out become guards; what lies around them is read ahead; then they are pages again.
+static void guards(int (*advise)(void *, size_t, int)) {
+    signal(SIGSEGV, on_fault);
+    unsigned char *memory = map(PAGES);
+    fill(memory, PAGES, 3);
+    push_out();
+    unsigned char *guard = memory + 100 * PAGE;
+    if (advise(guard, 8 * PAGE, MADV_GUARD_INSTALL) && errno == EINVAL) {
+        return; // a kernel before 6.13
+    }
+    for (uint64_t page = 0; page < PAGES; page++) {
+        int is_guard = page >= 100 && page < 108;
+        EXPECT(is_guard ? faults(memory + page * PAGE) : is_filled(memory, page, 3));
+    }
+    push_out();
+    EXPECT(faults(guard) && faults(guard + 7 * PAGE));
+    EXPECT(advise(guard, 8 * PAGE, MADV_GUARD_REMOVE) == 0);
+    for (uint64_t page = 0; page < PAGES; page++) {
+        EXPECT(page >= 100 && page < 108 ? is_zero(memory, page) : is_filled(memory, page, 3));
+    }
+}
+
+static void guard_pages(void) {
+    guards(advise_by_libc);
+}
+
+static void guard_pages_by_syscall(void) {
+    guards(advise_by_syscall);
+}
+
+// Pages lent to a pipe by the raw call; then the memory is needed for something else.
+static void raw_vmsplice(void) {
+    int ends[2];
+    unsigned char *memory = map(16), *found = map(16);
+    fill(memory, 16, 9);
+    EXPECT(pipe(ends) == 0);
+    EXPECT(fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) >= 0);
+    struct iovec piece = {memory, 16 * PAGE};
+    EXPECT(syscall(SYS_vmsplice, ends[1], &piece, 1, 0) == 16 * PAGE);
+    push_out();
+    check_ballast();
+    for (size_t done = 0; done < 16 * PAGE;) {
+        ssize_t count = read(ends[0], found + done, 16 * PAGE - done);
+        EXPECT(count > 0);
+        done += (size_t)count;
+    }
+    for (uint64_t page = 0; page < 16; page++) {
+        EXPECT(is_filled(found, page, 9));
+    }
+}
+
+// The receiver takes little at a time: what it has not taken stays with the sender, by reference.
+static void tcp_pair(int ends[2]) {
+    int little = 4096, much = 16 << 20;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT(setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &little, sizeof little) == 0);
+    EXPECT(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 1) == 0);
+    EXPECT(getsockname(listener, (struct sockaddr *)&address, &len) == 0);
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUFFORCE, &much, sizeof much) == 0);
+    EXPECT(connect(ends[0], (struct sockaddr *)&address, sizeof address) == 0);
+    ends[1] = accept(listener, NULL, NULL);
+    EXPECT(ends[1] >= 0);
+    close(listener);
+}
+
+static void receive(int end, uint64_t pages, unsigned stamp) {
+    unsigned char *found = map(pages);
+    for (size_t done = 0; done < pages * PAGE;) {
+        ssize_t count = recv(end, found + done, pages * PAGE - done, 0);
+        EXPECT(count > 0);
+        done += (size_t)count;
+    }
+    for (uint64_t page = 0; page < pages; page++) {
+        EXPECT(is_filled(found, page, stamp));
+    }
+}
+
+// A program that asks for zero copy by the raw call must do without it, or get the bytes that it sent.
+static void raw_zerocopy(void) {
+    int ends[2], one = 1;
+    unsigned char *memory = map(PAGES);
+    fill(memory, PAGES, 11);
+    tcp_pair(ends);
+    int flags = syscall(SYS_setsockopt, ends[0], SOL_SOCKET, 60 /* SO_ZEROCOPY */, &one, sizeof one) == 0 ? 0x4000000 : 0;
+    EXPECT(send(ends[0], memory, PAGES * PAGE, flags) == PAGES * PAGE);
+    push_out();
+    check_ballast();
+    receive(ends[1], PAGES, 11);
+}
+
+// IORING_OP_SEND_ZC (or IORING_OP_SEND where that is missing) from memory that is then paged.
+static void ring_send_zc(void) {
+    int ends[2];
+    unsigned char *memory = map(PAGES);
+    tcp_pair(ends);
+    struct io_uring_params params = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &params);
+    if (ring < 0) {
+        return;
+    }
+    unsigned char *rings = mmap(NULL, params.sq_off.array + params.sq_entries * 4 + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, 0);
+    struct io_uring_sqe *sqe = mmap(NULL, params.sq_entries * sizeof *sqe, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, 0x10000000);
+    EXPECT(rings != MAP_FAILED && (void *)sqe != MAP_FAILED);
+    fill(memory, PAGES, 13);
+    *sqe = (struct io_uring_sqe){.opcode = 47 /* IORING_OP_SEND_ZC */, .fd = ends[0], .addr = (uintptr_t)memory, .len = PAGES * PAGE};
+    ((uint32_t *)(rings + params.sq_off.array))[0] = 0;
+    __atomic_store_n((uint32_t *)(rings + params.sq_off.tail), 1, __ATOMIC_RELEASE);
+    EXPECT(syscall(SYS_io_uring_enter, ring, 1, 1, 1 /* IORING_ENTER_GETEVENTS */, NULL, 0) == 1);
+    struct io_uring_cqe *cqe = (void *)(rings + params.cq_off.cqes);
+    EXPECT(cqe->res == PAGES * PAGE);
+    push_out();
+    check_ballast();
+    receive(ends[1], PAGES, 13);
+}
+
+// A process that shares the memory goes on when the one that began with it has ended.
+static unsigned char *shared;
+static int report[2];
+
+static int goes_on(void *arg) {
+    (void)arg;
+    while (getppid() != 1 && syscall(SYS_getppid) == *(volatile int *)(shared + PAGES * PAGE)) {
+        usleep(1000);
+    }
+    usleep(50000);
+    for (uint64_t page = 0; page < PAGES; page++) {
+        if (!is_filled(shared, page, 21)) {
+            char wrong = 'w';
+            _exit(write(report[1], &wrong, 1) != 1);
+        }
+    }
+    char right = 'r';
+    _exit(write(report[1], &right, 1) != 1);
+}
+
+// Three answers are right: the call is refused, the bytes are right, or the one that goes on is ended. Not: other bytes.
+static void outlives_its_maker(void) {
+    EXPECT(pipe(report) == 0);
+    int maker = fork();
+    EXPECT(maker >= 0);
+    if (maker == 0) {
+        ballast_pages /= 2;
+        shared = map(PAGES + 1);
+        fill(shared, PAGES, 21);
+        *(int *)(shared + PAGES * PAGE) = getpid();
+        unsigned char *stack = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        push_out();
+        int child = clone(goes_on, stack + 64 * PAGE, CLONE_VM | CLONE_FILES, NULL);
+        if (child < 0) {
+            char refused = 'n';
+            EXPECT(write(report[1], &refused, 1) == 1);
+        }
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(maker, &status, 0) == maker && status == 0);
+    close(report[1]);
+    char answer = 'e';
+    ssize_t count = read(report[0], &answer, 1);
+    EXPECT(count == 0 || answer != 'w');
+}
+
+// ---- threads
+
+static void *ends_at_once(void *arg) {
+    volatile unsigned char local[2 * PAGE];
+    local[0] = (unsigned char)(uintptr_t)arg;
+    local[2 * PAGE - 1] = local[0];
+    return arg;
+}
+
+static volatile int is_over;
+
+static void *rewrites(void *arg) {
+    (void)arg;
+    while (!is_over) {
+        push_out();
+    }
+    return NULL;
+}
+
+// What the kernel writes at the end of a thread is written without waiting for a page.
+static void short_threads(void) {
+    enum { AT_ONCE = 64, ROUNDS = 60 };
+    pthread_t writer, threads[AT_ONCE];
+    EXPECT(pthread_create(&writer, NULL, rewrites, NULL) == 0);
+    for (uintptr_t round = 0; round < ROUNDS; round++) {
+        for (uintptr_t i = 0; i < AT_ONCE; i++) {
+            EXPECT(pthread_create(&threads[i], NULL, ends_at_once, (void *)(round + i)) == 0);
+        }
+        for (uintptr_t i = 0; i < AT_ONCE; i++) {
+            void *answer;
+            EXPECT(pthread_join(threads[i], &answer) == 0 && answer == (void *)(round + i));
+        }
+    }
+    is_over = 1;
+    EXPECT(pthread_join(writer, NULL) == 0);
+}
+
+// A thread ends by the raw call, far down its stack, so that nothing but the kernel touches its control block. (With restartable
+// sequences the kernel does so all the time: the test runs it without.)
+static pthread_barrier_t barrier;
+static volatile int may_end;
+
+static __attribute__((noinline)) void rests_and_ends(void) {
+    struct timespec a_while = {.tv_nsec = 1000000};
+    while (!may_end) {
+        syscall(SYS_nanosleep, &a_while, NULL);
+    }
+    syscall(SYS_exit, 0);
+}
+
+static void *ends_by_the_raw_call(void *arg) {
+    volatile unsigned char frame[1 << 16];
+    frame[0] = (unsigned char)(uintptr_t)arg;
+    pthread_barrier_wait(&barrier);
+    rests_and_ends();
+    return (void *)(uintptr_t)frame[0];
+}
+
+static void sleeping_threads(void) {
+    enum { THREADS = 32 };
+    pthread_t threads[THREADS];
+    EXPECT(pthread_barrier_init(&barrier, NULL, THREADS + 1) == 0);
+    for (int i = 0; i < THREADS; i++) {
+        EXPECT(pthread_create(&threads[i], NULL, ends_by_the_raw_call, NULL) == 0);
+    }
+    pthread_barrier_wait(&barrier);
+    push_out();
+    may_end = 1;
+    for (int i = 0; i < THREADS; i++) {
+        EXPECT(pthread_join(threads[i], NULL) == 0);
+    }
+}
+
+struct robust {
+    _Alignas(PAGE) pthread_mutex_t mutex;
+};
+
+static void *dies_with_mutexes(void *arg) {
+    struct robust *robust = arg;
+    for (int i = 0; i < 64; i++) {
+        EXPECT(pthread_mutex_lock(&robust[i].mutex) == 0);
+    }
+    push_out();
+    syscall(SYS_exit, 0);
+    return NULL;
+}
+
+static void robust_mutexes(void) {
+    struct robust *robust = map(64);
+    pthread_mutexattr_t attributes;
+    EXPECT(pthread_mutexattr_init(&attributes) == 0 && pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0);
+    for (int i = 0; i < 64; i++) {
+        EXPECT(pthread_mutex_init(&robust[i].mutex, &attributes) == 0);
+    }
+    pthread_t thread;
+    EXPECT(pthread_create(&thread, NULL, dies_with_mutexes, robust) == 0 && pthread_join(thread, NULL) == 0);
+    for (int i = 0; i < 64; i++) {
+        struct timespec soon;
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_sec += 5;
+        EXPECT(pthread_mutex_timedlock(&robust[i].mutex, &soon) == EOWNERDEAD);
+    }
+}
+
+static void pi_futex(void) {
+    uint32_t *word = (uint32_t *)map(PAGES) + 100 * 1024;
+    fill((unsigned char *)map(PAGES), PAGES, 1);
+    for (int round = 0; round < 4; round++) {
+        *word = 0;
+        push_out();
+        EXPECT(syscall(SYS_futex, word, FUTEX_LOCK_PI_PRIVATE, 0, NULL) == 0);
+        EXPECT((*word & FUTEX_TID_MASK) == (uint32_t)syscall(SYS_gettid));
+        push_out();
+        EXPECT(syscall(SYS_futex, word, FUTEX_UNLOCK_PI_PRIVATE) == 0);
+    }
+}
+
+static void *locks_and_rests(void *arg) {
+    pthread_mutex_t *mutex = arg;
+    EXPECT(pthread_mutex_lock(mutex) == 0);
+    pthread_barrier_wait(&barrier);
+    usleep(200000);
+    EXPECT(pthread_mutex_unlock(mutex) == 0);
+    return NULL;
+}
+
+static void pi_mutex(void) {
+    pthread_mutex_t *mutex = map(1);
+    pthread_mutexattr_t attributes;
+    EXPECT(pthread_mutexattr_init(&attributes) == 0 && pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT) == 0);
+    EXPECT(pthread_mutex_init(mutex, &attributes) == 0 && pthread_barrier_init(&barrier, NULL, 2) == 0);
+    for (int round = 0; round < 3; round++) {
+        pthread_t thread;
+        EXPECT(pthread_create(&thread, NULL, locks_and_rests, mutex) == 0);
+        pthread_barrier_wait(&barrier);
+        push_out();
+        EXPECT(pthread_mutex_lock(mutex) == 0 && pthread_mutex_unlock(mutex) == 0);
+        EXPECT(pthread_join(thread, NULL) == 0);
+    }
+}
+
+// ---- locks, limits and rights
+
+static void lock_all(void) {
+    unsigned char *memory = map(PAGES);
+    fill(memory, PAGES, 5);
+    EXPECT(mlockall(MCL_CURRENT) == 0 || errno == ENOMEM);
+    EXPECT(munlockall() == 0);
+    push_out();
+    EXPECT(mlockall(MCL_FUTURE) == 0);
+    unsigned char *later = map(PAGES);
+    fill(later, PAGES, 6);
+    EXPECT(munlockall() == 0);
+    push_out();
+    for (uint64_t page = 0; page < PAGES; page++) {
+        EXPECT(is_filled(memory, page, 5) && is_filled(later, page, 6));
+    }
+}
+
+// As much as is granted, then a little less as memtester does it: what is granted must be usable.
+static void lock_much(void) {
+    uint64_t pages = ballast_pages;
+    unsigned char *memory = map(pages);
+    while (pages > 64 && mlock(memory, pages * PAGE)) {
+        EXPECT(errno == ENOMEM || errno == EAGAIN || errno == EPERM);
+        pages -= pages / 8;
+    }
+    for (int round = 0; round < 3; round++) {
+        fill(memory, pages, 30);
+        push_out();
+        for (uint64_t page = 0; page < pages; page++) {
+            EXPECT(is_filled(memory, page, 30));
+        }
+    }
+    dprintf(2, "space: %" PRIu64 " pages were locked\n", pages);
+}
+
+static void set_limit(int which, uint64_t value) {
+    struct rlimit limit;
+    EXPECT(getrlimit(which, &limit) == 0);
+    limit.rlim_cur = value;
+    EXPECT(setrlimit(which, &limit) == 0);
+}
+
+static uint64_t status_of(const char *key) {
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    uint64_t value = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, strlen(key)) == 0) {
+            value = strtoull(line + strlen(key) + 1, NULL, 10) << 10;
+        }
+    }
+    fclose(file);
+    return value;
+}
+
+static void limit_of_addresses(void) {
+    set_limit(RLIMIT_AS, status_of("VmSize") + ballast_pages * PAGE + (8 << 20));
+    push_out();
+    EXPECT(mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+    EXPECT(mmap(NULL, ballast_pages * PAGE * 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+    set_limit(RLIMIT_AS, status_of("VmSize") + (8 << 20));
+    EXPECT(mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+}
+
+static void limit_of_data(void) {
+    set_limit(RLIMIT_DATA, status_of("VmData") + (8 << 20));
+    push_out();
+    EXPECT(mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+    EXPECT(mmap(NULL, 1 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+}
+
+static void limit_of_files(void) {
+    set_limit(RLIMIT_NOFILE, 4);
+    push_out();
+    int status, child = fork();
+    EXPECT(child >= 0);
+    push_out();
+    check_ballast();
+    if (child == 0) {
+        _exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static volatile int was_told;
+
+static void on_size(int number) {
+    (void)number;
+    was_told++;
+}
+
+static void limit_of_file_sizes(void) {
+    set_limit(RLIMIT_FSIZE, 1 << 16);
+    signal(SIGXFSZ, on_size);
+    push_out();
+    check_ballast();
+    EXPECT(was_told == 0);
+    FILE *file = tmpfile();
+    char block[1 << 15] = {1};
+    EXPECT(file && write(fileno(file), block, sizeof block) > 0 && write(fileno(file), block, sizeof block) > 0);
+    EXPECT(write(fileno(file), block, sizeof block) < 0 && errno == EFBIG && was_told == 1);
+    push_out();
+    check_ballast();
+}
+
+static void without_proc(void) {
+    char path[] = "/tmp/space-XXXXXX";
+    EXPECT(mkdtemp(path) && chroot(path) == 0 && chdir("/") == 0);
+    push_out();
+    check_ballast();
+    int status, child = fork();
+    EXPECT(child >= 0);
+    push_out();
+    check_ballast();
+    if (child == 0) {
+        _exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+}
+
+// Memory that is filled and then only read, four budgets of it.
+static void read_only(void) {
+    push_out();
+    EXPECT(mprotect(ballast, ballast_pages * PAGE, PROT_READ) == 0);
+    check_ballast();
+    check_ballast();
+    unsigned char *memory = map(PAGES);
+    fill(memory, PAGES, 2);
+    check_ballast();
+    for (uint64_t page = 0; page < PAGES; page++) {
+        EXPECT(is_filled(memory, page, 2));
+    }
+    EXPECT(mprotect(ballast, ballast_pages * PAGE, PROT_READ | PROT_WRITE) == 0);
+    push_out();
+}
+
+static unsigned char *watched;
+
+static void *serves(void *arg) {
+    int fd = *(int *)arg;
+    for (int served = 0; served < PAGES;) {
+        struct uffd_msg message;
+        if (read(fd, &message, sizeof message) != sizeof message || message.event != UFFD_EVENT_PAGEFAULT) {
+            continue;
+        }
+        unsigned char *page = (unsigned char *)(message.arg.pagefault.address & ~(uint64_t)(PAGE - 1));
+        static unsigned char content[PAGE];
+        memset(content, 77, PAGE);
+        struct uffdio_copy copy = {.dst = (uintptr_t)page, .src = (uintptr_t)content, .len = PAGE};
+        EXPECT(ioctl(fd, UFFDIO_COPY, &copy) == 0);
+        served++;
+    }
+    return NULL;
+}
+
+// The program's own userfaultfd, on memory that was in use before.
+static void own_userfaultfd(void) {
+    watched = map(2 * PAGES);
+    fill(watched + PAGES * PAGE, PAGES, 4);
+    push_out();
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+    EXPECT(fd >= 0);
+    struct uffdio_api api = {.api = UFFD_API};
+    EXPECT(ioctl(fd, UFFDIO_API, &api) == 0);
+    struct uffdio_register range = {.range = {.start = (uintptr_t)watched, .len = 2 * PAGES * PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    EXPECT(ioctl(fd, UFFDIO_REGISTER, &range) == 0);
+    pthread_t thread;
+    EXPECT(pthread_create(&thread, NULL, serves, &fd) == 0);
+    push_out();
+    for (uint64_t page = 0; page < PAGES; page++) {
+        EXPECT(watched[page * PAGE] == 77);
+        EXPECT(is_filled(watched + PAGES * PAGE, page, 4));
+    }
+    EXPECT(pthread_join(thread, NULL) == 0);
+}
+
+// Hundreds of frames of 64 KiB: a deep stack, walked down and up twice.
+static uint64_t deep(unsigned depth) {
+    volatile unsigned char frame[1 << 16];
+    for (unsigned i = 0; i < sizeof frame; i += PAGE) {
+        frame[i] = (unsigned char)(depth + i / PAGE);
+    }
+    uint64_t sum = depth ? deep(depth - 1) : 0;
+    for (unsigned i = 0; i < sizeof frame; i += PAGE) {
+        EXPECT(frame[i] == (unsigned char)(depth + i / PAGE));
+    }
+    return sum + frame[0];
+}
+
+static void *goes_deep(void *arg) {
+    return (void *)(uintptr_t)(deep((unsigned)(uintptr_t)arg) + deep((unsigned)(uintptr_t)arg));
+}
+
+static void deep_stack(void) {
+    struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+    EXPECT(setrlimit(RLIMIT_STACK, &limit) == 0);
+    goes_deep((void *)(uintptr_t)(ballast_pages / 16));
+}
+
+static void deep_stack_of_a_thread(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    EXPECT(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, (ballast_pages + PAGES) * PAGE) == 0);
+    EXPECT(pthread_create(&thread, &attributes, goes_deep, (void *)(uintptr_t)(ballast_pages / 16 - 8)) == 0);
+    EXPECT(pthread_join(thread, NULL) == 0);
+}
+
+// Bytes that were given back while others were taken: what is resident stays in the budget, and nothing old comes back.
+static void *discards(void *arg) {
+    unsigned char *memory = arg;
+    while (!is_over) {
+        madvise(memory, 4 * PAGE, MADV_DONTNEED);
+        usleep(500);
+    }
+    return NULL;
+}
+
+static void freed_and_taken_back(void) {
+    unsigned char *memory = map(ballast_pages), *small = map(64);
+    pthread_t thread;
+    push_out();
+    fill(small, 64, 1);
+    EXPECT(pthread_create(&thread, NULL, discards, small) == 0);
+    for (int round = 0; round < 12; round++) {
+        fill(memory, ballast_pages, (unsigned)round);
+        EXPECT(madvise(memory, ballast_pages * PAGE, MADV_FREE) == 0);
+        fill(memory, ballast_pages, (unsigned)round);
+        usleep(100000);
+        for (uint64_t page = 0; page < ballast_pages; page++) {
+            EXPECT(is_filled(memory, page, (unsigned)round));
+        }
+    }
+    is_over = 1;
+    EXPECT(pthread_join(thread, NULL) == 0);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+    {"wipe-on-fork", wipe_on_fork},
+    {"wipe-on-clone", wipe_on_clone},
+    {"guard-pages", guard_pages},
+    {"guard-pages-by-syscall", guard_pages_by_syscall},
+    {"raw-vmsplice", raw_vmsplice},
+    {"raw-zerocopy", raw_zerocopy},
+    {"ring-send-zc", ring_send_zc},
+    {"outlives-its-maker", outlives_its_maker},
+    {"short-threads", short_threads},
+    {"sleeping-threads", sleeping_threads},
+    {"robust-mutexes", robust_mutexes},
+    {"pi-futex", pi_futex},
+    {"pi-mutex", pi_mutex},
+    {"lock-all", lock_all},
+    {"lock-much", lock_much},
+    {"limit-of-addresses", limit_of_addresses},
+    {"limit-of-data", limit_of_data},
+    {"limit-of-files", limit_of_files},
+    {"limit-of-file-sizes", limit_of_file_sizes},
+    {"without-proc", without_proc},
+    {"read-only", read_only},
+    {"own-userfaultfd", own_userfaultfd},
+    {"deep-stack", deep_stack},
+    {"deep-stack-of-a-thread", deep_stack_of_a_thread},
+    {"freed-and-taken-back", freed_and_taken_back},
+};
+
+int main(int argc, char **argv) {
+    if (argc != 3) {
+        fprintf(stderr, "usage: space CASE MIB\n");
+        return 2;
+    }
+    name = argv[1];
+    ballast_pages = strtoull(argv[2], NULL, 10) * 256;
+    // Not told of before it is filled: the limits of a case are set before anything is paged.
+    ballast = mmap(NULL, ballast_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    EXPECT(ballast != MAP_FAILED);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (strcmp(name, cases[i].name) == 0) {
+            int is_filled_before = strncmp(name, "limit", 5) && strncmp(name, "deep", 4) && strcmp(name, "without-proc");
+            if (is_filled_before) {
+                push_out();
+            }
+            cases[i].run();
+            if (is_filled_before) {
+                check_ballast();
+            }
+            dprintf(1, "%s: right\n", name);
+            return 0;
+        }
+    }
+    fprintf(stderr, "space: unknown case '%s'\n", name);
+    return 2;
+}
