@@ -74,6 +74,8 @@ pub enum SwapoffMode {
 pub enum Sample {
     /// Unmapped and given one more lap; a touch is a soft fault.
     Lap,
+    /// Kept by how soon it comes back, see `reclaim::watch`.
+    Watch,
     /// Not at all: it goes.
     None,
 }
@@ -168,7 +170,7 @@ const SWAPOFF: &[(&str, SwapoffMode)] = &[
     ("lookup", SwapoffMode::Lookup),
     ("lookup-stats", SwapoffMode::LookupStats),
 ];
-const SAMPLE: &[(&str, Sample)] = &[("lap", Sample::Lap), ("none", Sample::None)];
+const SAMPLE: &[(&str, Sample)] = &[("watch", Sample::Watch), ("lap", Sample::Lap), ("none", Sample::None)];
 const SWITCH: &[(&str, bool)] = &[("on", true), ("off", false)];
 const ANON_LIST: &[(&str, bool)] = &[("inactive", false), ("active", true)];
 
@@ -256,9 +258,9 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "sample",
-        values: "lap, none",
+        values: "watch, lap, none",
         unit: "",
-        doc: "whether a page that may be in use is watched for one lap before it goes (live only)",
+        doc: "how use is seen (live only): pages are kept by how soon they come back, watched for a lap before they go, or neither",
         set: |c, v| choice(v, SAMPLE, &mut c.sample),
         get: |c| name_of(c.sample, SAMPLE),
     },

@@ -161,8 +161,18 @@ impl Core {
     pub fn dump(&self) -> String {
         use core::fmt::Write as _;
         let mut text = String::new();
-        for (list, name) in
-            ["inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable"].iter().enumerate()
+        for (list, name) in [
+            "inactive_anon",
+            "active_anon",
+            "inactive_file",
+            "active_file",
+            "unevictable",
+            "discarded",
+            "probation_watched",
+            "kept_watched",
+        ]
+        .iter()
+        .enumerate()
         {
             let mem = &self.tasks.paging.space.mem;
             if mem.list_len(list) == 0 && list > 0 {

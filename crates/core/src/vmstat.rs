@@ -90,7 +90,8 @@ counters! {
     pt_drop_clean,
     /// Pages the host found unchanged since their slot was written.
     pt_write_unchanged,
-    /// Soft faults on a page under observation: no read, no charge.
+    /// Faults on a page that was out of the page table with its frame kept, to see whether it is used or on its way out: no read,
+    /// no charge.
     pt_soft_fault,
     /// Pages taken out of the page table to see whether they are used.
     pt_sampled,

@@ -71,7 +71,7 @@ fn a_pass_over_watched_pages_costs_a_few_soft_faults() {
     let mut world = World::simple("pagetide", HostKind::Blind, 4096, 2048, 20_000);
     world.audits = false;
     (0..1900).for_each(|p| world.write(p));
-    // New pages press on the memory: everything is taken out of the page table once, and watched.
+    // New pages press on the memory: the oldest are taken out of the page table, and watched.
     (2000..2150).for_each(|p| world.write(p));
     world.settle();
     let watched = world.count("pt_sampled");
@@ -80,8 +80,8 @@ fn a_pass_over_watched_pages_costs_a_few_soft_faults() {
     world.settle();
     world.core.audit();
     let faults = world.count("pgfault") - before.0;
-    assert!(watched > 1000, "{watched} pages are watched");
-    assert!(faults < 200 + (world.count("pswpin") - before.1) / 8, "{faults} faults");
+    assert!(watched > 250, "{watched} pages are watched");
+    assert!(faults < 50 + (world.count("pswpin") - before.1) / 8, "{faults} faults");
 }
 
 /// A budget that is cut to a tenth while the swap file is still small: a thousand writes end one by one, and none of their

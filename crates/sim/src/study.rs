@@ -111,3 +111,39 @@ pub fn json(candidates: &[Candidate], rows: &[StudyRow]) -> Value {
     };
     Value::Array(rows.iter().map(line).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn majors(name: &str) -> (u64, u64, u64) {
+        let candidates = [("linux-6.18", "exact"), ("pagetide", "blind")].map(|(profile, host)| Candidate {
+            profile,
+            host: HostModel::named(host).expect("a host"),
+            settings: Vec::new(),
+        });
+        let program = PROGRAMS.iter().find(|program| program.name == name).expect("a program");
+        let row = study(program, &candidates).expect("sound");
+        let major = |at: usize| row.rows[at].counter("pgmajfault");
+        (row.optimum, major(0), major(1))
+    }
+
+    /// Out of what a first version lost: 35,353 against 22,144 major faults in hot-3/4-95, 49,005 against 35,574 in hot-7/8-95.
+    #[test]
+    fn a_host_that_sees_no_accessed_bits_keeps_hot_sets_as_a_kernel_does() {
+        for name in ["hot-1/2-95", "hot-3/4-95", "hot-7/8-95", "hot-7/8-99", "zipf-1.0", "tree"] {
+            let (optimum, kernel, ours) = majors(name);
+            assert!(optimum <= ours, "{name}: {ours} are fewer than the optimum of {optimum}");
+            assert!(ours * 10 <= kernel * 11, "{name}: {ours} major faults, the kernel {kernel}");
+        }
+    }
+
+    /// A kernel loses everything to a loop that is a little larger than memory.
+    #[test]
+    fn a_loop_larger_than_memory_keeps_what_fits() {
+        for name in ["loop-1.1", "loop-1.25", "loop-1.5"] {
+            let (_, kernel, ours) = majors(name);
+            assert!(ours * 2 <= kernel, "{name}: {ours} major faults, the kernel {kernel}");
+        }
+    }
+}

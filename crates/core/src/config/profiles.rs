@@ -118,6 +118,7 @@ impl Config {
     }
 
     fn ours(&mut self) {
+        self.sample = Sample::Watch;
         self.swappiness = 100;
         self.readahead = Readahead::Stream;
         self.zero_ahead = 64;

@@ -1,6 +1,6 @@
 //! The full check of this layer, in time linear in the number of pages. For tests; never in the hot path.
 
-use super::lru::{DI, Lru, UN};
+use super::lru::{DI, Lru, MW, PW, UN};
 use super::page::{DISCARD, FRAME, FREE_DONE, Flight, LRU, MAPPED, NIL, PCP, POISON, SHADOW};
 use super::{Counts, Memory};
 
@@ -44,7 +44,7 @@ impl Memory {
 
     fn audit_lists(&self, on_list: u32) {
         let mut sum = 0;
-        for list in 0..=DI {
+        for list in 0..=MW {
             let mut count = 0;
             let mut last = NIL;
             for p in self.list(list) {
@@ -53,7 +53,7 @@ impl Memory {
                 let named = Lru::list_of(&self.table, p);
                 let culled_late = named == UN;
                 assert!(
-                    list == DI || named == list || culled_late,
+                    matches!(list, DI | PW | MW) || named == list || culled_late,
                     "page {p}: flags name list {named}, it is on {list}"
                 );
                 last = p;

@@ -1,11 +1,14 @@
-//! The LRU lists: five of the kernel, and one of discarded pages whose frames are still to be dropped.
+//! The LRU lists: five of the kernel, one of discarded pages whose frames are still to be dropped, and two of pages that are
+//! watched.
 //!
 //! Insert at the head, scan from the tail. New pages may pass through a batch in which they are on no list (the kernel's
 //! per-CPU batches); a page with a frame is on exactly one list or in the batch. No policy here.
 
 mod landmarks;
+mod times;
 
 use landmarks::Landmarks;
+use times::Times;
 
 use super::page::{ACTIVE, BUSY, FILE, LRU, NIL, PCP, PageTable, ROTATE, UNEVICTABLE};
 
@@ -21,6 +24,10 @@ pub(crate) const AF: usize = 3;
 pub(crate) const UN: usize = 4;
 /// Discarded, frame not yet dropped.
 pub(crate) const DI: usize = 5;
+/// Out of the page table for a while, to see whether they are used (see `reclaim::watch`): of the pages on probation.
+pub(crate) const PW: usize = 6;
+/// The same of those that are kept.
+pub(crate) const MW: usize = 7;
 
 const BATCH_MAX: usize = 31;
 /// Batches of new pages, one per CPU of the host.
@@ -37,7 +44,9 @@ struct List {
 
 #[derive(Debug)]
 pub(super) struct Lru {
-    lists: [List; 6],
+    lists: [List; 8],
+    /// Of the kept pages that are watched.
+    times: Times,
     /// Of the lists that are scanned.
     landmarks: [Landmarks; 4],
     add: [[u32; BATCH_MAX]; CPUS_MAX],
@@ -58,7 +67,8 @@ impl Lru {
         let empty = List { head: NIL, tail: NIL, len: 0 };
         let batch = if batch > BATCH_MAX { BATCH_MAX } else { batch };
         Self {
-            lists: [empty; 6],
+            lists: [empty; 8],
+            times: Times::new(budget / 8),
             // A blind host, which has no batches, scans a page or two at a time.
             landmarks: core::array::from_fn(|_| Landmarks::new(if batch == 0 { 0 } else { budget })),
             add: [[0; BATCH_MAX]; CPUS_MAX],
@@ -92,9 +102,10 @@ impl Lru {
         p
     }
 
-    /// Inactive anon, active anon, inactive file, active file.
+    /// Inactive anon, active anon, inactive file, active file; with those that are watched.
     pub(super) const fn sizes(&self) -> [u32; 4] {
-        [self.lists[0].len, self.lists[1].len, self.lists[2].len, self.lists[3].len]
+        let anon = [self.lists[IA].len + self.lists[PW].len, self.lists[AA].len + self.lists[MW].len];
+        [anon[0], anon[1], self.lists[IF].len, self.lists[AF].len]
     }
 
     /// The list that the flags of a page name.
@@ -124,6 +135,17 @@ impl Lru {
         }
         pages.set(p, LRU);
         pages.set_list(p, list);
+    }
+
+    /// To the head of the kept pages that are watched, at this time.
+    pub(super) fn push_kept(&mut self, pages: &mut PageTable, p: u32, now: u64) {
+        self.push_head(pages, MW, p);
+        self.times.pushed(p, now);
+    }
+
+    /// Since when the oldest of them is there, at the latest.
+    pub(super) fn oldest_kept(&self) -> Option<u64> {
+        self.times.oldest()
     }
 
     pub(super) fn push_tail(&mut self, pages: &mut PageTable, list: usize, p: u32) {
@@ -166,6 +188,9 @@ impl Lru {
     fn unlink(&mut self, pages: &mut PageTable, p: u32) {
         debug_assert!(pages.is(p, LRU), "page {p} is on no list");
         let list = pages.list(p);
+        if list == MW {
+            self.times.leaves(pages, p);
+        }
         let (prev, next) = (pages.prev(p), pages.next(p));
         if prev == NIL {
             self.lists[list].head = next;

@@ -9,6 +9,7 @@ pub(crate) mod lru;
 mod marks;
 pub mod page;
 mod transitions;
+mod watched;
 
 use crate::config::Config;
 use crate::host::Host;
@@ -17,6 +18,7 @@ use crate::vmstat::{Counter, Vmstat};
 use budget::Budget;
 use lru::{DI, Lru, UN};
 use page::{Flags, NIL, PageTable};
+pub(crate) use watched::Watched;
 
 /// Pages by what they are about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,6 +148,12 @@ impl Memory {
     /// The oldest page of a list, at which a scan is about to look.
     pub(crate) fn scan_tail(&mut self, list: usize) -> Option<u32> {
         let p = self.lru.scan_tail(&self.table, list);
+        (p != NIL).then_some(p)
+    }
+
+    /// The oldest page of a list.
+    pub(crate) fn tail(&self, list: usize) -> Option<u32> {
+        let p = self.lru.tail(list);
         (p != NIL).then_some(p)
     }
 

@@ -62,6 +62,7 @@ impl Paging {
     /// A page enters its list for the first time.
     pub(crate) fn add_to_list(&mut self, p: u32) {
         let page = self.space.mem.at(p);
+        self.reclaim.note_arrival();
         self.reclaim.note_scanned(usize::from(page.is_file()), 1, u32::from(page.is_active()));
         self.space.mem.add_to_list(p);
     }
@@ -77,7 +78,7 @@ impl Paging {
         let shadow = self.space.mem.begin_file_page(p, file.spec.executable);
         // What is overwritten whole is no refault.
         if let Some(shadow) = shadow.filter(|_| is_read) {
-            self.reclaim.refault(&mut self.space, p, shadow);
+            self.reclaim.refault(&mut self.space, p, shadow, true);
         }
         if marker {
             self.space.mem.mark_readahead(p);
@@ -95,7 +96,7 @@ impl Paging {
     pub(crate) fn read_page(&mut self, p: u32, demand: bool, out: &mut Effects) {
         let space = &mut self.space;
         if let Some(shadow) = space.mem.begin_swap_in(p) {
-            self.reclaim.refault(space, p, shadow);
+            self.reclaim.refault(space, p, shadow, demand);
         } else if self.cfg.balance == Balance::LruCost2016 {
             self.reclaim.note_cost(&space.mem, 0, 1, 0);
         }

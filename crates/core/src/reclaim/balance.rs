@@ -168,7 +168,7 @@ impl Reclaim {
     }
 
     /// True if an anonymous page could be reclaimed: there is a free slot, or pages that have kept theirs may go.
-    fn can_reclaim_anon(&self, space: &Space) -> bool {
+    pub(super) fn can_reclaim_anon(&self, space: &Space) -> bool {
         space.slots.free() > 0 || (self.host.reclaims_kept_slots && space.mem.counts().kept_slots > 0)
     }
 

@@ -8,6 +8,7 @@ mod passes;
 mod references;
 mod run;
 mod shrink;
+mod watch;
 mod workingset;
 
 use crate::config::Config;
@@ -20,6 +21,7 @@ use balance::{LruCost, SeenStats};
 use references::References;
 pub(crate) use run::{ReclaimRun, RunEnd, RunKind, SWAP_CLUSTER_MAX};
 pub(crate) use shrink::{Pageout, begin_pageout};
+use watch::Watch;
 
 /// What reclaim remembers.
 #[derive(Debug)]
@@ -35,6 +37,7 @@ pub(crate) struct Reclaim {
     ws_activate: [u64; 2],
     ws_snapshot: [u64; 2],
     kswapd: Kswapd,
+    watch: Watch,
 }
 
 /// The background reclaimer.
@@ -72,6 +75,7 @@ impl Reclaim {
             ws_activate: [0; 2],
             ws_snapshot: [0; 2],
             kswapd: Kswapd::new(),
+            watch: Watch::default(),
             host,
             cfg: config.clone(),
         }

@@ -6,6 +6,7 @@
 
 use super::Reclaim;
 use super::balance::ScanFacts;
+use super::references::References;
 use super::run::{Batch, DEF_PRIORITY, ReclaimRun, RunEnd, RunKind, SWAP_CLUSTER_MAX, Stage};
 use super::shrink::Look;
 use crate::config::Balance;
@@ -20,11 +21,14 @@ const DRAIN_ALL_PRIORITY: u32 = 2;
 /// One look can bring an unmap, a write and a drop.
 const LOOK_EFFECTS: usize = 4;
 /// Pages looked at in one event; then the run goes on in the next (I1).
-const LOOKS_MAX: u32 = 1 << 15;
+pub(super) const LOOKS_MAX: u32 = 1 << 15;
 
 impl Reclaim {
     /// Let a run go on until it is done or has to stop.
     pub(crate) fn run(&mut self, space: &mut Space, run: &mut ReclaimRun, out: &mut Effects) -> RunEnd {
+        if self.references == References::Watched {
+            return self.run_watched(space, run, out);
+        }
         let mut looks = 0;
         loop {
             match run.stage {

@@ -21,6 +21,8 @@ pub(super) enum References {
     AccessedBit,
     /// From soft faults: the mark `YOUNG` says "used, or unknown" until the page is sampled.
     SoftFaults,
+    /// From soft faults, as `watch` wants them: nothing here is asked.
+    Watched,
     /// From nowhere: a page at the tail goes.
     Unseen,
 }
@@ -42,6 +44,7 @@ impl References {
     pub(super) fn of(config: &Config) -> Self {
         match (config.host, config.sample) {
             (HostKind::Exact, _) => Self::AccessedBit,
+            (HostKind::Blind, Sample::Watch) => Self::Watched,
             (HostKind::Blind, Sample::Lap) => Self::SoftFaults,
             (HostKind::Blind, Sample::None) => Self::Unseen,
         }
@@ -51,7 +54,7 @@ impl References {
     pub(super) fn look_active(self, mem: &mut Memory, p: u32) -> bool {
         match self {
             Self::AccessedBit => mem.take_young(p),
-            Self::SoftFaults | Self::Unseen => false,
+            Self::SoftFaults | Self::Watched | Self::Unseen => false,
         }
     }
 

@@ -136,6 +136,11 @@ impl ReclaimRun {
         self.priority < DEF_PRIORITY - 2
     }
 
+    /// It has done what it was to do.
+    pub(super) const fn is_enough(&self) -> bool {
+        self.nr_reclaimed >= self.nr_to_reclaim
+    }
+
     /// The current batch freed a page (or is sure to).
     pub(super) const fn note_freed(&mut self) {
         self.batch.freed += 1;

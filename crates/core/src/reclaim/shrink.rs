@@ -304,12 +304,12 @@ impl Reclaim {
     }
 }
 
-fn cull(mem: &mut Memory, p: u32) {
+pub(super) fn cull(mem: &mut Memory, p: u32) {
     mem.cull(p);
     mem.count(Counter::unevictable_pgs_culled, 1);
 }
 
-fn unmap(p: u32, out: &mut Effects) {
+pub(super) fn unmap(p: u32, out: &mut Effects) {
     out.push_merged(Effect::Unmap { range: PageRange::one(PageIdx(p)) });
 }
 

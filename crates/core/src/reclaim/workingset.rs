@@ -14,6 +14,7 @@
 //! ones (if swap is there), for a file page the active file pages and all anonymous ones (if swap is there).
 
 use super::Reclaim;
+use super::references::References;
 use crate::config::Balance;
 use crate::memory::Memory;
 use crate::memory::lru::{AA, AF, IA, IF};
@@ -26,6 +27,9 @@ const AGE_MASK: u64 = (1 << 36) - 1;
 impl Reclaim {
     /// The shadow entry of a page that is reclaimed now, if this kind of page leaves one.
     pub(super) fn evict_shadow(&mut self, mem: &Memory, p: u32) -> Option<u64> {
+        if self.references == References::Watched {
+            return Some(self.last_use(mem, p));
+        }
         let page = mem.at(p);
         let kept = if page.is_file() { self.cfg.file_shadows } else { self.cfg.anon_shadows };
         let shadow = ((self.age & AGE_MASK) << 1) | u64::from(page.is_workingset());
@@ -34,7 +38,12 @@ impl Reclaim {
     }
 
     /// The page gets a frame again: judge it by its shadow entry. May make it active; before the page is put on a list.
-    pub(crate) fn refault(&mut self, space: &mut Space, p: u32, shadow: u64) {
+    /// `demand`: a task waits for it.
+    pub(crate) fn refault(&mut self, space: &mut Space, p: u32, shadow: u64, demand: bool) {
+        if self.references == References::Watched {
+            self.came_back(&mut space.mem, p, shadow, demand);
+            return;
+        }
         let file = space.mem.at(p).is_file();
         let kind = usize::from(file);
         space.mem.count([Counter::workingset_refault_anon, Counter::workingset_refault_file][kind], 1);

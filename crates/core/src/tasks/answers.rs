@@ -205,6 +205,7 @@ impl Tasks {
         space.map(p);
         // What is mapped may be written, unseen.
         space.mem.note_mapped(p);
+        self.paging.reclaim.end_watch(&mut space.mem, p);
         self.paging.credit(p);
         if present {
             // What the program has there is the truth, and no slot holds it.

@@ -46,6 +46,9 @@ impl Tasks {
         if first && self.paging.space.mem.at(p).is_swap_cached() {
             self.paging.swap_cache_hit(p, out);
         }
+        if first && self.is_soft(p) {
+            self.count(Counter::pt_soft_fault, 1);
+        }
         if self.paging.space.mem.at(p).in_flight() {
             return self.look_in_flight(p, access, task, first, out);
         }
@@ -67,9 +70,6 @@ impl Tasks {
             }
             PageState::Mapped => self.look_mapped(p, access, task, first, out),
             PageState::Cached => {
-                if first && !self.paging.space.mem.at(p).has_slot() {
-                    self.count(Counter::pt_soft_fault, 1);
-                }
                 self.map_cached(p, access, task, out);
                 if first {
                     self.paging.soft_ahead(p, access, out);
@@ -100,6 +100,21 @@ impl Tasks {
             self.paging.marker_touched(p, out);
         }
         Look::Answered
+    }
+
+    /// The fault is on a page that was taken out of the page table with its frame kept: to see whether it is used, or on its way
+    /// out. (One on a page that came by readahead is no such fault; a kernel's swap cache has counters of its own.)
+    fn is_soft(&self, p: u32) -> bool {
+        let page = self.paging.space.mem.at(p);
+        if !self.paging.host.answers_moves {
+            return page.is_cached() && !page.has_slot() && !page.is_file() && !page.in_flight();
+        }
+        let is_out = match page.flight() {
+            Flight::None | Flight::Writing => !page.is_mapped(),
+            Flight::Unmapping => true,
+            Flight::Reading | Flight::Mapping => false,
+        };
+        page.has_frame() && is_out && !page.is_readahead() && !page.is_marker() && !page.is_discarded()
     }
 
     /// The fault is looked at again soon.

@@ -1,0 +1,291 @@
+//! Which pages stay, on a host that sees no accessed bits: profile `pagetide`.
+//!
+//! What can be seen of a page's use is the fault that brings it in, and the soft fault that it makes while it is out of the page
+//! table with its frame kept (*watched*; Babaoglu and Joy 1981). A look therefore costs a move and, if the page is used, a soft
+//! fault; it tells not only *whether* the page is used but *when*. So pages are compared by the one thing that is known of
+//! pages that are there and of pages that are gone alike: the time between two uses, as LIRS does with exact knowledge (Jiang
+//! and Zhang 2002). The clock is the number of pages that have come in: while nothing comes in, nothing has to be decided.
+//!
+//! ```text
+//!     comes in                         used while watched, or came back sooner than
+//!        |                             the coldest kept page was used: is kept
+//!        v                                          |
+//!   [ probation: mapped | watched ] --> goes        v            (an eighth to a sixteenth of memory,
+//!     IA                  PW      <---------- [ kept: mapped | watched ]     or all that is not kept)
+//!                                               AA             MW --> goes when another is worth its place
+//! ```
+//!
+//! - A page that comes in is on *probation*, a queue in two halves (segmented FIFO, Turner and Levy 1981): mapped, then watched.
+//!   A use in the second half proves that it is used again within the length of the queue; each page has to prove it once, so
+//!   these soft faults are no more than the pages that are kept. What is not used goes. Bursts of uses fall into the first half
+//!   and prove nothing.
+//! - The rest of memory is for pages that are *kept*. While there is room, a page is kept as soon as it comes back; then only if the
+//!   time since its last use is shorter than the time for which the coldest kept page has been watched without a use. That page
+//!   then goes in its place. Scans and loops larger than memory so leave the kept pages where they are (in a loop all
+//!   pages come back after the same time, and none is worth another's place), and what is gone forgets nothing: the
+//!   shadow entry holds the time of the last use for as long as the page is in its slot.
+//! - Of the kept pages a sixth at most is watched at a time, and for each page that comes in at most one look is begun: the price of
+//!   looking is bounded by a part of the price of the misses, whatever the program does. A page that was used at its look is
+//!   passed over at its next turn, then at two, then at three (its level), so that looks go to where something is to be found.
+//! - Pages read ahead that nobody has asked for go before all others.
+//!
+//! Measured by `pagetide sim study`: see docs/sim.md.
+
+use super::Reclaim;
+use super::passes::{LOOKS_MAX, is_balanced};
+use super::run::{ReclaimRun, RunEnd, RunKind};
+use super::shrink::{Pageout, begin_pageout, cull, unmap};
+use crate::effect::{EFFECTS_MAX, Effects};
+use crate::memory::lru::{AA, IA, MW, PW};
+use crate::memory::page::Flight;
+use crate::memory::{Memory, Watched};
+use crate::swap::Space;
+use crate::vmstat::Counter;
+
+/// A page in so many is on probation when all kept pages have their places (and what is free besides).
+const PROBATION_SHARE: u32 = 16;
+/// Of so many kept pages one is watched.
+const WATCHED_SHARE: u32 = 6;
+/// Looks that may be begun at once, after a time in which pages came in and none was begun.
+const LOOKS_SAVED_MAX: u32 = 64;
+/// Kept pages passed over, or looked at, for each page that goes.
+const TURNS: u32 = 4;
+/// Pages on probation that are taken out of the page table for each page that goes.
+const UNMAPS: u32 = 2;
+/// How often a page is passed over at most.
+const LEVEL_MAX: u32 = 3;
+/// Orders that one page's going may take, with the looks that go with it.
+const STEP_EFFECTS: usize = 8;
+
+/// What is remembered beside the lists.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Pages that have come in.
+    clock: u64,
+    /// Looks at kept pages that may be begun.
+    looks: u32,
+}
+
+/// What came of the attempt to let a page go.
+enum Gone {
+    Yes,
+    /// It stays; another may go.
+    No,
+    /// None can go before something has ended.
+    Blocked,
+}
+
+fn kept_len(mem: &Memory) -> u32 {
+    mem.list_len(AA) + mem.list_len(MW)
+}
+
+fn probation_len(mem: &Memory) -> u32 {
+    mem.list_len(IA) + mem.list_len(PW)
+}
+
+/// Pages that may be kept.
+fn kept_max(mem: &Memory) -> u32 {
+    let budget = mem.budget.budget;
+    budget - (budget / PROBATION_SHARE + mem.budget.high).min(budget / 2)
+}
+
+impl Reclaim {
+    /// A page comes in.
+    pub(crate) fn note_arrival(&mut self) {
+        self.watch.clock += 1;
+        self.watch.looks = (self.watch.looks + 1).min(LOOKS_SAVED_MAX);
+    }
+
+    /// For how long the coldest kept page is known not to have been used.
+    fn coldest(&self, mem: &Memory) -> u64 {
+        mem.oldest_kept().map_or(0, |since| self.watch.clock - since)
+    }
+
+    /// Is a page that is used again after `interval` to be kept?
+    fn is_worth_keeping(&self, mem: &Memory, interval: u64) -> bool {
+        kept_len(mem) < kept_max(mem) || interval < self.coldest(mem)
+    }
+
+    /// The shadow entry of a page that goes: when it was used last, as far as is known.
+    pub(super) fn last_use(&self, mem: &Memory, p: u32) -> u64 {
+        let since = if mem.at(p).is_active() { self.coldest(mem) } else { u64::from(probation_len(mem)) };
+        self.watch.clock.saturating_sub(since)
+    }
+
+    /// A page comes back. What is read ahead is not used yet.
+    pub(super) fn came_back(&self, mem: &mut Memory, p: u32, last_use: u64, demand: bool) {
+        mem.count(Counter::workingset_refault_anon, 1);
+        if demand && self.is_worth_keeping(mem, self.watch.clock - last_use) {
+            mem.start_active(p);
+            mem.count(Counter::workingset_activate_anon, 1);
+        }
+    }
+
+    /// A page was mapped. If somebody waited for it, it is in use.
+    pub(crate) fn end_watch(&self, mem: &mut Memory, p: u32) {
+        let used = mem.at(p).is_waited();
+        match mem.watched(p) {
+            None => {}
+            Some(Watched::OnProbation) if used && self.is_worth_keeping(mem, u64::from(probation_len(mem))) => {
+                mem.keep(p);
+                mem.count(Counter::pgactivate, 1);
+            }
+            Some(Watched::OnProbation) => mem.put_on_probation(p),
+            Some(Watched::Kept) => {
+                mem.keep(p);
+                if used {
+                    let level = mem.level(p);
+                    mem.set_level(p, (level + 1).min(LEVEL_MAX));
+                }
+            }
+        }
+    }
+
+    /// Let a run go on until it is done or has to stop.
+    pub(super) fn run_watched(&mut self, space: &mut Space, run: &mut ReclaimRun, out: &mut Effects) -> RunEnd {
+        let is_kswapd = run.kind == RunKind::Kswapd;
+        let (scan, steal) = if is_kswapd {
+            (Counter::pgscan_kswapd, Counter::pgsteal_kswapd)
+        } else {
+            (Counter::pgscan_direct, Counter::pgsteal_direct)
+        };
+        let room = if is_kswapd { EFFECTS_MAX - self.host.kswapd_effects + 1 } else { STEP_EFFECTS };
+        for _ in 0..LOOKS_MAX {
+            let is_done = if is_kswapd { is_balanced(&space.mem) } else { run.is_enough() };
+            // While held, nothing is taken out of the page table.
+            if is_done || space.mem.is_held {
+                return RunEnd::Done;
+            }
+            // What is on its way out is as good as free.
+            let leaving = space.mem.leaving();
+            if is_kswapd && leaving > 0 && space.mem.free() + leaving >= space.mem.budget.high {
+                return RunEnd::WaitIo;
+            }
+            if out.room() < room {
+                return RunEnd::Yield;
+            }
+            // Every page has been looked at, and looked at again.
+            if !self.can_reclaim_anon(space) || run.pass_scanned > 2 * space.mem.budget.charged {
+                return RunEnd::Done;
+            }
+            run.pass_scanned += 1;
+            space.mem.count(Counter::pgscan_anon, 1);
+            space.mem.count(scan, 1);
+            watch_probation(&mut space.mem, out);
+            self.watch_kept(&mut space.mem, out);
+            match self.let_one_go(space, out) {
+                Gone::Yes => {
+                    run.nr_reclaimed += 1;
+                    space.mem.count(steal, 1);
+                    self.progress();
+                }
+                Gone::No => {}
+                Gone::Blocked if space.mem.counts().flights > 0 => return RunEnd::WaitIo,
+                Gone::Blocked => return RunEnd::Done,
+            }
+        }
+        RunEnd::Yield
+    }
+
+    /// Some of the kept pages are to be watched.
+    fn watch_kept(&mut self, mem: &mut Memory, out: &mut Effects) {
+        for _ in 0..TURNS {
+            let is_enough = self.watch.looks == 0 || mem.list_len(MW) > kept_len(mem) / WATCHED_SHARE;
+            let Some(p) = mem.tail(AA).filter(|_| !is_enough) else { return };
+            let (page, level) = (mem.at(p), mem.level(p));
+            if page.is_unevictable() {
+                cull(mem, p);
+            } else if level > 0 || page.in_flight() {
+                mem.set_level(p, level.saturating_sub(1));
+                mem.putback(p);
+            } else {
+                mem.watch_kept(p, self.watch.clock);
+                if page.is_mapped() {
+                    self.watch.looks -= 1;
+                    begin_watch(mem, p, out);
+                }
+            }
+        }
+    }
+
+    /// Of the pages that can go, the one that is to.
+    fn let_one_go(&mut self, space: &mut Space, out: &mut Effects) -> Gone {
+        let mem = &mut space.mem;
+        let is_unused = |mem: &Memory, p: u32| !mem.at(p).in_flight() && !mem.at(p).is_mapped();
+        if let Some(p) = mem.tail(IA).filter(|&p| is_unused(mem, p)) {
+            // Read ahead for nobody, or written and not freed.
+            return self.let_go(space, p, out);
+        }
+        let watched = if kept_len(mem) > kept_max(mem) { [MW, PW] } else { [PW, MW] };
+        for list in watched {
+            let Some(p) = space.mem.tail(list) else { continue };
+            match space.mem.at(p).flight() {
+                Flight::None => return self.let_go(space, p, out),
+                // Pages on their way out have gone round.
+                Flight::Writing => space.mem.watch_on_probation(p),
+                Flight::Reading | Flight::Mapping | Flight::Unmapping => {}
+            }
+        }
+        for list in [IA, AA] {
+            let Some(p) = space.mem.tail(list) else { continue };
+            if !space.mem.at(p).in_flight() {
+                return self.let_go(space, p, out);
+            }
+            space.mem.putback(p);
+        }
+        Gone::Blocked
+    }
+
+    /// A page on its way out is among the watched ones: who asks for it has used it again.
+    fn let_go(&mut self, space: &mut Space, p: u32, out: &mut Effects) -> Gone {
+        let page = space.mem.at(p);
+        if page.is_unevictable() {
+            cull(&mut space.mem, p);
+            return Gone::No;
+        }
+        if page.is_mapped() {
+            space.mem.watch_on_probation(p);
+            begin_pageout(&mut space.mem, p, out);
+            return Gone::Yes;
+        }
+        space.mem.take_readahead(p);
+        match self.pageout(space, p, out) {
+            Pageout::Freed => Gone::Yes,
+            Pageout::Submitted => {
+                space.mem.watch_on_probation(p);
+                Gone::Yes
+            }
+            Pageout::NoSlot if self.host.waits_for_slots && space.mem.counts().pending > 0 => Gone::Blocked,
+            Pageout::NoSlot => {
+                // Out of the way of those that have kept their slots.
+                space.mem.keep(p);
+                Gone::No
+            }
+            Pageout::NoIo => Gone::Blocked,
+        }
+    }
+}
+
+/// The older half of the pages on probation is to be watched.
+fn watch_probation(mem: &mut Memory, out: &mut Effects) {
+    for _ in 0..UNMAPS {
+        let is_enough = mem.list_len(PW) >= probation_len(mem) / 2;
+        let Some(p) = mem.tail(IA).filter(|_| !is_enough) else { return };
+        let page = mem.at(p);
+        if page.in_flight() {
+            mem.putback(p);
+        } else if page.is_mapped() && !page.is_unevictable() {
+            mem.watch_on_probation(p);
+            begin_watch(mem, p, out);
+        } else {
+            // It goes first, or is in the way: see `let_one_go`.
+            return;
+        }
+    }
+}
+
+fn begin_watch(mem: &mut Memory, p: u32, out: &mut Effects) {
+    mem.begin_sample(p);
+    unmap(p, out);
+    mem.count(Counter::pt_sampled, 1);
+}
