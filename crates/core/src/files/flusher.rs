@@ -21,6 +21,7 @@ impl Files {
     }
 
     /// The flusher has something to do, and room for it in the disk's queue.
+    #[inline]
     pub(crate) const fn is_flusher_runnable(&self, mem: &Memory) -> bool {
         let queue = if self.cfg.write_queue > 0 { self.cfg.queue_share(mem.leaving()) } else { FLUSH_PAGES };
         mem.writeback.left > 0 && mem.writeback.writing < queue

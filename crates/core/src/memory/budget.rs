@@ -46,6 +46,7 @@ impl Budget {
     }
 
     /// Charge one page if that is possible without reclaim.
+    #[inline]
     pub(crate) const fn try_charge(&mut self) -> bool {
         if self.batch == 0 {
             let enough = self.free() > self.min;
@@ -70,10 +71,12 @@ impl Budget {
     }
 
     /// Charge one page beyond all limits: of a page that exists, or while memory is held.
+    #[inline]
     pub(crate) const fn force_charge(&mut self) {
         self.charged += 1;
     }
 
+    #[inline]
     pub(crate) fn uncharge(&mut self, n: u32) {
         assert!(self.charged >= n, "I3: uncharged more than was charged");
         self.charged -= n;
@@ -81,6 +84,7 @@ impl Budget {
     }
 
     /// The unused rest of a batch. True if there was one.
+    #[inline]
     pub(crate) const fn return_stock(&mut self) -> bool {
         let had = self.stock > 0;
         self.charged -= self.stock;
@@ -89,49 +93,59 @@ impl Budget {
     }
 
     /// More is charged than the budget allows (it was cut, or pages were adopted).
+    #[inline]
     pub(crate) const fn is_exceeded(&self) -> bool {
         self.charged > self.budget
     }
 
     /// Free frames are at the low watermark.
+    #[inline]
     pub(crate) const fn is_low(&self) -> bool {
         self.free() <= self.low
     }
 
     /// Something was freed, or may be: the oldest job that waits for a frame may try again.
+    #[inline]
     pub(crate) const fn freed(&mut self) {
         self.kick = self.waiting > 0;
     }
 
     /// A job begins to wait for a frame.
+    #[inline]
     pub(crate) const fn begin_wait(&mut self) {
         self.waiting += 1;
     }
 
     /// It goes on.
+    #[inline]
     pub(crate) const fn end_wait(&mut self) {
         self.waiting -= 1;
     }
 
     /// It went on and found nothing: the next waits for the next frame.
+    #[inline]
     pub(crate) const fn found_nothing(&mut self) {
         self.kick = false;
     }
 
+    #[inline]
     pub(crate) const fn waiting(&self) -> u32 {
         self.waiting
     }
 
     /// Somebody waits, and may try again.
+    #[inline]
     pub(crate) const fn may_retry(&self) -> bool {
         self.kick && self.waiting > 0
     }
 
     /// Something was freed since the last try.
+    #[inline]
     pub(crate) const fn is_kicked(&self) -> bool {
         self.kick
     }
 
+    #[inline]
     pub(crate) const fn free(&self) -> u32 {
         self.budget.saturating_sub(self.charged)
     }

@@ -29,11 +29,13 @@ impl Memory {
     }
 
     /// A fault used the page.
+    #[inline]
     pub(crate) fn mark_used(&mut self, p: u32, access: Access) {
         self.table.set(p, if access == Access::Write { YOUNG | DIRTY } else { YOUNG });
     }
 
     /// The host saw that it was used, if it is mapped.
+    #[inline]
     pub(crate) fn mark_seen(&mut self, p: u32) {
         if self.table.is(p, MAPPED) {
             self.table.set(p, YOUNG);
@@ -41,16 +43,19 @@ impl Memory {
     }
 
     /// The program may write it.
+    #[inline]
     pub(crate) fn mark_writable(&mut self, p: u32) {
         self.table.set(p, WRITABLE);
     }
 
     /// No slot or file holds what it holds.
+    #[inline]
     pub(crate) fn mark_dirty(&mut self, p: u32) {
         self.table.set(p, DIRTY);
     }
 
     /// Its slot holds what it holds.
+    #[inline]
     pub(crate) fn mark_clean(&mut self, p: u32) {
         self.table.clear(p, DIRTY);
     }
@@ -64,24 +69,29 @@ impl Memory {
     }
 
     /// True if it is mapped and was used since the last look.
+    #[inline]
     pub(crate) fn take_young(&mut self, p: u32) -> bool {
         self.table.is(p, MAPPED) && self.table.take(p, YOUNG)
     }
 
     /// A use of an unmapped page does not count.
+    #[inline]
     pub(crate) fn clear_young(&mut self, p: u32) {
         self.table.clear(p, YOUNG);
     }
 
+    #[inline]
     pub(crate) fn mark_referenced(&mut self, p: u32) {
         self.table.set(p, REFERENCED);
     }
 
+    #[inline]
     pub(crate) fn mark_workingset(&mut self, p: u32) {
         self.table.set(p, WORKINGSET);
     }
 
     /// The list on which it starts is the active one.
+    #[inline]
     pub(crate) fn start_active(&mut self, p: u32) {
         self.table.set(p, ACTIVE);
     }
@@ -89,22 +99,26 @@ impl Memory {
     // Lists.
 
     /// A page enters its list for the first time.
+    #[inline]
     pub(crate) fn add_to_list(&mut self, p: u32) {
         self.lru.add(&mut self.table, p);
     }
 
     /// To the head of its list.
+    #[inline]
     pub(crate) fn putback(&mut self, p: u32) {
         self.lru.putback(&mut self.table, p);
     }
 
     /// To the head of the active list.
+    #[inline]
     pub(crate) fn activate(&mut self, p: u32) {
         self.table.set(p, ACTIVE);
         self.lru.putback(&mut self.table, p);
     }
 
     /// To the head of the inactive list.
+    #[inline]
     pub(crate) fn deactivate(&mut self, p: u32) {
         self.lru.remove(&mut self.table, p);
         self.table.clear(p, ACTIVE);
@@ -114,6 +128,7 @@ impl Memory {
     }
 
     /// Used a second time by a call: to the active list, at once if it is on a list. True if it was.
+    #[inline]
     pub(crate) fn promote(&mut self, p: u32) -> bool {
         self.table.clear(p, REFERENCED);
         self.table.set(p, ACTIVE);
@@ -125,17 +140,20 @@ impl Memory {
     }
 
     /// To the unevictable list.
+    #[inline]
     pub(crate) fn cull(&mut self, p: u32) {
         self.lru.remove(&mut self.table, p);
         self.lru.push_head(&mut self.table, UN, p);
     }
 
     /// Queue the move to the tail of the inactive list. How many were moved by a drain.
+    #[inline]
     pub(crate) fn rotate(&mut self, p: u32) -> u32 {
         self.lru.rotate(&mut self.table, p)
     }
 
     /// To the tail of the inactive list: the next to go.
+    #[inline]
     pub(crate) fn move_to_tail(&mut self, p: u32) {
         self.lru.remove(&mut self.table, p);
         self.table.clear(p, ACTIVE);
@@ -144,6 +162,7 @@ impl Memory {
     }
 
     /// The same, and what is known of its use is forgotten.
+    #[inline]
     pub(crate) fn make_cold(&mut self, p: u32) {
         self.lru.remove(&mut self.table, p);
         self.table.clear(p, ACTIVE | YOUNG | REFERENCED);
@@ -152,11 +171,13 @@ impl Memory {
     }
 
     /// The program has locked it.
+    #[inline]
     pub(crate) fn lock(&mut self, p: u32) {
         self.table.set(p, UNEVICTABLE);
     }
 
     /// It may be reclaimed again. True if it left the unevictable list for that.
+    #[inline]
     pub(crate) fn unlock(&mut self, p: u32) -> bool {
         let rescued = self.table.take(p, UNEVICTABLE) && self.table.is(p, LRU) && self.table.list(p) == UN;
         if rescued {
@@ -166,6 +187,7 @@ impl Memory {
     }
 
     /// Its region is gone, and the lock with it.
+    #[inline]
     pub(crate) fn forget_lock(&mut self, p: u32) {
         self.table.clear(p, UNEVICTABLE);
     }
@@ -188,33 +210,40 @@ impl Memory {
     // Readahead.
 
     /// It was read before anybody asked for it.
+    #[inline]
     pub(crate) fn mark_readahead(&mut self, p: u32) {
         self.table.set(p, READAHEAD);
     }
 
+    #[inline]
     pub(crate) fn take_readahead(&mut self, p: u32) -> bool {
         self.table.take(p, READAHEAD)
     }
 
     /// The same where that mark and that of a page to be freed after its write are one bit.
+    #[inline]
     pub(crate) fn take_shared_readahead(&mut self, p: u32) -> bool {
         self.table.take(p, READAHEAD | RECLAIM)
     }
 
     /// Its touch starts the next window of its stream.
+    #[inline]
     pub(crate) fn mark_marker(&mut self, p: u32) {
         self.table.set(p, MARKER);
     }
 
+    #[inline]
     pub(crate) fn take_marker(&mut self, p: u32) -> bool {
         self.table.take(p, MARKER)
     }
 
     /// To be moved to the tail, or freed, when its write ends.
+    #[inline]
     pub(crate) fn mark_reclaim(&mut self, p: u32) {
         self.table.set(p, RECLAIM);
     }
 
+    #[inline]
     pub(crate) fn clear_reclaim(&mut self, p: u32) {
         self.table.clear(p, RECLAIM);
     }
@@ -222,15 +251,18 @@ impl Memory {
     // Those who wait.
 
     /// Faults wait for the flight to end.
+    #[inline]
     pub(crate) fn mark_waited(&mut self, p: u32) {
         self.table.set(p, WAITED);
     }
 
+    #[inline]
     pub(crate) fn take_waited(&mut self, p: u32) -> bool {
         self.table.take(p, WAITED)
     }
 
     /// A job waits for the flight to end.
+    #[inline]
     pub(crate) fn mark_job_waited(&mut self, p: u32) {
         self.table.set(p, JOB_WAIT);
     }

@@ -80,6 +80,7 @@ impl Memory {
     }
 
     /// Pages of the table.
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.table.len()
     }
@@ -96,28 +97,34 @@ impl Memory {
         self.table.slot(p)
     }
 
+    #[inline]
     pub(crate) const fn counts(&self) -> &Counts {
         &self.counts
     }
 
     /// Anonymous pages on their way out. (What the flusher writes stays in memory.)
+    #[inline]
     pub(crate) const fn leaving(&self) -> u32 {
         self.counts.pending - self.writeback.writing
     }
 
+    #[inline]
     pub(crate) fn count(&mut self, counter: Counter, n: u32) {
         self.stats.add(counter, n);
     }
 
+    #[inline]
     pub(crate) const fn free(&self) -> u32 {
         self.budget.free()
     }
 
+    #[inline]
     pub(crate) fn uncharge(&mut self, n: u32) {
         self.budget.uncharge(n);
     }
 
     /// Dirty pages are to be written: the flusher begins a round, if it is not at work.
+    #[inline]
     pub(crate) fn wake_flusher(&mut self) {
         if self.writeback.left == 0 && self.writeback.dirty > 0 {
             self.writeback.left = self.table.len();
@@ -126,16 +133,19 @@ impl Memory {
 
     // The lists, to be looked at.
 
+    #[inline]
     pub(crate) const fn list_len(&self, list: usize) -> u32 {
         self.lru.len(list)
     }
 
     /// Inactive anon, active anon, inactive file, active file.
+    #[inline]
     pub(crate) const fn list_sizes(&self) -> [u32; 4] {
         self.lru.sizes()
     }
 
     /// Pages on the unevictable list.
+    #[inline]
     pub(crate) const fn unevictable_len(&self) -> u32 {
         self.lru.len(UN)
     }
@@ -146,6 +156,7 @@ impl Memory {
     }
 
     /// The oldest page of a list, at which a scan is about to look.
+    #[inline]
     pub(crate) fn scan_tail(&mut self, list: usize) -> Option<u32> {
         let p = self.lru.scan_tail(&self.table, list);
         (p != NIL).then_some(p)
@@ -158,29 +169,34 @@ impl Memory {
     }
 
     /// The discarded page whose frame has waited longest to be dropped.
+    #[inline]
     pub(crate) fn next_discard(&self) -> Option<u32> {
         let p = self.lru.tail(DI);
         (p != NIL).then_some(p)
     }
 
     /// From now on the core works for `task`, on its CPU.
+    #[inline]
     pub(crate) const fn on_cpu_of(&mut self, task: u32) {
         self.lru.on_cpu_of(task);
     }
 
     /// Empty the batches of this CPU (the kernel's `lru_add_drain`).
+    #[inline]
     pub(crate) fn drain(&mut self) {
         let rotated = self.lru.drain(&mut self.table);
         self.count(Counter::pgrotated, rotated);
     }
 
     /// Empty only the batch of pages to be rotated.
+    #[inline]
     pub(crate) fn drain_rotate(&mut self) {
         let rotated = self.lru.drain_rotate(&mut self.table);
         self.count(Counter::pgrotated, rotated);
     }
 
     /// Empty the batches of all CPUs.
+    #[inline]
     pub(crate) fn drain_all(&mut self) {
         let rotated = self.lru.drain_all(&mut self.table);
         self.count(Counter::pgrotated, rotated);

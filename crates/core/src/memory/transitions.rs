@@ -68,6 +68,7 @@ impl Memory {
     }
 
     /// Give a page that was just charged its frame. It is on no list yet.
+    #[inline]
     fn take_frame(&mut self, p: u32, set: u32, clear: u32) {
         debug_assert!(!self.table.is(p, FRAME));
         self.step(p, Step::TakeFrame, FRAME | set, clear);
@@ -76,11 +77,13 @@ impl Memory {
     }
 
     /// A charged page of zeroes to be written by the program.
+    #[inline]
     pub(crate) fn begin_zero_page(&mut self, p: u32, active: bool) {
         self.take_frame(p, if active { DIRTY | ACTIVE } else { DIRTY }, 0);
     }
 
     /// A charged frame for what is to be read from the page's slot. Its shadow entry, if there is one.
+    #[inline]
     pub(crate) fn begin_swap_in(&mut self, p: u32) -> Option<u64> {
         let shadow = self.table.take_shadow(p);
         self.take_frame(p, 0, ACTIVE | READAHEAD | DIRTY | YOUNG);
@@ -88,6 +91,7 @@ impl Memory {
     }
 
     /// A charged frame for a page of a file. Its shadow entry, if there is one.
+    #[inline]
     pub(crate) fn begin_file_page(&mut self, p: u32, executable: bool) -> Option<u64> {
         let shadow = self.table.take_shadow(p);
         self.take_frame(p, if executable { FILE | EXECUTABLE } else { FILE }, EXECUTABLE);
@@ -95,6 +99,7 @@ impl Memory {
     }
 
     /// The frame is gone; the page is on no list any more.
+    #[inline]
     fn lose_frame(&mut self, p: u32) {
         self.counts.cached -= u32::from(!self.table.is(p, MAPPED));
         self.uncount_dirty(p);
@@ -104,6 +109,7 @@ impl Memory {
     }
 
     /// The program can use the page from now on. Its slot, if it has one and was not mapped.
+    #[inline]
     pub(crate) fn map(&mut self, p: u32) -> Option<u32> {
         if self.table.is(p, MAPPED) {
             return None;
@@ -114,6 +120,7 @@ impl Memory {
     }
 
     /// It cannot any more. Its slot, if it has one and was mapped.
+    #[inline]
     pub(crate) fn unmap(&mut self, p: u32) -> Option<u32> {
         if !self.table.is(p, MAPPED) {
             return None;
@@ -124,6 +131,7 @@ impl Memory {
     }
 
     /// Own a slot, with or without a frame.
+    #[inline]
     pub(crate) fn give_slot(&mut self, p: u32, slot: u32) {
         self.table.put_slot(p, slot);
         self.step(p, Step::GiveSlot, SLOT, 0);
@@ -131,6 +139,7 @@ impl Memory {
     }
 
     /// Own no slot any more.
+    #[inline]
     pub(crate) fn take_slot(&mut self, p: u32) -> Option<u32> {
         let slot = self.table.slot(p)?;
         self.step(p, Step::TakeSlot, 0, SLOT);
@@ -139,6 +148,7 @@ impl Memory {
     }
 
     /// Another page has taken its slot: what it holds in memory is the only copy.
+    #[inline]
     pub(crate) fn robbed_of_slot(&mut self, p: u32) -> Option<u32> {
         let slot = self.take_slot(p);
         self.table.set(p, DIRTY);
@@ -146,6 +156,7 @@ impl Memory {
     }
 
     /// Reclaimed, clean and unmapped: its content is in its slot or file. It may leave a shadow entry.
+    #[inline]
     pub(crate) fn evict(&mut self, p: u32, shadow: Option<u64>) {
         debug_assert!(!self.table.is(p, MAPPED | DIRTY) && !self.at(p).in_flight());
         self.lru.remove(&mut self.table, p);
@@ -157,6 +168,7 @@ impl Memory {
     }
 
     /// Its content could not be read.
+    #[inline]
     pub(crate) fn poison(&mut self, p: u32) {
         self.lru.remove(&mut self.table, p);
         self.lose_frame(p);
@@ -164,16 +176,19 @@ impl Memory {
     }
 
     /// The host has still to be told of the lost page.
+    #[inline]
     pub(crate) fn owe_poison(&mut self, p: u32) {
         self.table.set(p, POISON_DUE);
     }
 
     /// True, once, if the host has still to be told.
+    #[inline]
     pub(crate) fn take_owed_poison(&mut self, p: u32) -> bool {
         self.table.take(p, POISON_DUE)
     }
 
     /// A file's page that could not be read may be tried again.
+    #[inline]
     pub(crate) fn heal(&mut self, p: u32) {
         if self.table.is(p, POISON) {
             self.step(p, Step::Heal, 0, POISON | POISON_DUE);
@@ -181,23 +196,27 @@ impl Memory {
     }
 
     /// Off its list and without its frame and slot (which the caller took): untouched.
+    #[inline]
     pub(crate) fn forget_frame(&mut self, p: u32) {
         self.lru.remove(&mut self.table, p);
     }
 
     /// The frame goes, and all that is known of the page but that faults wait and that it is locked.
+    #[inline]
     pub(crate) fn lose_and_reset(&mut self, p: u32) {
         self.lose_frame(p);
         self.reset_word(p);
     }
 
     /// Without frame and slot: all that is known of the page goes, but that faults wait and that it is locked.
+    #[inline]
     pub(crate) fn reset(&mut self, p: u32) {
         debug_assert!(!self.table.is(p, FRAME | SLOT));
         self.table.clear(p, SHADOW);
         self.reset_word(p);
     }
 
+    #[inline]
     fn reset_word(&mut self, p: u32) {
         let keep = self.table.reset_mask(p);
         self.step(p, Step::Reset, 0, !keep);
@@ -205,28 +224,33 @@ impl Memory {
 
     // Flights.
 
+    #[inline]
     fn begin_flight(&mut self, p: u32, flight: Flight) {
         self.table.set_flight(p, flight);
         self.counts.flights += 1;
     }
 
+    #[inline]
     fn end_flight(&mut self, p: u32) {
         self.table.set_flight(p, Flight::None);
         self.counts.flights -= 1;
     }
 
     /// Its slot is being read.
+    #[inline]
     pub(crate) fn begin_read(&mut self, p: u32) {
         self.begin_flight(p, Flight::Reading);
     }
 
     /// It is being read from its file.
+    #[inline]
     pub(crate) fn begin_file_read(&mut self, p: u32) {
         self.begin_flight(p, Flight::Reading);
         self.counts.file_reads += 1;
     }
 
     /// The read has ended. True if a job waits for it.
+    #[inline]
     pub(crate) fn end_read(&mut self, p: u32) -> bool {
         self.end_flight(p);
         self.counts.file_reads -= u32::from(self.table.is(p, FILE));
@@ -234,6 +258,7 @@ impl Memory {
     }
 
     /// It is being mapped, for this access.
+    #[inline]
     pub(crate) fn begin_map(&mut self, p: u32, access: Access) {
         self.begin_flight(p, Flight::Mapping);
         self.table.clear(p, MAP_WRITE);
@@ -242,16 +267,19 @@ impl Memory {
         }
     }
 
+    #[inline]
     pub(crate) fn end_map(&mut self, p: u32) {
         self.end_flight(p);
     }
 
     /// It is being unmapped, to see whether it is used.
+    #[inline]
     pub(crate) fn begin_sample(&mut self, p: u32) {
         self.begin_flight(p, Flight::Unmapping);
     }
 
     /// It is being unmapped, as the first step of its page-out.
+    #[inline]
     pub(crate) fn begin_pageout(&mut self, p: u32) {
         self.begin_flight(p, Flight::Unmapping);
         self.table.set(p, PAGEOUT);
@@ -260,6 +288,7 @@ impl Memory {
     }
 
     /// The unmap has ended. True if it was the first step of a page-out.
+    #[inline]
     pub(crate) fn end_unmap(&mut self, p: u32) -> bool {
         self.end_flight(p);
         let pageout = self.table.take(p, PAGEOUT);
@@ -269,6 +298,7 @@ impl Memory {
     }
 
     /// Its frame is being written to its slot. `frees`: it is freed when that is done.
+    #[inline]
     pub(crate) fn begin_write(&mut self, p: u32, frees: bool) {
         self.table.clear(p, DIRTY | PAGEOUT);
         self.table.set(p, if frees { RECLAIM | FREE_DONE } else { RECLAIM });
@@ -278,6 +308,7 @@ impl Memory {
     }
 
     /// Its frame is being written to its file.
+    #[inline]
     pub(crate) fn begin_writeback(&mut self, p: u32) {
         self.uncount_dirty(p);
         self.table.clear(p, DIRTY);
@@ -287,6 +318,7 @@ impl Memory {
     }
 
     /// The write has ended.
+    #[inline]
     pub(crate) fn end_write(&mut self, p: u32) -> WriteEnd {
         self.end_flight(p);
         self.counts.pending -= 1;
@@ -299,6 +331,7 @@ impl Memory {
     // What is discarded.
 
     /// Its content is not needed any more; the end of the flight decides what goes.
+    #[inline]
     pub(crate) fn discard_in_flight(&mut self, p: u32) {
         if self.table.is(p, FILE) {
             self.table.clear(p, EXECUTABLE);
@@ -307,6 +340,7 @@ impl Memory {
     }
 
     /// Its content is not needed any more; its frame is dropped when there is room for the order.
+    #[inline]
     pub(crate) fn queue_discard(&mut self, p: u32) {
         self.lru.remove(&mut self.table, p);
         self.table.set(p, DISCARD);
@@ -314,12 +348,14 @@ impl Memory {
     }
 
     /// The program has a page of its own there after all.
+    #[inline]
     pub(crate) fn undo_discard(&mut self, p: u32) {
         self.table.clear(p, DISCARD);
         self.table.set(p, WRITABLE);
     }
 
     /// A blind host has mapped it. It may be written from now on, and was asked for unless it was read ahead.
+    #[inline]
     pub(crate) fn note_mapped(&mut self, p: u32) {
         self.table.set(p, DIRTY);
         if self.table.take(p, MAP_WRITE) {
@@ -331,6 +367,7 @@ impl Memory {
     }
 
     /// It could not be moved: out of the way for a while, mapped.
+    #[inline]
     pub(crate) fn set_aside(&mut self, p: u32) {
         self.table.set(p, BUSY | YOUNG);
         self.lru.putback(&mut self.table, p);
@@ -339,6 +376,7 @@ impl Memory {
     // Dirty pages of files.
 
     /// A file's page is dirty and was not counted: it is now.
+    #[inline]
     pub(crate) fn count_dirty(&mut self, p: u32) {
         if !self.table.is(p, COUNTED) {
             self.table.set(p, COUNTED);
@@ -346,6 +384,7 @@ impl Memory {
         }
     }
 
+    #[inline]
     fn uncount_dirty(&mut self, p: u32) {
         if self.table.is(p, FILE) && self.table.take(p, COUNTED) {
             self.writeback.dirty -= 1;

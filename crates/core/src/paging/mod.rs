@@ -42,6 +42,7 @@ impl Paging {
     // Charge and frames.
 
     /// Charge one page if that is possible without reclaim.
+    #[inline]
     pub(crate) fn try_charge(&mut self) -> bool {
         let enough = self.space.mem.budget.try_charge();
         if self.space.mem.budget.is_low() {
@@ -51,6 +52,7 @@ impl Paging {
     }
 
     /// Return the charge for a page that was not taken after all.
+    #[inline]
     pub(crate) fn uncharge_unused(&mut self) {
         self.space.mem.uncharge(1);
     }
@@ -60,6 +62,7 @@ impl Paging {
     }
 
     /// A page enters its list for the first time.
+    #[inline]
     pub(crate) fn add_to_list(&mut self, p: u32) {
         let page = self.space.mem.at(p);
         self.reclaim.note_arrival();
@@ -68,6 +71,7 @@ impl Paging {
     }
 
     /// A charged, new anonymous page, put on its list.
+    #[inline]
     pub(crate) fn new_page(&mut self, p: u32) {
         self.space.mem.begin_zero_page(p, self.cfg.anon_active);
         self.add_to_list(p);
@@ -86,6 +90,7 @@ impl Paging {
         self.add_to_list(p);
     }
 
+    #[inline]
     pub(crate) fn pageout(&mut self, p: u32, out: &mut Effects) -> Pageout {
         self.reclaim.pageout(&mut self.space, p, out)
     }
@@ -126,11 +131,13 @@ impl Paging {
         self.space.io.read(p, file.device, SlotIdx(p - file.base), demand, out);
     }
 
+    #[inline]
     pub(crate) fn window(&mut self, p: u32) -> Window {
         self.readahead.window(&mut self.space, p)
     }
 
     /// The next page of the window that is only in its slot.
+    #[inline]
     pub(crate) fn window_next(&mut self, window: &mut Window) -> Option<u32> {
         self.readahead.next(&mut self.space, window)
     }
@@ -182,6 +189,7 @@ impl Paging {
     }
 
     /// A page that was read has arrived.
+    #[inline]
     pub(crate) fn read_arrived(&mut self, p: u32, out: &mut Effects) {
         let page = self.space.mem.at(p);
         if !page.has_frame() || page.is_discarded() || out.room() < 2 {
@@ -195,6 +203,7 @@ impl Paging {
         }
     }
 
+    #[inline]
     pub(crate) fn credit(&mut self, p: u32) {
         self.readahead.credit(&mut self.space.mem, p);
     }
@@ -202,11 +211,13 @@ impl Paging {
     // Maps.
 
     /// Order the map of a page whose frame the host holds. It is in flight if the host answers moves, or mapped.
+    #[inline]
     pub(crate) fn map_frame(&mut self, p: u32, access: Access, out: &mut Effects) {
         out.push_merged(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Frame, access });
         self.begin_map(p, access);
     }
 
+    #[inline]
     fn begin_map(&mut self, p: u32, access: Access) {
         if self.host.answers_moves {
             self.space.mem.begin_map(p, access);
@@ -216,6 +227,7 @@ impl Paging {
     }
 
     /// Order the map of a new page of zeroes.
+    #[inline]
     pub(crate) fn map_zero(&mut self, p: u32, access: Access, out: &mut Effects) {
         out.push_merged(Effect::Map { range: PageRange::one(PageIdx(p)), source: Source::Zero, access });
         self.begin_map(p, access);
@@ -235,6 +247,7 @@ impl Paging {
     }
 
     /// A soft fault at `p`: if it continues a stream, what is cached ahead of it is mapped, too.
+    #[inline]
     pub(crate) fn soft_ahead(&mut self, p: u32, access: Access, out: &mut Effects) {
         let Some(ahead) = self.readahead.soft_ahead(&self.space.mem, p) else {
             return;
@@ -250,6 +263,7 @@ impl Paging {
     }
 
     /// A first touch at `p`: if it continues a stream, zero pages are mapped ahead of it.
+    #[inline]
     pub(crate) fn zero_ahead(&mut self, p: u32, out: &mut Effects) {
         let Some(ahead) = self.readahead.zero_ahead(&self.space.mem, p) else {
             return;
@@ -270,6 +284,7 @@ impl Paging {
     }
 
     /// True if a region holds the page.
+    #[inline]
     pub(crate) fn is_managed(&mut self, p: u32) -> bool {
         self.readahead.regions.find(p).is_some()
     }

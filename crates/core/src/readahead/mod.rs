@@ -147,6 +147,7 @@ impl Readahead {
     }
 
     /// The mode in force: VMA readahead is off while any rotational device is on.
+    #[inline]
     fn mode(&self, space: &Space) -> Mode {
         match self.cfg.readahead {
             Mode::Vma if space.slots.rotational > 0 => Mode::Cluster,

@@ -60,6 +60,7 @@ pub(crate) struct ScanFacts {
 
 impl Reclaim {
     /// List sizes as decisions see them: fresh, or as old as the statistics interval.
+    #[inline]
     pub(super) fn policy_sizes(&mut self, mem: &Memory) -> [u32; 4] {
         if self.cfg.stat_interval_ns == 0 {
             return mem.list_sizes();
@@ -116,6 +117,7 @@ impl Reclaim {
     }
 
     /// Up to 5.7: pages looked at, and pages found in use.
+    #[inline]
     pub(crate) fn note_scanned(&mut self, kind: usize, scanned: u32, rotated: u32) {
         self.cost.scanned[kind] += u64::from(scanned);
         self.cost.rotated[kind] += u64::from(rotated);

@@ -82,16 +82,19 @@ impl Reclaim {
     }
 
     /// kswapd has something to do, and waits for nothing.
+    #[inline]
     pub(crate) const fn is_kswapd_runnable(&self, now: Nanos) -> bool {
         self.kswapd.is_runnable(now)
     }
 
     /// The end of kswapd's nap.
+    #[inline]
     pub(crate) fn kswapd_wakes_at(&self, now: Nanos) -> Option<Nanos> {
         self.kswapd.wakes_at(now)
     }
 
     /// Some I/O has ended: kswapd need not wait for any.
+    #[inline]
     pub(crate) const fn io_done(&mut self) {
         self.kswapd.waits_io = false;
     }

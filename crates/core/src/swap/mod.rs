@@ -31,6 +31,7 @@ impl Space {
     }
 
     /// The program can use the page from now on.
+    #[inline]
     pub(crate) fn map(&mut self, p: u32) {
         if let Some(slot) = self.mem.map(p) {
             self.slots.note_mapped(slot, true);
@@ -38,6 +39,7 @@ impl Space {
     }
 
     /// It cannot any more.
+    #[inline]
     pub(crate) fn unmap(&mut self, p: u32) {
         if let Some(slot) = self.mem.unmap(p) {
             self.slots.note_mapped(slot, false);
@@ -45,12 +47,14 @@ impl Space {
     }
 
     /// The page owns the slot from now on, with or without a frame.
+    #[inline]
     pub(crate) fn give_slot(&mut self, p: u32, slot: u32) {
         self.mem.give_slot(p, slot);
         self.slots.note_mapped(slot, self.mem.at(p).is_mapped());
     }
 
     /// Free the page's slot, if it has one.
+    #[inline]
     pub(crate) fn drop_slot(&mut self, p: u32) {
         if let Some(slot) = self.mem.take_slot(p) {
             self.slots.free_slot(slot);
@@ -58,6 +62,7 @@ impl Space {
     }
 
     /// The same of a page in memory, which is the only copy then.
+    #[inline]
     pub(crate) fn free_swap(&mut self, p: u32) {
         self.drop_slot(p);
         self.mem.mark_dirty(p);
@@ -71,6 +76,7 @@ impl Space {
     }
 
     /// The same of a page without a frame.
+    #[inline]
     pub(crate) fn forget_swapped(&mut self, p: u32) {
         self.drop_slot(p);
         self.mem.reset(p);
@@ -93,6 +99,7 @@ impl Space {
     }
 
     /// A slot for the page; when swap is more than half full, one that a mapped page only kept will do.
+    #[inline]
     pub(crate) fn allocate_slot(&mut self, p: u32) -> bool {
         let mem = &self.mem;
         let found = self.slots.allocate(p, |owner| {

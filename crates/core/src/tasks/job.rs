@@ -123,15 +123,18 @@ impl Jobs {
         Self { parked: Vec::with_capacity(JOBS_MAX), number: 0 }
     }
 
+    #[inline]
     pub(super) const fn is_full(&self) -> bool {
         self.parked.len() >= JOBS_MAX
     }
 
+    #[inline]
     pub(super) fn has_runnable(&self, now: Nanos) -> bool {
         self.parked.iter().any(|job| job.is_runnable(now))
     }
 
     /// When the next nap ends.
+    #[inline]
     pub(super) fn wakes_at(&self) -> Option<Nanos> {
         let naps =
             self.parked.iter().filter_map(|job| if let JobState::Nap(until) = job.state { Some(until) } else { None });
@@ -148,6 +151,7 @@ impl Jobs {
     }
 
     /// Jobs go on in the order of their numbers.
+    #[inline]
     pub(super) const fn number(&mut self, job: &mut Job) {
         self.number += 1;
         job.number = self.number;
@@ -207,6 +211,7 @@ pub(super) enum Charge {
 
 impl Tasks {
     /// A job that waited for memory goes on: others may have made room meanwhile.
+    #[inline]
     pub(super) fn resume(&self, job: &mut Job) {
         if matches!(job.state, JobState::WaitMemory | JobState::Nap(_)) && self.is_free_again(job) {
             job.run = None;

@@ -48,6 +48,7 @@ impl Tasks {
         }
     }
 
+    #[inline]
     fn count(&mut self, counter: Counter, n: u32) {
         self.paging.space.mem.count(counter, n);
     }
@@ -160,10 +161,13 @@ impl Tasks {
         self.rescue();
         self.run_hints(out);
         self.run_swapoff(out);
-        self.files.run_flusher(&mut self.paging, out);
+        if self.files.is_flusher_runnable(&self.paging.space.mem) {
+            self.files.run_flusher(&mut self.paging, out);
+        }
     }
 
     /// Drop the frames of pages that were discarded while there was no room for the order.
+    #[inline]
     fn drain_discards(&mut self, out: &mut Effects) {
         while out.room() > 1
             && let Some(p) = self.paging.space.mem.next_discard()
@@ -180,6 +184,7 @@ impl Tasks {
         naps.into_iter().chain([self.work.rescue_at()]).flatten().min()
     }
 
+    #[inline]
     pub(crate) const fn now(&self) -> Nanos {
         self.paging.space.mem.now
     }
