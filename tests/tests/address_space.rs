@@ -98,6 +98,11 @@ fn threads_that_slept_for_long_are_joined() {
 }
 
 #[test]
+fn threads_end_by_exit_and_cancellation() {
+    expect_right("unwinding-threads");
+}
+
+#[test]
 fn the_robust_mutexes_of_a_thread_that_ends_are_handed_on() {
     expect_right("robust-mutexes");
 }
@@ -146,4 +151,18 @@ fn pages_freed_and_taken_back_are_found_though_others_are_freed_all_the_time() {
 #[test]
 fn a_deep_stack_of_a_thread_is_paged() {
     expect_right("deep-stack-of-a-thread");
+}
+
+#[test]
+fn a_deep_stack_of_the_first_thread_is_counted_and_told_of() {
+    if let Some((said, _)) = run_case("deep-stack") {
+        assert!(said.contains("stack of the first thread"), "not paged without a word: {said}");
+    }
+}
+
+#[test]
+fn a_userfaultfd_of_the_program_has_memory_that_is_managed() {
+    if need::runs_gap("managed memory is refused to another userfaultfd (EBUSY)") {
+        expect_right("own-userfaultfd");
+    }
 }

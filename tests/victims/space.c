@@ -402,6 +402,43 @@ static void sleeping_threads(void) {
     }
 }
 
+// Exits, cancellation and their handlers, with what is unwound out of memory.
+static int unwound;
+
+static void on_unwinding(void *arg) {
+    unwound += (int)(intptr_t)arg;
+}
+
+static void *exits_by_unwinding(void *arg) {
+    pthread_cleanup_push(on_unwinding, (void *)1);
+    pthread_exit(arg);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void *waits_to_be_cancelled(void *arg) {
+    pthread_cleanup_push(on_unwinding, (void *)2);
+    pthread_barrier_wait(&barrier);
+    for (;;) {
+        pause();
+    }
+    pthread_cleanup_pop(0);
+    return arg;
+}
+
+static void unwinding_threads(void) {
+    pthread_t thread;
+    void *answer;
+    EXPECT(pthread_create(&thread, NULL, exits_by_unwinding, &unwound) == 0);
+    EXPECT(pthread_join(thread, &answer) == 0 && answer == &unwound && unwound == 1);
+    EXPECT(pthread_barrier_init(&barrier, NULL, 2) == 0);
+    EXPECT(pthread_create(&thread, NULL, waits_to_be_cancelled, NULL) == 0);
+    pthread_barrier_wait(&barrier);
+    push_out();
+    EXPECT(pthread_cancel(thread) == 0 && pthread_join(thread, &answer) == 0);
+    EXPECT(answer == PTHREAD_CANCELED && unwound == 3);
+}
+
 struct robust {
     _Alignas(PAGE) pthread_mutex_t mutex;
 };
@@ -721,6 +758,7 @@ static const struct {
     {"outlives-its-maker", outlives_its_maker},
     {"short-threads", short_threads},
     {"sleeping-threads", sleeping_threads},
+    {"unwinding-threads", unwinding_threads},
     {"robust-mutexes", robust_mutexes},
     {"pi-futex", pi_futex},
     {"pi-mutex", pi_mutex},

@@ -20,6 +20,7 @@ unsafe extern "C" {
 }
 
 /// What a thread was asked to do, on its way into the thread.
+#[repr(C)]
 struct Task {
     body: Body,
     argument: *mut c_void,
@@ -53,15 +54,45 @@ unsafe extern "C" fn pthread_create(
     answer
 }
 
-/// The first frame of each thread. Exceptions and cancellation pass through it.
+/// The first code of each thread: leaves no frame behind, because exceptions, cancellation and pthread_exit unwind the program's own,
+/// and an object without an unwinder must not lie among them.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
 unsafe extern "C-unwind" fn begin(task: *mut c_void) -> *mut c_void {
-    // SAFETY: `pthread_create` passes what it has filled.
-    let Task { body, argument } = unsafe { task.cast::<Task>().read() };
+    core::arch::naked_asm!(
+        "sub rsp, 24",
+        "mov rsi, rsp",
+        "call {open}",
+        "mov rax, [rsp]",
+        "mov rdi, [rsp + 8]",
+        "add rsp, 24",
+        "jmp rax",
+        open = sym open,
+    )
+}
+
+/// As for x86_64.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn begin(task: *mut c_void) -> *mut c_void {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, -32]!",
+        "add x1, sp, 16",
+        "bl {open}",
+        "ldp x9, x0, [sp, 16]",
+        "ldp x29, x30, [sp], 32",
+        "br x9",
+        open = sym open,
+    )
+}
+
+/// In the new thread: take out what it was asked to do.
+unsafe extern "C" fn open(task: *mut Task, to: *mut Task) {
+    // SAFETY: `pthread_create` passes what it has filled; `begin` has room for a copy.
+    unsafe { task.copy_to_nonoverlapping(to, 1) };
     // SAFETY: it was allocated there, and is used no more.
-    unsafe { libc::free(task) };
+    unsafe { libc::free(task.cast()) };
     agent_entry::thread_begins();
-    // SAFETY: the program's own body and argument.
-    unsafe { body(argument) }
 }
 
 /// As pthread_mutex_init(3).

@@ -14,7 +14,7 @@ use pagetide_core::types::{Access, Nanos, TaskId};
 use pagetide_kernel::{AddressSpace, Message};
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::futex::{self, Scope};
-use pagetide_sys::maps::{Kind, MapsWalk};
+use pagetide_sys::maps::MapsWalk;
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::proc::{self, StatmFile};
 use pagetide_sys::socket::{self, Received};
@@ -26,6 +26,7 @@ use crate::fork::{self, Forks};
 use crate::held::HELD;
 use crate::pager::{FaultAnswer, Followup, Pager};
 use crate::protocol::{ADOPT, Hello, PACKET_BYTES, PACKET_FDS, SAY};
+use crate::space::Why;
 use crate::spans::PAGE_SHIFT;
 use crate::{bell, limits, locks, own, setup};
 
@@ -84,6 +85,8 @@ pub(crate) struct Managed {
     busy_seen: u64,
     stuck_told: bool,
     full_told: bool,
+    /// One bit for each reason.
+    native_told: u32,
     next_tick: Nanos,
     next_measure: Nanos,
     statm: StatmFile,
@@ -366,9 +369,30 @@ impl Agent {
             Ok(walk) => walk,
             Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
         };
+        managed.pager.begin_look();
         while let Ok(Some(vma)) = walk.next_vma() {
-            if vma.is_private_anon() && vma.read && vma.write && !vma.exec && vma.kind != Kind::Stack {
-                managed.pager.adopt_vma(now, vma.start as u64, vma.end as u64, vma.kind == Kind::Heap);
+            managed.pager.adopt_vma(now, &vma);
+        }
+        self.tell_of_native(managed);
+    }
+
+    /// Memory that is not paged, where it matters: once for each reason.
+    fn tell_of_native(&self, managed: &mut Managed) {
+        let quarter = self.control.header().budget_pages.load(Ordering::Relaxed) / 4;
+        let reasons = [
+            (Why::NoIndices, 1, "lie beyond the 64 GiB of addresses that can be managed"),
+            (Why::Refused, 1, "belong to another userfaultfd"),
+            (Why::ReadOnly, quarter, "may not be written"),
+            (Why::Executable, quarter, "may be executed"),
+            (Why::Stack, quarter, "are the stack of the first thread"),
+        ];
+        for (why, least, text) in reasons {
+            let pages = managed.pager.census().pages(why);
+            let bit = 1 << (why as u32);
+            if pages >= least && managed.native_told & bit == 0 {
+                managed.native_told |= bit;
+                let (pid, mib) = (thread::getpid(), pages.div_ceil(256));
+                say(&self.supervisor, format_args!("process {pid}: {mib} MiB of addresses {text}: counted, not paged"));
             }
         }
     }
@@ -556,6 +580,7 @@ impl Managed {
             busy_seen: 0,
             stuck_told: false,
             full_told: false,
+            native_told: 0,
             next_tick: now,
             next_measure: now,
             statm,

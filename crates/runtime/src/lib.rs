@@ -13,6 +13,7 @@ mod inherit;
 mod record;
 mod setup;
 mod pager;
+mod space;
 mod spans;
 mod recent;
 mod machine;

@@ -18,6 +18,7 @@ use pagetide_driver::record::RecordWriter;
 use pagetide_driver::{Driver, Recorder};
 use pagetide_kernel::{AddressSpace, Linux, Message};
 use pagetide_sys::Errno;
+use pagetide_sys::maps::Vma;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Run};
 use pagetide_sys::uffd::{Modes, Stop, Wake};
@@ -25,6 +26,7 @@ use pagetide_sys::uffd::{Modes, Stop, Wake};
 use crate::machine::{LiveMachine, managed};
 use crate::own;
 use crate::recent::Recent;
+use crate::space::{Backing, Census, Mapping, Standing, Why};
 use crate::spans::{Change, PAGE_SHIFT};
 
 /// Events kept for the dump after a broken invariant.
@@ -37,8 +39,6 @@ const FAULT_SPIN_NS: Nanos = 50_000;
 const QUIET_NS: Nanos = 50_000;
 /// Frames beyond the budget that are given back together: 256 KiB.
 const SURPLUS_PAGES: u32 = 64;
-/// A mapping of fewer pages is left alone, unless it touches a managed one.
-const SPAN_PAGES_MIN: u64 = 16;
 /// Page indices kept free behind a heap, which grows in small steps: 16 GiB.
 const HEAP_SLACK_PAGES: u32 = 1 << 22;
 /// A page that the program asked to discard may still be there for a moment; within this time it is not looked for.
@@ -55,6 +55,7 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     last_fault: Nanos,
     overhead: Overhead,
     recent: Recent,
+    census: Census,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -100,6 +101,7 @@ impl<K: AddressSpace> Pager<K> {
             last_fault: 0,
             overhead: Overhead::default(),
             recent: Recent::new(REMOVE_QUIET_NS),
+            census: Census::default(),
         }
     }
 
@@ -289,43 +291,39 @@ impl<K: AddressSpace> Pager<K> {
         }
     }
 
-    /// Take what is not managed yet of a candidate mapping under management.
-    pub(crate) fn adopt_vma(&mut self, now: Nanos, start: u64, end: u64, is_heap: bool) {
-        let (vma_vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
-        let mut vpn = vma_vpn;
-        while let Some((from, to)) = self.machine().spans.gap(vpn, end) {
-            vpn = to;
-            let to = match self.first_excluded(from, to) {
-                Some((start, stop)) => {
-                    vpn = stop;
-                    if start <= from {
-                        continue;
-                    }
-                    start
-                }
-                None => to,
+    /// A look through the kernel's list of mappings begins.
+    pub(crate) fn begin_look(&mut self) {
+        self.census = Census::default();
+    }
+
+    /// Judge a mapping of the list, and take what is wanted of it under management.
+    pub(crate) fn adopt_vma(&mut self, now: Nanos, vma: &Vma<'_>) {
+        let mapping = Mapping::of(vma);
+        let mut vpn = mapping.from;
+        while vpn < mapping.to {
+            let piece = mapping.piece(vpn, &self.machine().spans, &self.excluded, own_pages);
+            vpn = piece.to;
+            let native = match piece.standing {
+                Standing::Managed => None,
+                Standing::Native(why) => Some(why),
+                Standing::Wanted => self.adopt_range(now, piece.from, piece.to, mapping.backing == Backing::Heap).err(),
             };
-            let is_whole = from == vma_vpn && to == end;
-            if is_whole && to - from < SPAN_PAGES_MIN {
-                continue;
+            if let Some(why) = native {
+                self.census.add(why, piece.to - piece.from);
             }
-            self.adopt_range(now, from, to, is_heap);
         }
     }
 
-    /// The lowest range in `[from, to)` that is not to be managed.
-    fn first_excluded(&self, from: u64, to: u64) -> Option<(u64, u64)> {
-        let before_us = self.excluded.iter().filter(|&&(start, stop)| start < to && from < stop).min().copied();
-        let address = |vpn: u64| usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
-        let vpn = |address: usize| (address >> PAGE_SHIFT) as u64;
-        let ours = own::first_in(address(from), address(to)).map(|(start, stop)| (vpn(start), vpn(stop)));
-        before_us.into_iter().chain(ours).min()
+    /// What the last look left native, and why.
+    pub(crate) const fn census(&self) -> &Census {
+        &self.census
     }
 
     /// A span of a forked parent: the kernel registered it with the child's userfaultfd when it copied the address space, and
     /// no code of the program has run since.
     pub(crate) fn take_over_span(&mut self, now: Nanos, from: u64, to: u64) {
-        self.add_span(now, from, to, false);
+        let added = self.add_span(now, from, to, false);
+        assert!(added, "a child has as many page indices as its parent");
     }
 
     /// The core may charge this many pages; frames that nobody needs go back to the kernel if they no longer fit.
@@ -394,18 +392,19 @@ impl<K: AddressSpace> Pager<K> {
         self.machine_mut().take_latencies(each);
     }
 
-    /// Register the range, tell the core of it, and charge what is there already.
-    fn adopt_range(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) {
-        let pages = u32::try_from(to - from).unwrap_or(u32::MAX);
-        let range = managed(from, pages);
-        if self.machine().space().register(range, Modes::MISSING).is_err() {
-            // The program unmapped it since the maps were read, or it is of a kind that the kernel does not let us manage.
-            return;
+    /// Register the range, tell the core of it, and charge what is there already; or why it stays native. (What is gone since the
+    /// list was read is nothing any more, and the next look does not find it.)
+    fn adopt_range(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> Result<(), Why> {
+        let Ok(pages) = u32::try_from(to - from) else { return Err(Why::NoIndices) };
+        match self.machine().space().register(managed(from, pages), Modes::MISSING) {
+            Ok(()) => {}
+            Err(Errno::EBUSY) => return Err(Why::Refused),
+            Err(_) => return Ok(()),
         }
-        if !self.is_registered(from, to) {
-            return;
+        if self.is_registered(from, to) && !self.add_span(now, from, to, is_heap) {
+            return Err(Why::NoIndices);
         }
-        self.add_span(now, from, to, is_heap);
+        Ok(())
     }
 
     /// Manage a fresh mapping of our own making, which nobody knows yet. False: no page indices are left for it.
@@ -418,8 +417,8 @@ impl<K: AddressSpace> Pager<K> {
         Ok(true)
     }
 
-    /// The range is registered: it becomes a region, and what is there is charged.
-    fn add_span(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) {
+    /// The range is registered: it becomes a region, and what is there is charged. False: no page indices are left, it stays native.
+    fn add_span(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> bool {
         let pages = u32::try_from(to - from).unwrap_or(u32::MAX);
         let slack = if is_heap { HEAP_SLACK_PAGES } else { 0 };
         let added = if let Some(span) = self.machine_mut().spans.grow(from, pages) {
@@ -429,11 +428,11 @@ impl<K: AddressSpace> Pager<K> {
             self.driver.step(now, Event::RegionAdded { region: span.region, range: span.range });
             span.range
         } else {
-            // No page indices are left: more is mapped than the table holds. It stays native.
             let _ = self.machine().space().unregister(managed(from, pages));
-            return;
+            return false;
         };
         self.adopt_present(now, from, added);
+        true
     }
 
     /// True if all of `[from, to)` is mapped and registered, after it was asked to be.
@@ -523,4 +522,11 @@ impl<K: AddressSpace> Pager<K> {
         self.runs = runs;
         pages
     }
+}
+
+/// The lowest range of our own that overlaps the pages `[from, to)`.
+fn own_pages(from: u64, to: u64) -> Option<(u64, u64)> {
+    let address = |vpn: u64| usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
+    let vpn = |address: usize| (address >> PAGE_SHIFT) as u64;
+    own::first_in(address(from), address(to)).map(|(start, stop)| (vpn(start), vpn(stop)))
 }
