@@ -21,6 +21,7 @@ pub struct Budgeted {
     native_peak_bytes: Option<u64>,
     peak_gap: Option<&'static str>,
     native: Option<Program>,
+    arguments: Vec<&'static str>,
 }
 
 impl Budgeted {
@@ -34,6 +35,7 @@ impl Budgeted {
             native_peak_bytes: None,
             peak_gap: None,
             native: None,
+            arguments: Vec::new(),
         }
     }
 
@@ -80,6 +82,13 @@ impl Budgeted {
         self
     }
 
+    /// More arguments of `pagetide run`.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&'static str]) -> Self {
+        self.arguments.extend(arguments);
+        self
+    }
+
     /// Runs all three and compares. Prints one line of figures.
     pub fn check(&self, scratch: &Scratch) {
         let native = self.native.as_ref().unwrap_or(&self.program).run(scratch, "native");
@@ -95,6 +104,7 @@ impl Budgeted {
         }
 
         let run = PagetideRun::new(scratch, budget);
+        let run = self.arguments.iter().fold(run, |run, argument| run.argument(argument));
         let group = limited.then(|| Cgroup::limited(limit, KernelSwap::Forbidden));
         let mut program = run.wrap(&self.program);
         if let Some(group) = &group {

@@ -33,6 +33,16 @@ fn python_workers_forked_with_memory_paged_out_see_every_byte() {
 }
 
 #[test]
+fn python_sorts_and_forks_the_same_where_threads_read_and_write() {
+    for (script, size) in [("dicts.py", "150000"), ("forks.py", "60")] {
+        check(&[Feature::Tool("python3")], |_| {
+            Budgeted::new(Program::new(["python3", &source(script), size]).env("PYTHONHASHSEED", "0"))
+                .arguments(&["--set", "io=threads"])
+        });
+    }
+}
+
+#[test]
 fn gnu_sort_with_a_large_buffer_and_two_threads_sorts_the_same() {
     check(&[Feature::Tool("sort")], |scratch| {
         let lines = shuffled_lines(scratch, 1_000_000);

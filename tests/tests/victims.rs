@@ -35,6 +35,19 @@ fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
 }
 
 #[test]
+fn eight_threads_lose_no_byte_where_threads_read_and_write() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "threads");
+    let long = program(&binary, &["256", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
+    let native = program(&binary, &["256", "8", "1", "1"]);
+    Budgeted::new(long).native(native).divisor(8).arguments(&["--set", "io=threads"]).check(&scratch);
+}
+
+#[test]
 fn processes_that_fill_fresh_memory_at_once_stay_in_a_hard_limit() {
     if !need::has(&[Feature::Uffd]) {
         return;

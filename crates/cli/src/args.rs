@@ -87,7 +87,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) profile: Option<String>,
 
-    /// One setting of the policy; may be given several times (`pagetide knobs` lists them)
+    /// One setting of the policy; may be given several times (`pagetide knobs` lists them). Also io=uring or io=threads: how
+    /// pages are read and written
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = settings::parse_pair)]
     pub(crate) set: Vec<(String, String)>,
 

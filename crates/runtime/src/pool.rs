@@ -42,7 +42,8 @@ use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::file;
 use pagetide_sys::futex::{Guard, Mutex};
 use pagetide_sys::mem::PAGE_BYTES;
-use pagetide_sys::signal::SignalSet;
+use pagetide_sys::signal::{self, SignalSet};
+use pagetide_sys::text::write_stderr;
 use pagetide_sys::uffd::{Features, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, thread};
 
@@ -272,9 +273,37 @@ struct State {
     held_pages: u64,
 }
 
+/// Ends the process when a panic unwinds through it: the state is then half changed, and other threads would go on with it. Who
+/// builds with `panic = "abort"` never gets here.
+#[derive(Debug)]
+struct EndsWithPanic {
+    /// A destructor that runs while the program unwinds for reasons of its own is as good as any caller.
+    was_panicking: bool,
+}
+
+impl EndsWithPanic {
+    fn new() -> Self {
+        Self { was_panicking: std::thread::panicking() }
+    }
+
+    fn check(&self) {
+        if std::thread::panicking() && !self.was_panicking {
+            write_stderr(b"pagetide: an invariant of the pager broke (above): the process ends\n");
+            signal::abort();
+        }
+    }
+}
+
+impl Drop for EndsWithPanic {
+    fn drop(&mut self) {
+        self.check();
+    }
+}
+
 /// The state, with all signals blocked in this thread.
 #[derive(Debug)]
 struct Locked<'a> {
+    ends_with_panic: EndsWithPanic,
     state: Option<Guard<'a, State>>,
     before: SignalSet,
 }
@@ -294,6 +323,7 @@ impl std::ops::DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
+        self.ends_with_panic.check();
         // The lock first: a handler that runs as soon as signals come may want it.
         self.state = None;
         self.before.restore();
@@ -302,6 +332,7 @@ impl Drop for Locked<'_> {
 
 fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
     let before = SignalSet::ALL.block();
+    let _ends_with_panic = EndsWithPanic::new();
     let result = run();
     before.restore();
     result
@@ -310,7 +341,8 @@ fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
 impl Shared {
     fn lock(&self, purpose: &'static str) -> Locked<'_> {
         let before = SignalSet::ALL.block();
-        Locked { state: Some(self.state.lock(purpose)), before }
+        let ends_with_panic = EndsWithPanic::new();
+        Locked { ends_with_panic, state: Some(self.state.lock(purpose)), before }
     }
 }
 
@@ -348,7 +380,7 @@ impl Pool {
         });
         let for_thread = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("pagetide-pool".to_owned());
-        let thread = with_signals_blocked(|| builder.spawn(move || serve::run_thread(&for_thread)))
+        let thread = with_signals_blocked(|| builder.spawn(move || run_thread(&for_thread)))
             .map_err(|error| Error::new(ErrorKind::Io, "the pool's thread cannot be started").because(error))?;
         Ok(Self { running: Arc::new(Running { shared, thread: Some(thread), pid: thread::getpid() }) })
     }
@@ -424,6 +456,12 @@ impl Drop for Running {
         }
         self.shared.finish_requests();
     }
+}
+
+/// A pool whose thread has ended serves nobody: its panic is the end, wherever it comes from.
+fn run_thread(shared: &Shared) {
+    let _ends_with_panic = EndsWithPanic::new();
+    serve::run_thread(shared);
 }
 
 /// How long until `then`, at most `most`.

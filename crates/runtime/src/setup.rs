@@ -21,6 +21,7 @@ use crate::held::{HELD, Held};
 use crate::io::Engine;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
 use crate::pager::Pager;
+use crate::pool::EngineChoice;
 use crate::record;
 use crate::spans::PAGE_SHIFT;
 use crate::store::Store;
@@ -43,6 +44,8 @@ pub(crate) enum SetupError {
     Step(&'static str, Errno),
     /// A knob was refused.
     Knob(ConfigError),
+    /// A setting of ours was refused.
+    Io(String),
 }
 
 impl std::fmt::Display for SetupError {
@@ -50,12 +53,39 @@ impl std::fmt::Display for SetupError {
         match self {
             Self::Step(step, errno) => write!(f, "{step}: {}", errno.name()),
             Self::Knob(error) => write!(f, "{error}"),
+            Self::Io(what) => f.write_str(what),
         }
     }
 }
 
 pub(crate) fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, SetupError> {
     result.map_err(|errno| SetupError::Step(name, errno))
+}
+
+/// Takes the setting `io` out of those of the policy: how pages are read and written is no concern of the core, and no part of
+/// what a record of its events must say.
+pub(crate) fn split_settings(settings: &[(String, String)]) -> Result<(EngineChoice, Vec<(String, String)>), String> {
+    let (ours, policy): (Vec<_>, Vec<_>) = settings.iter().cloned().partition(|(key, _)| key == "io");
+    let choice = match ours.last().map(|(_, value)| value.as_str()) {
+        None | Some("auto") => EngineChoice::Auto,
+        Some("uring") => EngineChoice::Uring,
+        Some("threads") => EngineChoice::Threads,
+        Some(other) => return Err(format!("io = {other}: it is auto, uring or threads")),
+    };
+    Ok((choice, policy))
+}
+
+fn open_engine(choice: EngineChoice) -> Result<Box<dyn Engine>, SetupError> {
+    if choice != EngineChoice::Threads {
+        match UringEngine::new() {
+            Ok(engine) => return Ok(Box::new(engine)),
+            Err(refused) if choice == EngineChoice::Uring => {
+                return Err(SetupError::Io(format!("io = uring: io_uring is refused: {refused:?}")));
+            }
+            Err(_refused) => {}
+        }
+    }
+    Ok(Box::new(step("the I/O threads", ThreadEngine::new())?))
 }
 
 /// The userfaultfd of this process in thread mode.
@@ -98,15 +128,13 @@ pub(crate) fn pager(
     let share = agent.entry().share_pages.load(Ordering::Relaxed);
     let whole = agent.control().header().budget_pages.load(Ordering::Relaxed);
     limits::make_room(RINGS_BYTES);
-    let engine: Box<dyn Engine> = match UringEngine::new() {
-        Ok(engine) => Box::new(engine),
-        Err(_refused) => Box::new(step("the I/O threads", ThreadEngine::new())?),
-    };
+    let (choice, settings) = split_settings(&agent.hello().settings).map_err(SetupError::Io)?;
+    let engine = open_engine(choice)?;
     let machine = machine(uffd, seed, whole, engine, Some(Unsharer::new()), Some(&HELD))?;
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
-    let live = live_config(&agent.hello().settings, PAGES_MAX, share, slots);
+    let live = live_config(&settings, PAGES_MAX, share, slots);
     let config = live.build().map_err(SetupError::Knob)?;
     let record = agent.record().and_then(|(directory, name)| match record::begin(directory, name, &live) {
         Ok(record) => Some(record),
@@ -219,4 +247,19 @@ pub(crate) fn publish(entry: &Entry, pager: &Pager, unseen_pages: u64) {
 pub(crate) fn is_rotational(path: &std::path::Path) -> bool {
     let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).ok();
     path.and_then(|path| sysinfo::block_device_of(&path).ok()).is_some_and(|disk| disk.rotational)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_pages_are_read_is_no_setting_of_the_policy() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let all = [pair("swappiness", "60"), pair("io", "threads")];
+        assert_eq!(split_settings(&all), Ok((EngineChoice::Threads, vec![pair("swappiness", "60")])));
+        assert_eq!(split_settings(&[]), Ok((EngineChoice::Auto, Vec::new())));
+        let refused = split_settings(&[pair("io", "aio")]).expect_err("there is no such way");
+        assert_eq!(refused, "io = aio: it is auto, uring or threads");
+    }
 }

@@ -198,7 +198,9 @@ impl Supervisor {
         let budget_pages = options.budget_bytes / PAGE_BYTES;
         let uffd_device = open_uffd_device(options.fault_mode)?;
         let (directories, devices) = open_devices(options)?;
-        setup::live_config(&options.settings, 1, 1, 1)
+        let (_, policy) =
+            setup::split_settings(&options.settings).map_err(|text| Error::new(ErrorKind::Config, text))?;
+        setup::live_config(&policy, 1, 1, 1)
             .build()
             .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
         let (record_directory, record) = open_record(options)?.unzip();

@@ -18,6 +18,7 @@ const ENGINES: [EngineChoice; 2] = [EngineChoice::Uring, EngineChoice::Threads];
 /// Names the case that a child runs.
 const CASE: &str = "PAGETIDE_CASE";
 const SIGBUS: i32 = 7;
+const SIGABRT: i32 = 6;
 
 /// A directory on a disk: /tmp may lie in memory.
 fn place() -> PathBuf {
@@ -305,6 +306,7 @@ fn a_case_in_a_child() {
         Ok("full") => case_full(),
         Ok("chained") => case_chained(),
         Ok("foreign") => case_foreign(),
+        Ok("panic") => case_panic(),
         Ok("fork") => case_fork(),
         Ok("leave") => case_leave(),
         Ok(other) => panic!("no such case: {other}"),
@@ -424,6 +426,47 @@ fn case_foreign() {
 fn a_foreign_fault_without_a_handler_ends_the_process_as_it_would_without_us() {
     let output = run_case("foreign", None);
     assert_eq!(output.status.signal(), Some(SIGBUS), "{:?} {}", output.status, errors(&output));
+}
+
+/// Takes the userfaultfd from under the pool, so that the next page that is to move breaks an invariant.
+fn break_userfaultfds() {
+    let null = std::fs::File::open("/dev/null").expect("/dev/null");
+    for entry in std::fs::read_dir("/proc/self/fd").expect("/proc").flatten() {
+        let is_uffd = std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]");
+        if let (true, Some(raw)) = (is_uffd, entry.file_name().to_str().and_then(|name| name.parse().ok())) {
+            // SAFETY: the number stays open, as another file.
+            assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), raw) }, raw);
+        }
+    }
+}
+
+/// The test harness unwinds: what is built for it is what a user with `panic = "unwind"` gets.
+fn case_panic() {
+    let pool = builder(4 * MIB).build().expect("a pool");
+    let region = pool.region(16 * MIB).expect("a region");
+    (0..region.len() / PAGE).for_each(|page| put(&region, page, 0, page as u64));
+    let _used = region.hold(0..PAGE).expect("a hold");
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            // They use what is in memory, and must not go on either.
+            scope.spawn(|| (0..u64::from(u32::MAX)).for_each(|value| put(&region, 0, 1, value)));
+        }
+        break_userfaultfds();
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for first in (1..13).map(|piece| piece * MIB) {
+                drop(region.hold(first..first + MIB));
+            }
+        }));
+        eprintln!("went on: {:?}", caught.is_err());
+        std::process::exit(0);
+    });
+}
+
+#[test]
+fn a_panic_inside_the_library_ends_a_process_that_unwinds() {
+    let output = run_case("panic", None);
+    assert_eq!(output.status.signal(), Some(SIGABRT), "{:?} {}", output.status, errors(&output));
+    assert!(errors(&output).contains("an invariant of the pager broke"), "{}", errors(&output));
 }
 
 /// Descriptors, threads and mappings of this process.
