@@ -15,7 +15,7 @@ mod memory;
 mod port;
 mod space;
 
-pub use calls::{Answer, Call, Extent, Progress, Tid};
+pub use calls::{Answer, Call, Extent, Happened, Progress, Tid};
 pub use memory::{ForkPolicy, Kind, Mapping, Rights};
 pub use port::{Model, ModelMapping};
 
@@ -29,7 +29,7 @@ use space::Process;
 pub struct Pid(pub u32);
 
 /// How often, in basis points, the kernel shows a face that it shows rarely.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Quirks {
     /// A move that is done and answered as EEXIST (Linux 6.18).
     pub moved_and_denied: u32,
@@ -41,6 +41,23 @@ pub struct Quirks {
     pub looked_up_early: u32,
     /// A copy without memory for it: ENOMEM.
     pub no_memory: u32,
+    /// A step of a thread of the programs, just before a call of the runtime.
+    pub interlude: u32,
+    /// A move that brings another content than the page had: what no kernel does, to see that a test would notice.
+    pub spoiled: u32,
+}
+
+impl Quirks {
+    /// Nothing rare ever happens.
+    pub const NONE: Self = Self {
+        moved_and_denied: 0,
+        cut_short: 0,
+        held_for_a_moment: 0,
+        looked_up_early: 0,
+        no_memory: 0,
+        interlude: 0,
+        spoiled: 0,
+    };
 }
 
 /// All processes, and the time.
@@ -51,6 +68,7 @@ pub struct World {
     pages: Vec<Page>,
     free_pages: Vec<PageId>,
     threads: BTreeMap<Tid, calls::Thread>,
+    log: Vec<Happened>,
     next_pid: u32,
     next_tid: u32,
     quirks: Quirks,
@@ -66,6 +84,7 @@ impl World {
             pages: Vec::new(),
             free_pages: Vec::new(),
             threads: BTreeMap::new(),
+            log: Vec::new(),
             next_pid: 1,
             next_tid: 1,
             quirks,
@@ -74,8 +93,8 @@ impl World {
     }
 
     /// From now on nothing rare happens.
-    pub fn calm(&mut self) {
-        self.quirks = Quirks::default();
+    pub const fn calm(&mut self) {
+        self.quirks = Quirks::NONE;
     }
 
     /// A process with an empty address space.

@@ -132,7 +132,10 @@ pub trait AddressSpace: Debug + Send {
         run(to.len(), |done| {
             let (to, from) = (to.skip(done), from.skip(done));
             let answer = self.move_pages(to, from, wake);
-            if answer.stop != Some(Stop::Present) {
+            // Behind pages that were moved, one may have been moved and denied, and the call that asks for the reason of the stop may
+            // give another one: the address space has begun to change since.
+            let may_be_denied = answer.stop == Some(Stop::Present) || (done > 0 && answer.done == 0);
+            if !may_be_denied {
                 return answer;
             }
             let moved = match own {

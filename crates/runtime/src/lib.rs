@@ -28,6 +28,8 @@ mod held;
 mod limits;
 mod locks;
 mod pool;
+#[cfg(test)]
+mod swarm;
 
 pub use error::{Error, ErrorKind, ErrorPage};
 pub use pool::{Advice, EngineChoice, Hold, Pool, PoolBuilder, Region};

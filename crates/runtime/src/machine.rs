@@ -31,7 +31,7 @@ use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::own;
 use crate::spans::{PAGE_SHIFT, Spans};
 use crate::store::{Store, checksum};
-use crate::unshare::{Unsharer, WAITING_MAX};
+use crate::unshare::{MakePrivate, WAITING_MAX};
 use moves::{Busy, pages_of};
 
 /// A page in bytes, as a length.
@@ -82,13 +82,22 @@ impl MachineStats {
     }
 }
 
+/// Pages to be moved out that are being made private.
+#[derive(Clone, Copy, Debug)]
+struct Unsharing {
+    /// What is left of the order: pages that were discarded since are not part of it any more.
+    pages: PageRange,
+    /// The virtual pages that were asked to be made private.
+    asked: (u64, u32),
+}
+
 /// How the machine is set up.
 #[derive(Debug)]
 pub(crate) struct MachineParts<K: AddressSpace = Linux> {
     pub(crate) space: K,
     pub(crate) engine: Box<dyn Engine>,
     /// Where a fork may share pages.
-    pub(crate) unsharer: Option<Unsharer>,
+    pub(crate) unsharer: Option<Box<dyn MakePrivate>>,
     /// Pages that are never taken; None where there are none.
     pub(crate) held: Option<&'static Held>,
     pub(crate) staging: K::Mapping,
@@ -111,10 +120,10 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     zeroes: K::Mapping,
     stores: Vec<(DeviceId, Store)>,
     deferred: VecDeque<Effect>,
-    unsharer: Option<Unsharer>,
+    unsharer: Option<Box<dyn MakePrivate>>,
     held: Option<&'static Held>,
     /// Pages to be moved out that are being made private, in the order asked.
-    unsharing: VecDeque<PageRange>,
+    unsharing: VecDeque<Unsharing>,
     unshared: u32,
     /// Spare memory cannot be given back.
     is_stuck: bool,
@@ -351,7 +360,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     }
 
     /// A run of at most `most` frames with memory behind them. None: the kernel fills nothing until the program's events are
-    /// read.
+    /// read, or has no memory at the moment.
     fn populated_run(&mut self, most: u32) -> Option<FrameRun> {
         if let Some(run) = self.spare_run(most) {
             return Some(run);
@@ -363,7 +372,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             self.frames.now_hole(frame);
         }
         assert!(
-            answer.is_complete() || answer.stop == Some(Stop::Again),
+            answer.is_complete() || matches!(answer.stop, Some(Stop::Again | Stop::NoMemory)),
             "a hole of the staging area cannot be filled: {answer:?}"
         );
         (done > 0).then_some(FrameRun { first: run.first, len: done })
@@ -457,7 +466,8 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Fill this page with zeroes if it is missing; wake its waiters in any case: who still misses it asks again.
     /// False: the kernel does not let it happen until its events are read, and nobody was woken.
     pub(crate) fn zero_fill_now(&mut self, vpn: u64) -> bool {
-        let answer = self.space.copy_run(managed(vpn, 1), self.zeroes(1), Wake::Now);
+        // Not by a copy, which would take the place of a guard that was installed since the fault.
+        let answer = self.space.zeropage_run(managed(vpn, 1), Wake::Now);
         if answer.stop == Some(Stop::Again) {
             return false;
         }

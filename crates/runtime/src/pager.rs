@@ -165,6 +165,17 @@ impl<K: AddressSpace> Pager<K> {
         if view.state == PageState::Mapped && view.flight == Flight::None {
             return self.fill_vanished(vpn);
         }
+        if view.state == PageState::Untouched
+            && view.flight == Flight::None
+            && self.machine().is_being_made_private(vpn)
+        {
+            return self.fill_for_unsharer(now, page, vpn);
+        }
+        if view.flight == Flight::Unmapping && self.machine().is_gone_before_it_left(page, vpn) {
+            // Whoever makes pages private may be the one that waits here: its order ends with this.
+            let range = PageRange::one(page);
+            self.driver.drain(now, |machine, _core, answers| machine.forget_deferred(range, answers));
+        }
         self.last_fault = now;
         self.machine_mut().note_fault(page, now);
         self.driver.step(now, Event::Fault { page, access, task });
@@ -176,6 +187,16 @@ impl<K: AddressSpace> Pager<K> {
     /// filling): it reads as zero.
     fn fill_vanished(&mut self, vpn: u64) -> FaultAnswer {
         if self.machine_mut().zero_fill_now(vpn) { FaultAnswer::Taken } else { FaultAnswer::Later }
+    }
+
+    /// A page that was given back after it was asked to be made private. Who waits for it may be the thread that does so, and
+    /// it may be what all memory waits for that could make room: the page is filled first and charged then.
+    fn fill_for_unsharer(&mut self, now: Nanos, page: PageIdx, vpn: u64) -> FaultAnswer {
+        let answer = self.fill_vanished(vpn);
+        if answer == FaultAnswer::Taken {
+            self.driver.step(now, Event::Adopted { range: PageRange::one(page) });
+        }
+        answer
     }
 
     /// Fill a page that no span covers, in a mapping that is registered: only a mapping that grew beyond what we know.

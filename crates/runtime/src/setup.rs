@@ -25,7 +25,7 @@ use crate::pool::EngineChoice;
 use crate::record;
 use crate::spans::PAGE_SHIFT;
 use crate::store::Store;
-use crate::unshare::Unsharer;
+use crate::unshare::{MakePrivate, Unsharer};
 use crate::{limits, own};
 
 /// Pages that the core can name: 64 GiB of addresses under management. The tables are backed only where they are used.
@@ -130,7 +130,7 @@ pub(crate) fn pager(
     limits::make_room(RINGS_BYTES);
     let (choice, settings) = split_settings(&agent.hello().settings).map_err(SetupError::Io)?;
     let engine = open_engine(choice)?;
-    let machine = machine(uffd, seed, whole, engine, Some(Unsharer::new()), Some(&HELD))?;
+    let machine = machine(uffd, seed, whole, engine, Some(Box::new(Unsharer::new())), Some(&HELD))?;
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
@@ -188,7 +188,7 @@ pub(crate) fn machine(
     seed: u64,
     budget_pages: u64,
     engine: Box<dyn Engine>,
-    unsharer: Option<Unsharer>,
+    unsharer: Option<Box<dyn MakePrivate>>,
     held: Option<&'static Held>,
 ) -> Result<LiveMachine, SetupError> {
     let frames = (budget_pages * 2 + STAGING_SLACK_PAGES).min(u64::from(u32::MAX));

@@ -53,6 +53,14 @@ impl Store {
         Ok(Self { file, sums_file, sums, slots_max, slots_backed, inherited: true })
     }
 
+    /// A store whose pages are a modelled device's: it only keeps the checksums.
+    #[cfg(test)]
+    pub(crate) fn modelled(slots: u32) -> Self {
+        let file = pagetide_sys::fd::memfd(c"pagetide-test").expect("a memory file");
+        let store = Self::new(file, slots).expect("a few checksums");
+        Self { slots_backed: slots, ..store }
+    }
+
     /// The swap file.
     pub(crate) const fn file(&self) -> &Fd {
         &self.file

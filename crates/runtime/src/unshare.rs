@@ -32,6 +32,15 @@ struct Shared {
     alive: AtomicU32,
 }
 
+/// Makes pages private, one range after the other.
+pub(crate) trait MakePrivate: std::fmt::Debug + Send {
+    /// Make these pages private. The caller keeps at most `WAITING_MAX` ranges waiting. False: it cannot be done now (the program has
+    /// used up all threads); the pages stay where they are, as others that cannot be moved at the moment.
+    fn ask(&mut self, range: ManagedRange) -> bool;
+    /// How many ranges are done, in all; wraps.
+    fn done(&self) -> u32;
+}
+
 /// The pager's end.
 #[derive(Debug)]
 pub(crate) struct Unsharer {
@@ -48,21 +57,6 @@ impl Unsharer {
     /// No thread yet.
     pub(crate) const fn new() -> Self {
         Self { shared: None, patience: 0 }
-    }
-
-    /// Make these pages private. The caller keeps at most `WAITING_MAX` ranges waiting. False: no thread can be started now (the
-    /// program has used up all of them); the pages stay where they are, as others that cannot be moved at the moment.
-    pub(crate) fn ask(&mut self, range: ManagedRange) -> bool {
-        let Some(shared) = self.shared.or_else(|| self.start()) else { return false };
-        let mut queue = shared.queue.lock("a range to make private");
-        assert!(queue.len < WAITING_MAX, "more than {WAITING_MAX} ranges wait to be made private");
-        let place = (queue.head + queue.len) % WAITING_MAX;
-        queue.ranges[place] = Some(range);
-        queue.len += 1;
-        drop(queue);
-        shared.asked.fetch_add(1, Ordering::Release);
-        futex::wake(&shared.asked, 1, Scope::Private);
-        true
     }
 
     fn start(&mut self) -> Option<&'static Shared> {
@@ -93,9 +87,23 @@ impl Unsharer {
             }
         }
     }
+}
 
-    /// How many ranges are done, in all; wraps.
-    pub(crate) fn done(&self) -> u32 {
+impl MakePrivate for Unsharer {
+    fn ask(&mut self, range: ManagedRange) -> bool {
+        let Some(shared) = self.shared.or_else(|| self.start()) else { return false };
+        let mut queue = shared.queue.lock("a range to make private");
+        assert!(queue.len < WAITING_MAX, "more than {WAITING_MAX} ranges wait to be made private");
+        let place = (queue.head + queue.len) % WAITING_MAX;
+        queue.ranges[place] = Some(range);
+        queue.len += 1;
+        drop(queue);
+        shared.asked.fetch_add(1, Ordering::Release);
+        futex::wake(&shared.asked, 1, Scope::Private);
+        true
+    }
+
+    fn done(&self) -> u32 {
         self.shared.map_or(0, |shared| shared.done.load(Ordering::Acquire))
     }
 }

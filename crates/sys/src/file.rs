@@ -68,6 +68,11 @@ impl IoVec {
         Self { base: range.start(), len: range.len() }
     }
 
+    /// First address.
+    pub const fn start(&self) -> usize {
+        self.base
+    }
+
     /// Length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a piece of a request is a length, not a collection")]
     pub const fn len(&self) -> usize {

@@ -189,6 +189,8 @@ pub enum Stop {
     NoMemory,
     /// ESRCH: the process is gone.
     Gone,
+    /// EFAULT: instead of a page there is a mark that every access fails (`MADV_GUARD_INSTALL`, poison).
+    Marked,
     /// Anything else.
     Other(Errno),
 }
@@ -203,6 +205,7 @@ impl Stop {
             Errno::EINVAL => Self::Invalid,
             Errno::ENOMEM => Self::NoMemory,
             Errno::ESRCH => Self::Gone,
+            Errno::EFAULT => Self::Marked,
             other => Self::Other(other),
         }
     }

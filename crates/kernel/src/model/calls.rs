@@ -42,6 +42,8 @@ pub enum Call {
     Load(u64),
     /// Store to this page: page and value.
     Store(u64, u64),
+    /// mmap of anonymous memory at a place that must be free
+    Map(Extent),
     /// munmap
     Unmap(Extent),
     /// mremap to a place that begins at this page, replacing what is there.
@@ -100,6 +102,17 @@ pub enum Progress {
     Ended(Answer),
 }
 
+/// What happened to the programs, in the order in which it took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// The thread began the call.
+    Began(Tid, Call),
+    /// The address space was copied for this child, in a call that has not ended yet.
+    Copied(Tid, Pid),
+    /// The call ended.
+    Ended(Tid, Call, Answer),
+}
+
 /// A fault that is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FaultNote {
@@ -138,7 +151,11 @@ enum Sleep {
 #[derive(Debug)]
 pub(super) struct Thread {
     pub(super) pid: Pid,
+    /// Calls that it makes one after the other.
+    next: VecDeque<Call>,
     call: Option<Call>,
+    /// The call as it was begun.
+    begun: Option<Call>,
     sleep: Sleep,
     /// Its message was read: the change is over when the thread goes on.
     was_read: bool,
@@ -166,7 +183,9 @@ impl World {
         self.next_tid += 1;
         let thread = Thread {
             pid,
+            next: VecDeque::new(),
             call: None,
+            begun: None,
             sleep: Sleep::No,
             was_read: false,
             untold: VecDeque::new(),
@@ -178,11 +197,36 @@ impl World {
         tid
     }
 
-    /// Begin a call; the thread is in none.
-    pub fn begin(&mut self, tid: Tid, call: Call) {
-        let thread = self.thread(tid);
-        assert!(thread.call.is_none(), "a thread is in one call at a time");
-        (thread.call, thread.answer, thread.at) = (Some(call), None, 0);
+    /// The thread makes this call when it has made those before.
+    pub fn will(&mut self, tid: Tid, call: Call) {
+        self.thread(tid).next.push_back(call);
+    }
+
+    /// Calls that the thread has yet to end.
+    pub fn calls_left(&self, tid: Tid) -> usize {
+        self.threads.get(&tid).map_or(0, |thread| thread.next.len() + usize::from(thread.call.is_some()))
+    }
+
+    /// The threads of all processes.
+    pub fn threads(&self) -> impl Iterator<Item = Tid> {
+        self.threads.keys().copied()
+    }
+
+    /// What has happened since the last call.
+    pub fn take_log(&mut self) -> Vec<Happened> {
+        std::mem::take(&mut self.log)
+    }
+
+    /// Now and then the programs go on: one step of one thread.
+    pub(super) fn interlude(&mut self) {
+        if !self.chance(self.quirks.interlude) {
+            return;
+        }
+        let count = u64::try_from(self.threads.len()).expect("few threads");
+        let drawn = self.threads.keys().nth(usize::try_from(self.dice % count.max(1)).expect("few threads")).copied();
+        if let Some(tid) = drawn {
+            self.step(tid);
+        }
     }
 
     fn thread(&mut self, tid: Tid) -> &mut Thread {
@@ -193,11 +237,17 @@ impl World {
     pub fn step(&mut self, tid: Tid) -> Progress {
         let thread = self.thread(tid);
         let pid = thread.pid;
-        let Some(call) = thread.call else { return Progress::Idle };
-        match thread.sleep {
+        let Some(call) = thread.call.or_else(|| thread.next.pop_front()) else { return Progress::Idle };
+        if thread.begun.is_none() {
+            (thread.call, thread.begun, thread.answer, thread.at) = (Some(call), Some(call), None, 0);
+            self.log.push(Happened::Began(tid, call));
+        }
+        let &mut Thread { sleep, was_read, .. } = self.thread(tid);
+        match sleep {
             Sleep::Fault(_) => return Progress::Sleeps,
-            Sleep::Event if !thread.was_read => return Progress::Sleeps,
+            Sleep::Event if !was_read => return Progress::Sleeps,
             Sleep::Event => {
+                let thread = self.thread(tid);
                 (thread.sleep, thread.was_read) = (Sleep::No, false);
                 self.process_mut(pid).monitor.changing -= 1;
             }
@@ -216,6 +266,8 @@ impl World {
         match answer {
             Some(answer) if thread.untold.is_empty() && thread.sleep == Sleep::No => {
                 thread.call = None;
+                let begun = thread.begun.take().expect("it was begun");
+                self.log.push(Happened::Ended(tid, begun, answer));
                 Progress::Ended(answer)
             }
             Some(answer) => {
@@ -245,9 +297,18 @@ impl World {
                 Answer::Done
             }),
             Call::Unpin(value) => {
-                let page = self.thread(tid).pin.take().expect("a device uses a page for the thread");
-                self.page_mut(page).value = value;
-                self.unpin(page);
+                // None where the page could not be pinned.
+                if let Some(page) = self.thread(tid).pin.take() {
+                    self.page_mut(page).value = value;
+                    self.unpin(page);
+                }
+                Some(Answer::Done)
+            }
+            Call::Map(Extent { start, end }) => {
+                if self.process(pid).within(start, end).next().is_some() {
+                    return Some(Answer::Failed(Errno::EEXIST));
+                }
+                self.process_mut(pid).insert(super::Mapping::anon(start, end));
                 Some(Answer::Done)
             }
             Call::Unmap(extent) => {
@@ -408,7 +469,14 @@ impl World {
             self.tell(tid, pid, Change::Remove { vpn: first, end: stop });
             return None;
         }
-        self.zap(pid, first, stop);
+        // Guards stay.
+        let mut at = first;
+        while at < stop {
+            if self.process(pid).entries.get(&at) != Some(&Entry::Guard) {
+                self.zap(pid, at, at + 1);
+            }
+            at += 1;
+        }
         self.thread(tid).at = 0;
         if stop >= end {
             return Some(if self.process(pid).covers(vpn, end) { Answer::Done } else { Answer::Failed(Errno::ENOMEM) });
@@ -463,6 +531,7 @@ impl World {
 
     fn fork(&mut self, tid: Tid, pid: Pid) -> Answer {
         let child = self.copy_space(pid);
+        self.log.push(Happened::Copied(tid, child));
         if self.process(child).mappings.iter().any(|mapping| mapping.registered) {
             self.tell(tid, pid, Change::Fork(child));
         }

@@ -85,6 +85,13 @@ impl Model {
         self.world.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// The world, for a call of the runtime: the programs may have gone on before it.
+    fn enter(&self) -> MutexGuard<'_, World> {
+        let mut world = self.world();
+        world.interlude();
+        world
+    }
+
     /// Fresh memory of the runtime's own, at this page number.
     pub fn map_own(&self, vpn: u64, pages: u64) -> ModelMapping {
         let mapping = Mapping { fork: ForkPolicy::Dont, ..Mapping::anon(vpn, vpn + pages) };
@@ -132,7 +139,7 @@ impl Model {
         over: Over,
         mut fill: impl FnMut(&mut World, u64) -> Result<Entry, Stop>,
     ) -> RangeAnswer {
-        let mut world = self.world();
+        let mut world = self.enter();
         let (vpn, end) = pages(to);
         if let Some(stop) = Self::refusal(&world, self.pid) {
             return stopped(0, Some(stop));
@@ -193,7 +200,7 @@ impl Model {
         }
         match process.entries.get(&from).copied() {
             None => return Err(Stop::Hole),
-            Some(Entry::Poison | Entry::Guard) => return Err(Stop::Other(Errno::EFAULT)),
+            Some(Entry::Poison | Entry::Guard) => return Err(Stop::Marked),
             Some(Entry::Page { page, exclusive }) if !exclusive || world.page(page).pins > 0 => return Err(Stop::Busy),
             Some(Entry::Page { .. }) if world.chance(world.quirks.held_for_a_moment) => return Err(Stop::Busy),
             Some(Entry::Page { .. } | Entry::Zero) => {}
@@ -201,6 +208,11 @@ impl Model {
         let entries = &mut world.process_mut(self.pid).entries;
         let entry = entries.remove(&from).expect("it was found");
         entries.insert(to, entry);
+        if let Entry::Page { page, .. } = entry
+            && world.chance(world.quirks.spoiled)
+        {
+            world.page_mut(page).value ^= 1;
+        }
         Ok(())
     }
 }
@@ -215,7 +227,7 @@ impl AddressSpace for Model {
 
     fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno> {
         assert_eq!(modes, Modes::MISSING, "only missing pages are modelled");
-        let mut world = self.world();
+        let mut world = self.enter();
         let (vpn, end) = pages(range);
         let process = world.process_mut(self.pid);
         if process.within(vpn, end).next().is_none() {
@@ -226,7 +238,7 @@ impl AddressSpace for Model {
     }
 
     fn unregister(&self, range: ManagedRange) -> Result<(), Errno> {
-        let mut world = self.world();
+        let mut world = self.enter();
         let (vpn, end) = pages(range);
         let process = world.process_mut(self.pid);
         if process.within(vpn, end).next().is_none() {
@@ -239,7 +251,7 @@ impl AddressSpace for Model {
 
     fn wake(&self, range: ManagedRange) -> Result<(), Errno> {
         let (vpn, end) = pages(range);
-        self.world().wake_faults(self.pid, vpn, end);
+        self.enter().wake_faults(self.pid, vpn, end);
         Ok(())
     }
 
@@ -277,7 +289,7 @@ impl AddressSpace for Model {
 
     fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
         assert_eq!(to.len(), from.len(), "a move has one length");
-        let mut world = self.world();
+        let mut world = self.enter();
         let quirks = world.quirks;
         if let Some(stop) = Self::refusal(&world, self.pid) {
             let hole = stop == Stop::Again && self.move_refusal(&world, to, from) == Some(Stop::Hole);
@@ -324,7 +336,7 @@ impl AddressSpace for Model {
 
     fn give_back(&self, range: ManagedRange) -> Result<(), Errno> {
         let (vpn, end) = pages(range);
-        let mut world = self.world();
+        let mut world = self.enter();
         let registered = world.process(self.pid).within(vpn, end).any(|mapping| mapping.registered);
         assert!(!registered, "the thread that reads messages would wait for its own");
         world.zap(self.pid, vpn, end);
@@ -332,7 +344,7 @@ impl AddressSpace for Model {
     }
 
     fn scan(&self, range: ManagedRange, wanted: Categories, runs: &mut [Run]) -> Result<Scanned, Errno> {
-        let world = self.world();
+        let world = self.enter();
         let (vpn, end) = pages(range);
         let mut found = 0;
         for (&vpn, entry) in world.process(self.pid).entries.range(vpn..end) {
@@ -363,7 +375,7 @@ impl AddressSpace for Model {
     }
 
     fn mapping_at_or_after(&mut self, at: usize) -> Result<Option<Vma<'static>>, Errno> {
-        let world = self.world();
+        let world = self.enter();
         let found = world.process(self.pid).at_or_after((at / PAGE_BYTES) as u64);
         Ok(found.map(|mapping| Vma {
             start: address(mapping.start),
@@ -381,7 +393,7 @@ impl AddressSpace for Model {
     }
 
     fn next_message(&self) -> Result<Option<Message<Self>>, Errno> {
-        let mut world = self.world();
+        let mut world = self.enter();
         if !world.is_alive(self.pid) {
             return Ok(None);
         }

@@ -20,7 +20,7 @@ pub(crate) struct OnModel {
 
 impl OnModel {
     pub(crate) fn new() -> Self {
-        let mut world = World::new(1, Quirks::default());
+        let mut world = World::new(1, Quirks::NONE);
         let pid = world.new_process();
         Self { space: Model::new(Arc::new(Mutex::new(world)), pid), next: 0x1000, children: Vec::new() }
     }
@@ -68,7 +68,7 @@ impl Stage for OnModel {
     fn perform(&mut self, call: Call, on_message: OnMessage<'_, Self>) -> String {
         let pid = self.space.pid();
         let thread = self.space.world().new_thread(pid);
-        self.space.world().begin(thread, call);
+        self.space.world().will(thread, call);
         for _ in 0..STEPS {
             let progress = self.space.world().step(thread);
             match progress {

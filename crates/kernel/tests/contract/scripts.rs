@@ -269,6 +269,10 @@ pub(crate) fn changes<S: Stage>(stage: &mut S) -> Vec<String> {
     play(stage, "MADV_DONTNEED of a part", Call::Discard(part(region)), region.start);
     let after = shown_after(stage, region);
     let region = fresh(stage, 4);
+    quietly(stage, Call::GuardInstall(part(region)));
+    play(stage, "MADV_DONTNEED over guards", Call::Discard(region), region.start);
+    let guarded = shown_after(stage, region);
+    let region = fresh(stage, 4);
     quietly(stage, Call::Protect(part(region), Rights::Read));
     play(stage, "MADV_DONTNEED over borders", Call::Discard(region), region.start);
     let region = fresh(stage, 4);
@@ -285,7 +289,7 @@ pub(crate) fn changes<S: Stage>(stage: &mut S) -> Vec<String> {
     let remapped = shown_after(stage, target);
     let (region, target) = (fresh(stage, 4), stage.place(2));
     play(stage, "mremap of a part", Call::Remap(part(region), target.start), region.start);
-    lines.extend([after, remapped]);
+    lines.extend([after, guarded, remapped]);
     lines
 }
 

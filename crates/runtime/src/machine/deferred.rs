@@ -9,16 +9,16 @@ use pagetide_core::types::{PageIdx, PageRange};
 use pagetide_driver::Answers;
 use pagetide_kernel::AddressSpace;
 
-use super::LiveMachine;
 use super::moves::Busy;
+use super::{LiveMachine, Unsharing, managed};
 
 impl<K: AddressSpace> LiveMachine<K> {
     /// Orders that waited for the program, or for pages to be made private, are tried again.
     pub(crate) fn retry_deferred(&mut self, core: &Core, answers: &mut Answers) {
         while self.unsharer.as_ref().is_some_and(|unsharer| self.unshared != unsharer.done()) {
             self.unshared = self.unshared.wrapping_add(1);
-            let range = self.unsharing.pop_front().expect("ranges are done in the order asked");
-            self.unmap(core, range, Busy::Answer, answers);
+            let done = self.unsharing.pop_front().expect("ranges are done in the order asked");
+            self.unmap(core, done.pages, Busy::Answer, answers);
         }
         for _ in 0..self.deferred.len() {
             let Some(effect) = self.deferred.pop_front() else { break };
@@ -26,16 +26,31 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
     }
 
+    /// True if this virtual page is among those that were asked to be made private, and that is not done.
+    pub(crate) fn is_being_made_private(&self, vpn: u64) -> bool {
+        let has = |&Unsharing { asked: (first, len), .. }: &Unsharing| (first..first + u64::from(len)).contains(&vpn);
+        self.unsharing.iter().any(has)
+    }
+
+    /// True if this page waits to be moved out, and the kernel has freed it: the program gave it back, and was slow to do so after it
+    /// had said it would.
+    pub(crate) fn is_gone_before_it_left(&self, page: PageIdx, vpn: u64) -> bool {
+        let is_to_leave = |effect: &Effect| matches!(effect, Effect::Unmap { range } if range.contains(page));
+        let waits =
+            self.unsharing.iter().any(|waiting| waiting.pages.contains(page)) || self.deferred.iter().any(is_to_leave);
+        waits && self.space.leading(managed(vpn, 1), true) == Ok(0)
+    }
+
     /// The content of these pages is gone: orders that wait are answered as such, so that no old copy is mapped.
     pub(crate) fn forget_deferred(&mut self, range: PageRange, answers: &mut Answers) {
         self.placeless = None;
         for index in 0..self.unsharing.len() {
-            let (before, hit, after) = cut(self.unsharing[index], range);
+            let (before, hit, after) = cut(self.unsharing[index].pages, range);
             if hit.len == 0 {
                 continue;
             }
             // The entry stays, if empty: entries end in the order in which they were asked for.
-            self.unsharing[index] = before;
+            self.unsharing[index].pages = before;
             if after.len > 0 {
                 self.deferred.push_back(Effect::Unmap { range: after });
             }

@@ -13,7 +13,7 @@ use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
 
 use super::deferred::with_range;
-use super::{LiveMachine, ZEROES_PAGES, managed};
+use super::{LiveMachine, Unsharing, ZEROES_PAGES, managed};
 use crate::frames::{Frame, FrameRun};
 use crate::held::{Held, Leading};
 use crate::spans::PAGE_SHIFT;
@@ -77,6 +77,10 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     /// Map zero pages at the start of `piece`; the number of pages answered for or deferred.
     pub(super) fn zero_run(&mut self, vpn: u64, piece: PageRange, access: Access, answers: &mut Answers) -> u32 {
+        let unmarked = self.unmarked(vpn, piece.len);
+        // What stands before a mark is filled; the mark itself is found by the call that does not take its place.
+        let access = if unmarked == 0 { Access::Read } else { access };
+        let piece = PageRange::new(piece.first, unmarked.max(1));
         // Memory that is there already goes first: beside it a fresh page would exceed the budget.
         let answer = if let Some(run) = self.spare_run(piece.len.min(ZEROES_PAGES)) {
             self.zero_from_spare(managed(vpn, run.len), run)
@@ -92,6 +96,16 @@ impl<K: AddressSpace> LiveMachine<K> {
             return self.zero_run(vpn, half, access, answers);
         }
         self.answer_map(piece, done, answer.stop, Effect::Map { range: piece, source: Source::Zero, access }, answers)
+    }
+
+    /// How many of these pages may be filled together: a copy would take the place of a guard, and of pages that come beside the
+    /// one that was touched some may have one.
+    fn unmarked(&self, vpn: u64, pages: u32) -> u32 {
+        if pages == 1 {
+            return 1;
+        }
+        // Where the page map cannot be looked at, there are no guards that anyone could see.
+        self.space.leading(managed(vpn, pages.min(ZEROES_PAGES)), false).map_or(pages, pages_of)
     }
 
     fn zero_from_spare(&mut self, to: ManagedRange, run: FrameRun) -> RangeAnswer {
@@ -123,7 +137,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         let piece = PageRange::new(piece.first, len);
         let (to, from) = (managed(vpn, len), self.frames_memory(FrameRun { first, len }));
         // What the kernel may refer to goes back as it is, not as a copy.
-        let mut is_copy = len <= COPY_PAGES_MAX && !self.is_stuck && !self.lends();
+        let mut is_copy = len <= COPY_PAGES_MAX && !self.is_stuck && !self.lends() && self.unmarked(vpn, len) == len;
         let mut answer = self.map_once(to, from, is_copy);
         if let Some(half) = half_to_retry(piece, answer) {
             return self.map_run(vpn, half, access, answers);
@@ -136,8 +150,13 @@ impl<K: AddressSpace> LiveMachine<K> {
             matches!(answer.stop, Some(Stop::Invalid | Stop::Busy))
         };
         if answer.done == 0 && is_refused {
+            let before = answer.stop;
             is_copy = !is_copy;
             answer = self.map_once(to, from, is_copy);
+            if before == Some(Stop::NoMemory) && answer.stop == Some(Stop::Invalid) {
+                // The place takes copies only, and for a copy there will be memory again.
+                answer.stop = before;
+            }
         }
         for page in PageRange::new(piece.first, pages_of(answer.done)).pages() {
             let frame = self.take_frame(page).expect("it was mapped from its frame");
@@ -214,12 +233,13 @@ impl<K: AddressSpace> LiveMachine<K> {
                 self.gone(next, answers);
                 done + 1
             }
-            Stop::Again | Stop::Busy => {
+            // Without memory there will be some when the pages that are leaving have left.
+            Stop::Again | Stop::Busy | Stop::NoMemory => {
                 let left = PageRange::new(next.first, piece.len - done);
                 self.deferred.push_back(with_range(rest, left));
                 piece.len
             }
-            Stop::Invalid | Stop::NoMemory | Stop::Other(_) => {
+            Stop::Invalid | Stop::Marked | Stop::Other(_) => {
                 panic!("page {next:?} of {piece:?} cannot be mapped: {stop:?}");
             }
         }
@@ -306,12 +326,15 @@ impl<K: AddressSpace> LiveMachine<K> {
         let Some(stop) = answer.stop.filter(|_| done < piece.len) else { return done };
         let next = PageRange::one(PageIdx(piece.first.0 + done));
         match stop {
-            Stop::Hole | Stop::Gone => answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone }),
+            // MADV_GUARD_INSTALL gives pages back without a message.
+            Stop::Hole | Stop::Marked | Stop::Gone => {
+                answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone });
+            }
             Stop::Busy if busy == Busy::MakePrivate && self.can_unshare() => {
                 let rest = PageRange::new(next.first, piece.len - done);
                 let memory = managed(vpn + u64::from(done), rest.len);
                 if self.unsharer.as_mut().is_some_and(|unsharer| unsharer.ask(memory)) {
-                    self.unsharing.push_back(rest);
+                    self.unsharing.push_back(Unsharing { pages: rest, asked: (vpn + u64::from(done), rest.len) });
                     return piece.len;
                 }
                 self.stats.busy_pages += 1;

@@ -1,0 +1,343 @@
+//! A swarm over the pager: many small worlds from seeds, in a model of the kernel, with every load checked.
+//!
+//! Each seed draws a budget, a profile, how often the kernel and the device show a rare face, and what the threads do: loads and
+//! stores, mmap, munmap, mremap, discards, protections, guards, locks, pins and forks. A step of a thread may come between any
+//! two calls that the pager makes. First the faults of the world are on (no load may see wrong content, no invariant may break),
+//! then it heals (every thread must come to its end, and every page is read).
+//!
+//! `PAGETIDE_SWARM_SEEDS=FROM..TO` (or a number) plays other seeds than the few of every run.
+
+mod disk;
+mod rig;
+mod scenes;
+mod truth;
+
+use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Happened, Mapping, Pid, Quirks, Rights, Tid};
+
+use rig::Rig;
+use truth::Truth;
+
+/// Seeds of every run, beside those that have found something.
+const SEEDS: u64 = 30;
+/// A guard on resident memory that was to be paged out, a move that was denied in the midst of a run and then asked about while
+/// mappings changed, the thread that makes pages private waiting for memory that waited for it, a copy without memory to a place that
+/// takes no move.
+const FOUND: [u64; 4] = [1, 19, 58, 276];
+/// Turns with the faults of the world on.
+const WILD_TURNS: u32 = 1_500;
+/// Turns in which a healed world must come to its end.
+const CALM_TURNS: u32 = 200_000;
+/// Pages from one thread's addresses to the next one's.
+const AREA: u64 = 1 << 12;
+/// Profiles that seeds draw.
+const PROFILES: [&str; 4] = ["pagetide", "linux-6.18", "linux-6.1", "linux-4.10"];
+
+/// Draws.
+#[derive(Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            dice.next();
+        }
+        dice
+    }
+
+    const fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        (self.next() >> 11) % most
+    }
+
+    fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("an index")
+    }
+
+    fn chance(&mut self, basis_points: u64) -> bool {
+        self.below(10_000) < basis_points
+    }
+}
+
+/// A thread of the program, and where it is at home.
+#[derive(Debug)]
+struct Actor {
+    tid: Tid,
+    /// First page of its own addresses.
+    home: u64,
+    /// Where its sequential loads are.
+    at: u64,
+}
+
+/// One seed's world.
+#[derive(Debug)]
+struct Swarm {
+    rig: Rig,
+    dice: Dice,
+    truth: Truth,
+    actors: Vec<Actor>,
+    children: Vec<(Pid, Tid)>,
+    stored: u64,
+    pages: u64,
+}
+
+impl Swarm {
+    fn new(seed: u64, spoiled: u32) -> Self {
+        let mut dice = Dice::new(seed);
+        let mut often = |most: u64| if dice.chance(5_000) { 0 } else { u32::try_from(dice.below(most)).unwrap_or(0) };
+        let quirks = Quirks {
+            moved_and_denied: often(300),
+            cut_short: often(300),
+            held_for_a_moment: often(300),
+            looked_up_early: often(3_000),
+            no_memory: often(200),
+            interlude: 500 + often(5_000),
+            spoiled,
+        };
+        let failing_bp = u64::from(often(300));
+        let share = 96 + u32::try_from(dice.below(300)).expect("a small number");
+        let pages = u64::from(share) / 2 + dice.below(u64::from(share) * 2);
+        let profile = PROFILES[dice.index(PROFILES.len())];
+        let settings = [("profile".to_owned(), profile.to_owned())];
+        let rig = Rig::new(seed, quirks, share, &settings, failing_bp);
+        let mut swarm =
+            Self { rig, dice, truth: Truth::default(), actors: Vec::new(), children: Vec::new(), stored: 0, pages };
+        for index in 0..=swarm.dice.below(4) {
+            let home = AREA * (index + 2);
+            swarm.map(Mapping::anon(home, home + pages));
+            let pid = swarm.rig.pid();
+            let tid = swarm.rig.world().new_thread(pid);
+            swarm.truth.add_thread(tid, pid);
+            swarm.actors.push(Actor { tid, home, at: 0 });
+        }
+        // What all share, and change by loads and stores only.
+        swarm.map(Mapping::anon(AREA, AREA + pages));
+        swarm
+    }
+
+    fn map(&mut self, mapping: Mapping) {
+        let pid = self.rig.pid();
+        self.rig.world().map(pid, mapping);
+        self.truth.map(pid, mapping);
+    }
+
+    fn extent(&mut self, home: u64) -> Extent {
+        let start = self.dice.below(self.pages);
+        let pages = 1 + self.dice.below((self.pages - start).min(40));
+        Extent::new(home + start, pages)
+    }
+
+    fn value(&mut self) -> u64 {
+        self.stored += 1;
+        // Some pages become zero again.
+        if self.dice.chance(500) { 0 } else { self.stored }
+    }
+
+    /// What a thread does next.
+    fn plan(&mut self, index: usize) {
+        let (tid, home, at) = (self.actors[index].tid, self.actors[index].home, self.actors[index].at);
+        let extent = self.extent(home);
+        let anywhere = match self.dice.below(10) {
+            0..6 => home + self.dice.below(self.pages),
+            6..8 => AREA + self.dice.below(self.pages),
+            // A place that others may be changing.
+            _ => AREA * (1 + self.dice.below(5)) + self.dice.below(self.pages),
+        };
+        let own = if (AREA..AREA * 2).contains(&anywhere) { anywhere } else { home + anywhere % AREA };
+        let mut calls = Vec::new();
+        match self.dice.below(200) {
+            0..50 => calls.push(Call::Load(anywhere)),
+            50..110 => calls.push(Call::Store(own, self.value())),
+            110..160 => {
+                let run = 1 + self.dice.below(24);
+                calls.extend((0..run).map(|step| Call::Load(home + (at + step) % self.pages)));
+                self.actors[index].at = (at + run) % self.pages;
+            }
+            160..166 => calls.push(Call::Discard(extent)),
+            166..170 => calls.extend([Call::Unmap(extent), Call::Map(extent)]),
+            170..172 => calls.push(Call::Unmap(extent)),
+            172..176 => calls.push(Call::Map(extent)),
+            // To another part of its own addresses, and perhaps back.
+            176..181 => {
+                let there = Extent::new(extent.start + AREA / 2, extent.pages());
+                calls.push(Call::Remap(extent, there.start));
+                calls.extend((there.start..there.end).map(Call::Load).take(5));
+                if self.dice.chance(7_000) {
+                    calls.push(Call::Remap(there, extent.start));
+                }
+            }
+            181..185 => {
+                let rights = [Rights::None, Rights::Read, Rights::ReadWrite][self.dice.index(3)];
+                calls.extend([Call::Protect(extent, rights), Call::Load(extent.start)]);
+                calls.push(Call::Protect(extent, Rights::ReadWrite));
+            }
+            185..188 => {
+                calls.extend([Call::Lock(extent), Call::Load(extent.start), Call::Unlock(extent)]);
+            }
+            188..191 => {
+                let policy = [ForkPolicy::Copy, ForkPolicy::Dont, ForkPolicy::Wipe][self.dice.index(3)];
+                calls.push(Call::OnFork(extent, policy));
+            }
+            191..195 => {
+                let value = self.value();
+                calls.extend([Call::Pin(own), Call::Load(home), Call::Load(home + 1)]);
+                calls.push(Call::Unpin(value));
+            }
+            195..197 => {
+                // As the preload object does it: nobody is told of a guard.
+                calls.extend([Call::GuardInstall(extent), Call::Discard(extent), Call::GuardInstall(extent)]);
+                calls.extend([Call::Load(extent.start), Call::Load(home)]);
+                if self.dice.chance(7_000) {
+                    calls.push(Call::GuardRemove(extent));
+                }
+            }
+            197..199 if self.children.len() < 3 => calls.push(Call::Fork),
+            _ => {}
+        }
+        let mut world = self.rig.world();
+        calls.into_iter().for_each(|call| world.will(tid, call));
+    }
+
+    fn hear(&mut self) {
+        let log = self.rig.world().take_log();
+        let losses = self.rig.disk.failed_reads() > 0;
+        for happened in log {
+            self.truth.hear(happened, losses);
+            if let Happened::Ended(_, Call::Fork, Answer::Child(child)) = happened {
+                let tid = self.rig.world().new_thread(child);
+                self.truth.add_thread(tid, child);
+                self.children.push((child, tid));
+            }
+        }
+    }
+
+    /// A child runs: it loads and stores, and ends at some time.
+    fn children_live(&mut self) {
+        let Some(&(pid, tid)) = self.children.first() else { return };
+        if self.dice.chance(100) {
+            self.rig.world().end_process(pid);
+            self.truth.forget(pid);
+            self.children.remove(0);
+            return;
+        }
+        let pages: Vec<u64> = self.truth.readable(pid).collect();
+        if pages.is_empty() || self.rig.world().calls_left(tid) > 0 {
+            return;
+        }
+        let (vpn, value) = (pages[self.dice.index(pages.len())], self.value());
+        let mut world = self.rig.world();
+        world.will(tid, Call::Load(vpn));
+        if value % 2 == 0 {
+            world.will(tid, Call::Store(vpn, value));
+        }
+    }
+
+    fn threads_go_on(&mut self, steps: u64) {
+        let threads: Vec<Tid> = self.rig.world().threads().collect();
+        for _ in 0..steps {
+            let tid = threads[self.dice.index(threads.len())];
+            self.rig.world().step(tid);
+        }
+    }
+
+    fn turn(&mut self) {
+        let steps = self.dice.below(12);
+        self.threads_go_on(steps);
+        for _ in 0..self.dice.below(3) {
+            self.rig.disk.end_one(&mut self.dice);
+        }
+        self.rig.turn(&mut self.dice);
+        let nanos = if self.dice.chance(1_000) { 5_000_000 } else { 20_000 };
+        self.rig.world().pass(self.dice.below(nanos));
+        self.hear();
+    }
+
+    fn run(&mut self) {
+        for turn in 0..WILD_TURNS {
+            // A program runs natively at first.
+            if turn == 20 {
+                self.rig.adopt();
+            }
+            for index in 0..self.actors.len() {
+                if self.rig.world().calls_left(self.actors[index].tid) < 2 {
+                    self.plan(index);
+                }
+            }
+            self.children_live();
+            self.turn();
+            if turn % 64 == 0 {
+                self.rig.pager.core().audit();
+            }
+            if self.rig.out_of_memory {
+                assert!(self.rig.disk.failed() > 0, "out of memory, and no write has failed");
+                return;
+            }
+        }
+        self.rig.world().calm();
+        self.rig.disk.heal();
+        self.settle();
+        self.read_all();
+        self.rig.pager.core().audit();
+    }
+
+    /// Every thread comes to its end.
+    fn settle(&mut self) {
+        for _ in 0..CALM_TURNS {
+            let threads: Vec<Tid> = self.rig.world().threads().collect();
+            let left: usize = threads.iter().map(|&tid| self.rig.world().calls_left(tid)).sum();
+            if left == 0 && self.rig.is_quiet() || self.rig.out_of_memory {
+                return;
+            }
+            self.turn();
+        }
+        panic!("a thread does not come to its end: {}", self.rig.pager.machine().describe());
+    }
+
+    fn read_all(&mut self) {
+        let mut readers = vec![(self.rig.pid(), self.actors[0].tid)];
+        readers.extend(&self.children);
+        for (pid, tid) in readers {
+            let pages: Vec<u64> = self.truth.readable(pid).collect();
+            for vpn in pages {
+                self.rig.world().will(tid, Call::Load(vpn));
+            }
+        }
+        self.settle();
+    }
+}
+
+/// The seeds that are asked for, or the few of every run.
+fn seeds() -> Vec<u64> {
+    let Ok(asked) = std::env::var("PAGETIDE_SWARM_SEEDS") else { return (1..=SEEDS).chain(FOUND).collect() };
+    let number = |text: &str| text.parse().expect("PAGETIDE_SWARM_SEEDS is a number or FROM..TO");
+    match asked.split_once("..") {
+        Some((from, to)) => (number(from)..number(to)).collect(),
+        None => (1..=number(&asked)).collect(),
+    }
+}
+
+#[test]
+fn a_swarm_of_threads_loses_no_store_in_any_order() {
+    let mut checked = 0;
+    for seed in seeds() {
+        // What goes wrong says which seed it was.
+        eprintln!("seed {seed}");
+        let mut swarm = Swarm::new(seed, 0);
+        swarm.run();
+        checked += swarm.truth.checked;
+    }
+    assert!(checked > 1_000, "{checked} accesses were checked");
+}
+
+#[test]
+fn a_canary_move_that_changes_a_byte_is_caught() {
+    let told = std::panic::catch_unwind(|| Swarm::new(2, 20).run()).expect_err("a store was lost");
+    let text = told.downcast_ref::<String>().expect("a message");
+    assert!(text.contains("wrong bytes"), "{text}");
+}

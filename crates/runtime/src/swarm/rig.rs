@@ -1,0 +1,283 @@
+//! The host of one process in the model: what the agent's loop does, turn by turn, over the real pager and machine.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use pagetide_core::Core;
+use pagetide_core::event::{DeviceSpec, Event};
+use pagetide_core::page::{Flight, PageState};
+use pagetide_core::types::{Access, DeviceId, Nanos, TaskId};
+use pagetide_kernel::model::{
+    Answer, Call, Extent, ForkPolicy, Model, ModelMapping, Pid, Progress, Quirks, Tid, World,
+};
+use pagetide_kernel::{AddressSpace, OwnMapping};
+use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
+use pagetide_sys::uffd::{Modes, Stop, Wake};
+
+use super::Dice;
+use super::disk::Disk;
+use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES, managed};
+use crate::pager::{FaultAnswer, Followup, Pager};
+use crate::setup::live_config;
+use crate::spans::PAGE_SHIFT;
+use crate::store::Store;
+use crate::unshare::MakePrivate;
+
+/// Where the runtime's own memory is; the program's lies below.
+const OWN_VPN: u64 = 1 << 30;
+/// Pages that the core can name.
+const PAGES_MAX: u32 = 1 << 17;
+/// Slots of the swap device.
+const SLOTS: u32 = 1 << 14;
+/// Messages read in one turn at most.
+const MESSAGES: usize = 64;
+
+/// The thread that makes pages private.
+#[derive(Debug)]
+struct ModelPrivate {
+    space: Model,
+    thread: Tid,
+    asked: u32,
+}
+
+impl MakePrivate for ModelPrivate {
+    fn ask(&mut self, range: ManagedRange) -> bool {
+        let pages = |bytes: usize| (bytes / PAGE_BYTES) as u64;
+        let extent = Extent::new(pages(range.start()), pages(range.len()));
+        self.space.world().will(self.thread, Call::Populate(extent));
+        self.asked = self.asked.wrapping_add(1);
+        true
+    }
+
+    fn done(&self) -> u32 {
+        let left = self.space.world().calls_left(self.thread);
+        self.asked.wrapping_sub(u32::try_from(left).expect("few are asked for"))
+    }
+}
+
+/// One process with its pager.
+#[derive(Debug)]
+pub(super) struct Rig {
+    space: Model,
+    pub(super) pager: Pager<Model>,
+    pub(super) disk: Disk,
+    store_file: i32,
+    bounce: ModelMapping,
+    faults: Vec<(u64, Access)>,
+    share: u32,
+    /// Orders that could not be answered: the run ends with a message.
+    pub(super) out_of_memory: bool,
+}
+
+impl Rig {
+    /// A process whose memory may be `share` pages.
+    pub(super) fn new(seed: u64, quirks: Quirks, share: u32, settings: &[(String, String)], failing_bp: u64) -> Self {
+        let mut world = World::new(seed, quirks);
+        let pid = world.new_process();
+        let private = world.new_thread(pid);
+        let space = Model::new(Arc::new(Mutex::new(world)), pid);
+        let frames = u64::from(share) * 2 + 4096;
+        let staging = space.map_own(OWN_VPN, frames);
+        space.register(staging.range(), Modes::MISSING).expect("it was mapped just now");
+        let zeroes = space.map_own(OWN_VPN * 2, u64::from(ZEROES_PAGES));
+        let bounce = space.map_own(OWN_VPN * 3, 1);
+        bounce_page(&space, &bounce);
+        let disk = Disk::new(space.clone(), failing_bp);
+        let store = Store::modelled(SLOTS);
+        let store_file = store.file().raw();
+        let unsharer = ModelPrivate { space: space.clone(), thread: private, asked: 0 };
+        let parts = MachineParts {
+            space: space.clone(),
+            engine: Box::new(disk.engine()),
+            unsharer: Some(Box::new(unsharer)),
+            held: None,
+            staging,
+            zeroes,
+            pages_max: PAGES_MAX,
+            seed,
+        };
+        let config = live_config(settings, PAGES_MAX, u64::from(share), SLOTS).build().expect("the settings are known");
+        let mut pager = Pager::new(Core::new(config), LiveMachine::new(parts), 0, None);
+        pager.exclude(OWN_VPN << PAGE_SHIFT, (OWN_VPN * 4) << PAGE_SHIFT);
+        pager.machine_mut().add_store(DeviceId(0), store);
+        let spec = DeviceSpec { slots: SLOTS, priority: None, rotational: false, synchronous: false, inherited: false };
+        pager.step(1, Event::DeviceAdded { device: DeviceId(0), spec });
+        Self { space, pager, disk, store_file, bounce, faults: Vec::new(), share, out_of_memory: false }
+    }
+
+    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+        self.space.world()
+    }
+
+    pub(super) const fn pid(&self) -> Pid {
+        self.space.pid()
+    }
+
+    fn now(&self) -> Nanos {
+        self.space.now()
+    }
+
+    /// As the agent adopts.
+    pub(super) fn adopt(&mut self) {
+        let now = self.now();
+        let mut at = 0;
+        self.pager.begin_look();
+        while let Ok(Some(vma)) = self.pager.machine_mut().space_mut().mapping_at_or_after(at) {
+            at = vma.end;
+            self.pager.adopt_vma(now, &vma);
+        }
+    }
+
+    /// One turn of the loop.
+    pub(super) fn turn(&mut self, dice: &mut Dice) {
+        let now = self.now();
+        for _ in 0..MESSAGES {
+            match self.space.next_message().expect("the model can be read") {
+                None => break,
+                Some(message) => match self.pager.on_message(now, message) {
+                    Followup::None => {}
+                    Followup::Fault { address, access } => self.faults.push((address, access)),
+                    Followup::Forked(child) => self.fill_child(&child),
+                },
+            }
+        }
+        self.answer_faults();
+        self.pager.pump(now);
+        let outbox = std::mem::take(&mut self.pager.machine_mut().outbox);
+        for range in outbox.poisoned.into_iter().chain(outbox.unmarked) {
+            self.pager.machine_mut().poison(range);
+        }
+        self.out_of_memory |= outbox.out_of_memory.is_some();
+        if dice.chance(2_000) {
+            self.tick();
+        }
+    }
+
+    fn answer_faults(&mut self) {
+        let now = self.now();
+        let mut was_adopted = false;
+        let mut faults = std::mem::take(&mut self.faults);
+        faults.retain(|&(address, access)| {
+            let mut answer = self.pager.on_fault(now, address, access, TaskId(0));
+            if answer == FaultAnswer::Unknown && !was_adopted {
+                self.adopt();
+                was_adopted = true;
+                answer = self.pager.on_fault(now, address, access, TaskId(0));
+            }
+            if answer == FaultAnswer::Unknown {
+                answer = self.pager.fill_unknown(address);
+            }
+            answer == FaultAnswer::Later
+        });
+        self.faults = faults;
+    }
+
+    fn resident(&self) -> u64 {
+        self.world().resident(self.pid(), 0, OWN_VPN * 2)
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        self.pager.begin_writes(now);
+        self.adopt();
+        if self.resident() > self.pager.known_pages() + 16 {
+            self.pager.reconcile(now);
+        }
+        let unseen = u32::try_from(self.resident().saturating_sub(self.pager.known_pages())).expect("few pages");
+        self.pager.set_budget(now, self.share.saturating_sub(unseen).max(64));
+    }
+
+    /// Nothing is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.faults.is_empty() && self.disk.is_idle() && !self.pager.machine().has_deferred()
+    }
+
+    /// One thread's call, to its end, with the pager at work.
+    pub(super) fn perform(&mut self, tid: Tid, call: Call) -> Answer {
+        self.world().will(tid, call);
+        let mut dice = Dice::new(1);
+        for _ in 0..100_000 {
+            let progress = self.world().step(tid);
+            if let Progress::Ended(answer) = progress {
+                return answer;
+            }
+            self.disk.end_one(&mut dice);
+            self.turn(&mut dice);
+            self.world().pass(1_000);
+        }
+        panic!("{call:?} does not end");
+    }
+
+    /// The pager works until nothing is left to do for the moment.
+    pub(super) fn rest(&mut self) {
+        let mut dice = Dice::new(1);
+        for _ in 0..2_000 {
+            self.disk.end_one(&mut dice);
+            self.turn(&mut dice);
+            self.world().pass(100_000);
+        }
+    }
+
+    /// From now on the process may have so many pages.
+    pub(super) fn set_share(&mut self, pages: u32) {
+        self.share = pages;
+        let now = self.now();
+        self.pager.set_budget(now, pages);
+    }
+
+    /// What the parent's agent does for a child that was not announced: everything is filled in.
+    fn fill_child(&self, child: &Model) {
+        let machine = self.pager.machine();
+        let mappings: Vec<_> = child.world().mappings(child.pid()).to_vec();
+        let wiped = |vpn: u64| {
+            let mut wiped = mappings.iter().filter(|mapping| mapping.fork == ForkPolicy::Wipe);
+            wiped.any(|mapping| (mapping.start..mapping.end).contains(&vpn))
+        };
+        for span in machine.spans.all() {
+            for (vpn, page) in (span.vpn..).zip(span.range.pages()) {
+                let view = self.pager.core().page(page);
+                if view.discarded || wiped(vpn) {
+                    continue;
+                }
+                if view.flight != Flight::Reading
+                    && let Some(frame) = machine.resident_frame(page)
+                {
+                    fill(child, vpn, frame);
+                    continue;
+                }
+                if view.state == PageState::Mapped && view.flight != Flight::Reading {
+                    continue;
+                }
+                let Some((_, slot)) = view.slot else { continue };
+                let value = self.disk.slot(self.store_file, u64::from(slot.0));
+                self.space.device_store(self.bounce.range().start(), value);
+                fill(child, vpn, self.bounce.range());
+            }
+        }
+        // It runs natively from then on.
+        for mapping in mappings.iter().filter(|mapping| mapping.registered) {
+            let pages = u32::try_from(mapping.end - mapping.start).expect("few pages");
+            child.unregister(managed(mapping.start, pages)).expect("it is registered");
+        }
+    }
+}
+
+fn fill(child: &Model, vpn: u64, from: ManagedRange) {
+    for _ in 0..1000 {
+        let filled = child.copy_run(managed(vpn, 1), from, Wake::Later);
+        match filled.stop {
+            None | Some(Stop::Present | Stop::Gone | Stop::Hole) => return,
+            Some(Stop::NoMemory | Stop::Again) => {}
+            Some(_) => panic!("a page of a forked child cannot be filled: {filled:?}"),
+        }
+    }
+    panic!("a page of a forked child cannot be filled");
+}
+
+/// The bounce page has memory from the start.
+fn bounce_page(space: &Model, bounce: &ModelMapping) {
+    let mut world = space.world();
+    let thread = world.new_thread(space.pid());
+    world.will(thread, Call::Store((bounce.range().start() / PAGE_BYTES) as u64, 1));
+    world.step(thread);
+    world.take_log();
+}

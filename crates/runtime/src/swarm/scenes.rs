@@ -1,0 +1,67 @@
+//! Scenes: what was found once, played in the order that matters.
+
+use pagetide_kernel::model::{Answer, Call, Extent, Mapping, Quirks, Tid};
+
+use super::rig::Rig;
+
+const HOME: u64 = 0x1000;
+
+/// A process with `pages` pages of memory, all written, under management within a budget of `share` pages; and its thread.
+fn process(share: u32, pages: u64) -> (Rig, Tid) {
+    let settings = [("profile".to_owned(), "pagetide".to_owned())];
+    let mut rig = Rig::new(1, Quirks::NONE, share, &settings, 0);
+    let pid = rig.pid();
+    rig.world().map(pid, Mapping::anon(HOME, HOME + pages));
+    rig.adopt();
+    let tid = rig.world().new_thread(pid);
+    for page in HOME..HOME + pages {
+        assert_eq!(rig.perform(tid, Call::Store(page, page)), Answer::Done);
+    }
+    (rig, tid)
+}
+
+/// MADV_GUARD_INSTALL empties pages and tells nobody; the kernel answers EFAULT when such a page is to be moved out.
+#[test]
+fn pages_under_a_guard_leave_memory_without_a_word() {
+    let (mut rig, tid) = process(400, 200);
+    assert_eq!(rig.perform(tid, Call::GuardInstall(Extent::new(HOME, 200))), Answer::Done);
+    rig.set_share(96);
+    rig.rest();
+    assert!(rig.pager.core().charged() <= 96, "{} pages are charged", rig.pager.core().charged());
+    assert_eq!(rig.perform(tid, Call::Load(HOME)), Answer::Segv);
+    assert_eq!(rig.perform(tid, Call::GuardRemove(Extent::new(HOME, 200))), Answer::Done);
+    for page in [HOME, HOME + 100, HOME + 199] {
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(0), "what a guard has covered is empty");
+    }
+}
+
+/// Fresh memory is filled some pages at a time, and a copy takes the place of a guard.
+#[test]
+fn zeroes_beside_a_touched_page_leave_guards_alone() {
+    let (mut rig, tid) = process(400, 16);
+    let pid = rig.pid();
+    rig.world().map(pid, Mapping::anon(HOME + 0x400, HOME + 0x400 + 256));
+    rig.adopt();
+    for guard in (HOME + 0x400..HOME + 0x500).filter(|page| page % 16 == 7) {
+        assert_eq!(rig.perform(tid, Call::GuardInstall(Extent::new(guard, 1))), Answer::Done);
+    }
+    for page in HOME + 0x400..HOME + 0x500 {
+        let expected = if page % 16 == 7 { Answer::Segv } else { Answer::Done };
+        assert_eq!(rig.perform(tid, Call::Store(page, 1)), expected, "page {page:#x}");
+    }
+}
+
+/// Pages come back some at a time, too. A guard that was installed as the preload object does it stays one.
+#[test]
+fn pages_that_are_read_ahead_leave_guards_alone() {
+    let (mut rig, tid) = process(96, 600);
+    let guard = Extent::new(HOME + 40, 3);
+    for call in [Call::GuardInstall(guard), Call::Discard(guard), Call::GuardInstall(guard)] {
+        assert_eq!(rig.perform(tid, call), Answer::Done);
+    }
+    for page in HOME..HOME + 100 {
+        let guarded = (guard.start..guard.end).contains(&page);
+        let expected = if guarded { Answer::Segv } else { Answer::Value(page) };
+        assert_eq!(rig.perform(tid, Call::Load(page)), expected, "page {page:#x}");
+    }
+}

@@ -1,0 +1,194 @@
+//! What every address must hold, by what the programs did to it: a second, simple account, against which each load is checked.
+//!
+//! While a call on a range is under way, what its pages hold is not known to other threads, and is not checked.
+
+use std::collections::BTreeMap;
+
+use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Happened, Mapping, Pid, Rights, Tid};
+use pagetide_sys::Errno;
+
+/// A page of a program.
+#[derive(Clone, Copy, Debug)]
+struct PageTruth {
+    /// None: not known.
+    value: Option<u64>,
+    rights: Rights,
+    fork: ForkPolicy,
+    guarded: bool,
+}
+
+/// The account.
+#[derive(Debug, Default)]
+pub(super) struct Truth {
+    pages: BTreeMap<(Pid, u64), PageTruth>,
+    owners: BTreeMap<Tid, Pid>,
+    under_way: Vec<(Tid, Pid, Extent)>,
+    /// Where a device writes for a thread.
+    pinned: BTreeMap<Tid, u64>,
+    /// Accesses that were checked.
+    pub(super) checked: u64,
+}
+
+impl Truth {
+    pub(super) fn add_thread(&mut self, tid: Tid, pid: Pid) {
+        self.owners.insert(tid, pid);
+    }
+
+    pub(super) fn map(&mut self, pid: Pid, mapping: Mapping) {
+        let page = PageTruth { value: Some(0), rights: mapping.rights, fork: mapping.fork, guarded: false };
+        self.pages.extend((mapping.start..mapping.end).map(|vpn| ((pid, vpn), page)));
+    }
+
+    pub(super) fn forget(&mut self, pid: Pid) {
+        self.pages.retain(|&(owner, _), _| owner != pid);
+        self.owners.retain(|_, owner| *owner != pid);
+        self.under_way.retain(|&(_, owner, _)| owner != pid);
+    }
+
+    /// The pages of a process whose content is known and can be read.
+    pub(super) fn readable(&self, pid: Pid) -> impl Iterator<Item = u64> {
+        let pages = self.pages.range((pid, 0)..=(pid, u64::MAX));
+        pages.filter(|(_, page)| page.rights != Rights::None && !page.guarded).map(|(&(_, vpn), _)| vpn)
+    }
+
+    fn changed(call: Call) -> [Option<Extent>; 2] {
+        match call {
+            Call::Unmap(extent)
+            | Call::Discard(extent)
+            | Call::GuardInstall(extent)
+            | Call::GuardRemove(extent)
+            | Call::Protect(extent, _)
+            | Call::Map(extent)
+            | Call::Lock(extent)
+            | Call::Unlock(extent) => [Some(extent), None],
+            Call::OnFork(extent, _) => [Some(extent), None],
+            Call::Remap(from, to) => [Some(from), Some(Extent::new(to, from.pages()))],
+            Call::Load(_) | Call::Store(..) | Call::Populate(_) | Call::Pin(_) | Call::Unpin(_) | Call::Fork => {
+                [None, None]
+            }
+        }
+    }
+
+    /// `losses`: pages may have been lost, and say so by SIGBUS.
+    pub(super) fn hear(&mut self, happened: Happened, losses: bool) {
+        match happened {
+            Happened::Began(tid, call) => {
+                let Some(&pid) = self.owners.get(&tid) else { return };
+                let extents = Self::changed(call).into_iter().flatten();
+                self.under_way.extend(extents.map(|extent| (tid, pid, extent)));
+            }
+            Happened::Copied(tid, child) => self.copy(tid, child),
+            Happened::Ended(tid, call, answer) => {
+                let Some(&pid) = self.owners.get(&tid) else { return };
+                self.under_way.retain(|&(other, _, _)| other != tid);
+                self.ended(tid, pid, call, answer, losses);
+            }
+        }
+    }
+
+    fn is_changing(&self, pid: Pid, vpn: u64) -> bool {
+        self.under_way.iter().any(|&(_, owner, extent)| owner == pid && (extent.start..extent.end).contains(&vpn))
+    }
+
+    fn copy(&mut self, tid: Tid, child: Pid) {
+        let Some(&parent) = self.owners.get(&tid) else { return };
+        let copies: Vec<_> = self
+            .pages
+            .range((parent, 0)..=(parent, u64::MAX))
+            .filter(|(_, page)| page.fork != ForkPolicy::Dont)
+            .map(|(&(_, vpn), &page)| {
+                let value = if page.fork == ForkPolicy::Wipe { Some(0) } else { page.value };
+                let value = value.filter(|_| !self.is_changing(parent, vpn));
+                ((child, vpn), PageTruth { value, guarded: page.guarded && page.fork == ForkPolicy::Copy, ..page })
+            })
+            .collect();
+        self.pages.extend(copies);
+    }
+
+    /// What an access must come to.
+    fn check(&mut self, pid: Pid, vpn: u64, write: bool, answer: Answer, losses: bool) {
+        if self.is_changing(pid, vpn) || (answer == Answer::Bus && losses) {
+            return;
+        }
+        self.checked += 1;
+        let page = self.pages.get(&(pid, vpn));
+        let may = page.is_some_and(|page| {
+            !page.guarded && if write { page.rights == Rights::ReadWrite } else { page.rights != Rights::None }
+        });
+        let what = format!("page {vpn:#x} of {pid:?}, {page:?}");
+        match answer {
+            Answer::Segv => assert!(!may || page.is_some_and(|page| page.value.is_none()), "SIGSEGV at {what}"),
+            // A guard that is installed at the very moment at which zeroes are filled in beside it may be lost.
+            Answer::Value(0) if page.is_some_and(|page| page.guarded) => {}
+            Answer::Value(value) => {
+                let expected = page.and_then(|page| page.value);
+                assert!(may || page.is_some_and(|page| page.value.is_none()), "a load from {what} gave {value}");
+                assert!(expected.is_none_or(|expected| expected == value), "wrong bytes: {value} loaded from {what}");
+            }
+            Answer::Done => {
+                assert!(may || page.is_some_and(|page| page.value.is_none()), "a store to {what} was let through")
+            }
+            Answer::Bus | Answer::Failed(_) | Answer::Child(_) => panic!("{answer:?} at {what}"),
+        }
+    }
+
+    fn each(&mut self, pid: Pid, extent: Extent, how: impl Fn(&mut PageTruth)) {
+        self.pages.range_mut((pid, extent.start)..(pid, extent.end)).for_each(|(_, page)| how(page));
+    }
+
+    fn ended(&mut self, tid: Tid, pid: Pid, call: Call, answer: Answer, losses: bool) {
+        let done = answer == Answer::Done;
+        match call {
+            Call::Load(vpn) => self.check(pid, vpn, false, answer, losses),
+            Call::Store(vpn, value) => {
+                self.check(pid, vpn, true, answer, losses);
+                if done {
+                    let value = Some(value).filter(|_| !self.is_changing(pid, vpn));
+                    self.each(pid, Extent::new(vpn, 1), |page| page.value = value);
+                }
+            }
+            Call::Pin(vpn) => {
+                self.check(pid, vpn, true, answer, losses);
+                if done {
+                    self.pinned.insert(tid, vpn);
+                }
+            }
+            Call::Unpin(value) => {
+                if let Some(vpn) = self.pinned.remove(&tid) {
+                    self.each(pid, Extent::new(vpn, 1), |page| page.value = Some(value));
+                }
+            }
+            Call::Map(extent) if done => self.map(pid, Mapping::anon(extent.start, extent.end)),
+            Call::Unmap(extent) => {
+                self.pages.retain(|&(owner, vpn), _| owner != pid || !(extent.start..extent.end).contains(&vpn));
+            }
+            Call::Remap(from, to) if done => {
+                for index in 0..from.pages() {
+                    let page = self.pages.remove(&(pid, from.start + index)).expect("what was moved was mapped");
+                    self.pages.insert((pid, to + index), page);
+                }
+            }
+            // The target may be gone even so.
+            Call::Remap(from, to) => self.each(pid, Extent::new(to, from.pages()), |page| page.value = None),
+            Call::Discard(extent) => {
+                let value = (answer != Answer::Failed(Errno::EINVAL)).then_some(0);
+                self.each(pid, extent, |page| page.value = value);
+            }
+            Call::GuardInstall(extent) if done => {
+                self.each(pid, extent, |page| (page.value, page.guarded) = (Some(0), true));
+            }
+            Call::GuardRemove(extent) if done => self.each(pid, extent, |page| page.guarded = false),
+            Call::Protect(extent, rights) if done => self.each(pid, extent, |page| page.rights = rights),
+            Call::OnFork(extent, policy) if done => self.each(pid, extent, |page| page.fork = policy),
+            Call::Map(_)
+            | Call::GuardInstall(_)
+            | Call::GuardRemove(_)
+            | Call::Protect(..)
+            | Call::OnFork(..)
+            | Call::Lock(_)
+            | Call::Unlock(_)
+            | Call::Populate(_)
+            | Call::Fork => {}
+        }
+    }
+}
