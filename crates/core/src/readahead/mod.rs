@@ -20,7 +20,7 @@ use crate::vmstat::Counter;
 
 use cluster::ClusterRa;
 use regions::Regions;
-use stream::Streams;
+use stream::{Streams, SwapStreams};
 use vma::VmaRa;
 use vma_rfc::RfcRa;
 
@@ -139,11 +139,18 @@ pub(crate) struct Readahead {
     host: Host,
     pub(crate) regions: Regions,
     cluster: ClusterRa,
+    swap_streams: SwapStreams,
 }
 
 impl Readahead {
     pub(crate) fn new(config: &Config, host: Host) -> Self {
-        Self { cfg: config.clone(), host, regions: Regions::new(), cluster: ClusterRa::new() }
+        Self {
+            cfg: config.clone(),
+            host,
+            regions: Regions::new(),
+            cluster: ClusterRa::new(),
+            swap_streams: SwapStreams::new(),
+        }
     }
 
     /// The mode in force: VMA readahead is off while any rotational device is on.
