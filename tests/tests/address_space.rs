@@ -121,6 +121,10 @@ fn a_program_may_lock_all_its_memory_that_fits() {
 #[test]
 fn more_locked_memory_than_the_budget_carries_is_refused_when_it_is_asked_for() {
     expect_right_beyond_the_budget("lock-much");
+    // First of all, before the runtime has begun to look.
+    if let Some((said, _)) = run_case("lock-first") {
+        assert!(!said.contains("cannot be paged out"), "{said}");
+    }
 }
 
 #[test]

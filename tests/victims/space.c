@@ -764,6 +764,7 @@ static const struct {
     {"pi-mutex", pi_mutex},
     {"lock-all", lock_all},
     {"lock-much", lock_much},
+    {"lock-first", lock_much},
     {"limit-of-addresses", limit_of_addresses},
     {"limit-of-data", limit_of_data},
     {"limit-of-files", limit_of_files},
@@ -788,7 +789,7 @@ int main(int argc, char **argv) {
     EXPECT(ballast != MAP_FAILED);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(name, cases[i].name) == 0) {
-            int is_filled_before = strncmp(name, "limit", 5) && strncmp(name, "deep", 4) && strcmp(name, "without-proc");
+            int is_filled_before = strncmp(name, "limit", 5) && strncmp(name, "lock-first", 10) && strncmp(name, "deep", 4) && strcmp(name, "without-proc");
             if (is_filled_before) {
                 push_out();
             }
