@@ -51,7 +51,7 @@ impl Stats {
         law(counter("swap_ra_hit") <= counter("swap_ra"), "swap_ra_hit <= swap_ra");
         law(counter("pgsteal_anon") <= counter("pgscan_anon"), "pgsteal_anon <= pgscan_anon");
         law(counter("pgmajfault") <= counter("pgfault"), "pgmajfault <= pgfault");
-        law(counter("swap_ra") <= counter("pswpin"), "swap_ra <= pswpin");
+        law(counter("swap_ra") <= counter("pswpin") + counter("zswpin"), "swap_ra <= pswpin + zswpin");
         self
     }
 
@@ -65,7 +65,8 @@ impl Stats {
 
     /// Panics unless at least `pages` pages went out and some came back: a run that never paged proves nothing.
     pub fn expect_paging(&self, pages: u64) -> &Self {
-        let (out, back) = (self.counter("pswpout"), self.counter("pswpin"));
+        let both = |disk, compressed| self.counter(disk) + self.counter(compressed);
+        let (out, back) = (both("pswpout", "zswpout"), both("pswpin", "zswpin"));
         assert!(out >= pages && back > 0, "only {out} pages went out and {back} came back\n{}", self.text());
         self
     }

@@ -48,6 +48,43 @@ fn eight_threads_lose_no_byte_where_threads_read_and_write() {
 }
 
 #[test]
+fn eight_threads_under_an_eighth_lose_no_byte_with_pages_compressed() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "threads");
+    let long = program(&binary, &["256", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
+    let native = program(&binary, &["256", "8", "1", "1"]);
+    Budgeted::new(long).native(native).divisor(8).arguments(&["--set", "compress=lz4"]).check(&scratch);
+}
+
+#[test]
+fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_with_pages_compressed() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "ranges");
+    Budgeted::new(program(&binary, &["256", "5000", "4"])).arguments(&["--set", "compress=lz4"]).check(&scratch);
+}
+
+/// All cases of system calls and forks in one process, with compressed pages at every fork.
+#[test]
+fn system_calls_and_forks_work_with_pages_compressed() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "syscalls");
+    let run = program(&binary, &["160"]).directory(scratch.path());
+    Budgeted::new(run).arguments(&["--set", "compress=lz4"]).check(&scratch);
+}
+
+#[test]
 fn processes_that_fill_fresh_memory_at_once_stay_in_a_hard_limit() {
     if !need::has(&[Feature::Uffd]) {
         return;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::fs;
 
-use pagetide::ErrorKind;
+use pagetide::{ErrorKind, MACHINE_COUNTERS};
 use pagetide_core::config::{Config, HostKind, KNOBS, PROFILES};
 use pagetide_core::vmstat::COUNTERS;
 
@@ -70,10 +70,14 @@ fn counters() -> String {
     for (_, name, what) in COUNTERS {
         let _ = writeln!(text, "| `{name}` | {} |", what.trim());
     }
+    text.push_str("\n## Of the live runtime\n\n| counter | counts |\n| --- | --- |\n");
+    for (name, what) in MACHINE_COUNTERS {
+        let _ = writeln!(text, "| `{name}` | {what} |");
+    }
     text.push_str(
         "\n## Laws\n\nThey hold at every moment, and every test of the core and of the live runtime ends by checking them.\n\n\
          - `pgmajfault <= pgfault`;\n\
-         - every page read is read for a reason: `pswpin = pt_demand_read + swap_ra`;\n\
+         - every page read is read for a reason: `pswpin = pt_demand_read + swap_ra` (with compression, live: `pswpin + zswpin`);\n\
          - a page read ahead is hit at most once: `swap_ra_hit <= swap_ra`;\n\
          - what is freed was looked at: `pgsteal_kswapd <= pgscan_kswapd`, `pgsteal_direct <= pgscan_direct`;\n\
          - `workingset_restore_anon <= workingset_activate_anon <= workingset_refault_anon`, and the same for file pages.\n",

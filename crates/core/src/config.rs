@@ -80,6 +80,15 @@ pub enum Sample {
     None,
 }
 
+/// How pages that leave are compressed into memory before they are written (live only: the host does it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compress {
+    /// Not at all.
+    Off,
+    /// LZ4: fast.
+    Lz4,
+}
+
 /// Which clusters slots are taken from first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotOrder {
@@ -171,6 +180,7 @@ const SWAPOFF: &[(&str, SwapoffMode)] = &[
     ("lookup-stats", SwapoffMode::LookupStats),
 ];
 const SAMPLE: &[(&str, Sample)] = &[("watch", Sample::Watch), ("lap", Sample::Lap), ("none", Sample::None)];
+const COMPRESS: &[(&str, Compress)] = &[("off", Compress::Off), ("lz4", Compress::Lz4)];
 const SWITCH: &[(&str, bool)] = &[("on", true), ("off", false)];
 const ANON_LIST: &[(&str, bool)] = &[("inactive", false), ("active", true)];
 
@@ -296,6 +306,14 @@ pub const KNOBS: &[Knob] = &[
         set: |c, v| number(v, 0, 64, &mut c.charge_batch),
         get: |c| c.charge_batch.to_string(),
     },
+    Knob {
+        name: "compress",
+        values: "off, lz4",
+        unit: "",
+        doc: "how pages that leave are compressed into a part of the budget before they go to the disk (live only)",
+        set: |c, v| choice(v, COMPRESS, &mut c.compress),
+        get: |c| name_of(c.compress, COMPRESS),
+    },
 ];
 
 /// Names of the profiles, newest kernel last but for our own.
@@ -332,6 +350,7 @@ pub struct Config {
     pub(crate) anon_active: bool,
     pub(crate) lru_batch: u32,
     pub(crate) charge_batch: u32,
+    pub(crate) compress: Compress,
     /// A referenced anonymous page on the inactive list is activated at once (until 5.8).
     pub(crate) activate_at_once: bool,
     /// Anonymous pages leave shadow entries (since 5.9).
@@ -518,6 +537,11 @@ impl Config {
         let (half, rest) = (self.write_queue / 2, self.write_queue.saturating_sub(others));
         if half > rest { half } else { rest }
     }
+
+    /// How the host is to compress pages that leave.
+    pub const fn compress(&self) -> Compress {
+        self.compress
+    }
 }
 
 /// The candidate with the smallest edit distance.
@@ -553,7 +577,7 @@ mod tests {
             config.set(&format!("{}={value}", knob.name)).expect("its own value");
             assert_eq!(config.get(knob.name), Some(value));
         }
-        assert!(KNOBS.len() <= 15);
+        assert!(KNOBS.len() <= 16);
     }
 
     #[test]

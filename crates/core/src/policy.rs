@@ -142,6 +142,19 @@ impl Core {
         self.tasks.paging.space.slots.device(device).map(|d| d.used)
     }
 
+    /// True if a page owns the slot or somebody outside holds it: what it holds may be read. What is kept of other slots beside
+    /// the device can go.
+    pub fn is_slot_used(&self, device: crate::types::DeviceId, slot: crate::types::SlotIdx) -> bool {
+        let slots = &self.tasks.paging.space.slots;
+        slots.pool_slot(device, slot).is_some_and(|slot| slots.is_used(slot))
+    }
+
+    /// True if somebody outside holds the slot: its content must stay.
+    pub fn is_slot_pinned(&self, device: crate::types::DeviceId, slot: crate::types::SlotIdx) -> bool {
+        let slots = &self.tasks.paging.space.slots;
+        slots.pool_slot(device, slot).is_some_and(|slot| slots.is_pinned(slot))
+    }
+
     /// Pages of each list: inactive anon, active anon, inactive file, active file, unevictable.
     pub const fn list_sizes(&self) -> [u32; 5] {
         let mem = &self.tasks.paging.space.mem;

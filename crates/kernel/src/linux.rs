@@ -134,6 +134,11 @@ impl AddressSpace for Linux {
         at(unsafe { std::slice::from_raw_parts(range.as_ptr(), range.len()) })
     }
 
+    fn edit<R>(&self, range: ManagedRange, at: impl FnOnce(&mut [u8]) -> R) -> R {
+        // SAFETY: the memory is the caller's, and nobody else uses it while the call lasts.
+        at(unsafe { std::slice::from_raw_parts_mut(range.as_ptr(), range.len()) })
+    }
+
     fn clear(&self, range: ManagedRange) {
         // SAFETY: the memory is the caller's and holds nothing that is needed.
         unsafe { range.as_ptr().write_bytes(0, range.len()) };

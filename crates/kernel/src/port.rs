@@ -193,6 +193,9 @@ pub trait AddressSpace: Debug + Send {
     /// Look at the bytes of `range`, which is the caller's, has memory, and is written by nobody meanwhile.
     fn look<R>(&self, range: ManagedRange, at: impl FnOnce(&[u8]) -> R) -> R;
 
+    /// Write the bytes of `range`, which is the caller's, has memory, and is used by nobody meanwhile.
+    fn edit<R>(&self, range: ManagedRange, at: impl FnOnce(&mut [u8]) -> R) -> R;
+
     /// Clear `range`, which is the caller's and has memory.
     fn clear(&self, range: ManagedRange);
 }

@@ -14,16 +14,22 @@ use pagetide_sys::mem::Mapping;
 pub(crate) const ENTRIES: usize = 1024;
 /// Buckets of the latency histogram: four to each power of two of nanoseconds.
 pub(crate) const LATENCY_BUCKETS: usize = 160;
-/// Counters of the machine, beside the core's.
-pub(crate) const MACHINE_COUNTERS: [&str; 8] = [
-    "uffd_moved_in",
-    "uffd_moved_out",
-    "uffd_copied",
-    "uffd_zero_filled",
-    "uffd_moves",
-    "uffd_busy",
-    "io_read_requests",
-    "io_write_requests",
+/// Counters of the machine, beside the core's: name, what it counts.
+pub const MACHINE_COUNTERS: [(&str, &str); 14] = [
+    ("uffd_moved_in", "Pages moved into the program."),
+    ("uffd_moved_out", "Pages moved out of the program."),
+    ("uffd_copied", "Pages copied into the program."),
+    ("uffd_zero_filled", "Zero pages filled in."),
+    ("uffd_moves", "Calls that moved pages."),
+    ("uffd_busy", "Pages that could not be moved at the moment."),
+    ("io_read_requests", "Reads that the disk was asked for."),
+    ("io_write_requests", "Writes that the disk was asked for, those of the compressed tier not included."),
+    ("zswpin", "Pages read from the compressed tier instead of the disk."),
+    ("zswpout", "Pages taken into the compressed tier."),
+    ("zswpwb", "Pages written to the disk from the compressed tier."),
+    ("pt_zswap_reject_compress_poor", "Pages that did not compress to three quarters: left to the disk."),
+    ("pt_zswap_pool_pages_max", "Memory of the compressed tier, at most, in pages."),
+    ("pt_zswap_stored_pages_max", "Pages in the compressed tier, at most."),
 ];
 /// Counters of an entry: the core's, then the machine's.
 pub(crate) const COUNTERS_MAX: usize = 128;

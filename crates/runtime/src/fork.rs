@@ -37,7 +37,7 @@ use pagetide_sys::{Errno, clock, file, proc, sysinfo, thread};
 
 use crate::agent::{Agent, Managed, die, say};
 use crate::inherit::{self, Exceptions, SlotRun, SpanRecord};
-use crate::machine::managed;
+use crate::machine::{LiveMachine, managed};
 use crate::pager::Pager;
 use crate::protocol::{Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
 use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
@@ -203,7 +203,7 @@ impl Forks {
         if which == 0 && !self.held {
             let half =
                 (pager.core().budget() / 2).max(u32::try_from(setup::BUDGET_PAGES_MIN).expect("a small constant"));
-            pager.set_budget(now, half);
+            pager.shrink_for_fork(now, half);
             self.shrinking = Some((half, now + SHRINK_NS));
         }
     }
@@ -227,7 +227,7 @@ impl Forks {
         self.shrinking = None;
         self.held = true;
         self.held_at = now;
-        pager.set_budget(now, half);
+        pager.shrink_for_fork(now, half);
         pager.step(now, Event::Hold { on: true });
         true
     }
@@ -250,8 +250,9 @@ impl Forks {
             return true;
         }
         // What is not settled by then is copied into the child at once: slower, and as right.
-        let settled = pager.core().is_settled() && !pager.machine().has_deferred();
-        if self.rung[0] && self.held && (settled || now > self.held_at + SETTLE_NS) {
+        let settled = pager.core().is_settled() && !pager.machine().has_deferred() || now > self.held_at + SETTLE_NS;
+        // Compressed pages may take longer: the child is to find them on the disk, not all at once in its memory.
+        if self.rung[0] && self.held && settled && pager.machine().is_tier_flushed() {
             self.answer(pager, 0);
             return true;
         }
@@ -274,6 +275,7 @@ impl Forks {
         if self.held {
             self.held = false;
             pager.step(now, Event::Hold { on: false });
+            pager.machine_mut().flush_tier(false);
         }
     }
 
@@ -299,11 +301,18 @@ impl Forks {
         };
         (newborn.spans, newborn.runs) = inherit::snapshot(pager, &exceptions, &newborn.uffd);
         if self.held && self.newborn.is_none() {
+            // What the disk could not take in time.
+            self.fill_all(agent, pager, &newborn, LiveMachine::is_only_in_tier);
             self.pin(pager, now, &mut newborn);
             self.newborn = Some(newborn);
         } else {
             self.fill_completely(agent, pager, &newborn);
         }
+    }
+
+    /// A page of ours.
+    fn bounce(&mut self) -> mem::ManagedRange {
+        self.bounce.get_or_insert_with(|| own::map(mem::PAGE_BYTES, true).expect("a page can be mapped")).range()
     }
 
     /// The slots of the snapshot stay as they are until the child and its children are done with them.
@@ -409,13 +418,15 @@ impl Forks {
 
     /// Read a slot, here and now; None if the device fails or the checksum does not match.
     fn read_slot(&mut self, pager: &mut Pager, device: DeviceId, slot: SlotIdx) -> Option<mem::ManagedRange> {
-        let bounce = self.bounce.get_or_insert_with(|| own::map(mem::PAGE_BYTES, true).expect("a page can be mapped"));
-        let page = bounce.range();
+        let page = self.bounce();
         let seed = pager.machine().seed();
+        let is_here = pager.machine_mut().copy_from_tier(device, slot, page);
         let (_, store) = pager.machine().stores().iter().find(|(id, _)| *id == device)?;
-        let read = file::preadv(store.file(), &[file::IoVec::new(page)], u64::from(slot.0) * PAGE_BYTES, 0);
-        if read != Ok(mem::PAGE_BYTES) {
-            return None;
+        if !is_here {
+            let read = file::preadv(store.file(), &[file::IoVec::new(page)], u64::from(slot.0) * PAGE_BYTES, 0);
+            if read != Ok(mem::PAGE_BYTES) {
+                return None;
+            }
         }
         // SAFETY: the page is ours alone.
         let bytes = unsafe { std::slice::from_raw_parts(page.as_ptr(), page.len()) };
@@ -424,11 +435,25 @@ impl Forks {
 
     /// Fill everything into a copy of the address space that will have no agent, and let it go.
     fn fill_completely(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn) {
-        for run in 0..newborn.runs.len() {
-            let SlotRun { vpn, len, .. } = newborn.runs[run];
-            for vpn in vpn..vpn + u64::from(len) {
+        self.fill_all(agent, pager, newborn, |_, _, _| true);
+    }
+
+    /// Fill the pages whose slots `wanted` asks for.
+    fn fill_all(
+        &mut self,
+        agent: &Agent,
+        pager: &mut Pager,
+        newborn: &Newborn,
+        wanted: fn(&LiveMachine, DeviceId, SlotIdx) -> bool,
+    ) {
+        for &SlotRun { vpn, len, device, slot, .. } in &newborn.runs {
+            let device = DeviceId(u8::try_from(device).expect("few devices"));
+            for ahead in 0..len {
+                if !wanted(pager.machine(), device, SlotIdx(slot + ahead)) {
+                    continue;
+                }
                 let mut tries = 0;
-                while !self.fill(agent, pager, newborn, vpn) {
+                while !self.fill(agent, pager, newborn, vpn + u64::from(ahead)) {
                     tries += 1;
                     if tries > FILL_TRIES {
                         die(agent.supervisor(), format_args!("a copy of the address space cannot be filled"));

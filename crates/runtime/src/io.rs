@@ -58,6 +58,10 @@ pub(crate) struct Request {
     pieces: [IoVec; REQUEST_PAGES],
     pieces_len: usize,
     pub(crate) fd: i32,
+    /// A write that no order of the core asked for: it has no parts.
+    pub(crate) is_own: bool,
+    /// The next page of the queue has to wait until another write has ended.
+    pub(crate) is_blocked: bool,
 }
 
 /// Descriptors that an engine watches while it waits.
@@ -127,7 +131,34 @@ impl Requests {
         self.reading += usize::from(direction == Direction::Read);
         let request = &mut self.table[token as usize];
         (request.direction, request.device, request.len) = (direction, device, 0);
+        (request.is_own, request.is_blocked) = (false, false);
         Some((token, direction))
+    }
+
+    /// An entry for a write of `len` slots from memory that stays as it is until the end; None: all are in use.
+    pub(crate) fn begin_own_write(
+        &mut self,
+        device: DeviceId,
+        slot: SlotIdx,
+        len: u32,
+        fd: i32,
+        memory: ManagedRange,
+    ) -> Option<u32> {
+        let token = self.free.pop().or_else(|| self.new_entry())?;
+        let request = &mut self.table[token as usize];
+        (request.direction, request.device, request.slot) = (Direction::Write, device, slot);
+        (request.len, request.is_own) = (len as usize, true);
+        self.fill(token, fd, std::iter::once(memory));
+        Some(token)
+    }
+
+    /// The page that was taken last cannot be written yet: it comes again.
+    pub(crate) fn put_back(&mut self, token: u32, io: IoId, slot: SlotIdx, page: PageIdx) {
+        let request = &mut self.table[token as usize];
+        request.is_blocked = true;
+        let (device, range) = (request.device, PageRange::one(page));
+        self.write_pages += 1;
+        self.writes.push_front(Transfer { direction: Direction::Write, io, device, slot, range });
     }
 
     fn new_entry(&mut self) -> Option<u32> {
@@ -144,6 +175,8 @@ impl Requests {
             pieces: [IoVec::default(); REQUEST_PAGES],
             pieces_len: 0,
             fd: -1,
+            is_own: false,
+            is_blocked: false,
         });
         u32::try_from(self.table.len() - 1).ok()
     }

@@ -21,6 +21,7 @@ mod frames;
 mod io;
 mod engine;
 mod store;
+mod tier;
 pub mod alloc;
 mod own;
 mod unshare;
@@ -31,6 +32,7 @@ mod pool;
 #[cfg(test)]
 mod swarm;
 
+pub use control::MACHINE_COUNTERS;
 pub use error::{Error, ErrorKind, ErrorPage};
 pub use pool::{Advice, EngineChoice, Hold, Pool, PoolBuilder, Region};
 

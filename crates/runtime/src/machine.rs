@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 
+mod compressed;
 mod deferred;
 mod moves;
 mod transfers;
@@ -31,6 +32,7 @@ use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::own;
 use crate::spans::{PAGE_SHIFT, Spans};
 use crate::store::{Store, checksum};
+use crate::tier::{Tier, TierStats};
 use crate::unshare::{MakePrivate, WAITING_MAX};
 use moves::{Busy, pages_of};
 
@@ -68,7 +70,7 @@ pub(crate) struct MachineStats {
 
 impl MachineStats {
     /// In the order of `MACHINE_COUNTERS`.
-    pub(crate) const fn values(&self) -> [u64; 8] {
+    pub(crate) const fn values(&self, tier: TierStats) -> [u64; 14] {
         [
             self.moved_in_pages,
             self.moved_out_pages,
@@ -78,6 +80,12 @@ impl MachineStats {
             self.busy_pages,
             self.read_requests,
             self.write_requests,
+            tier.zswpin,
+            tier.zswpout,
+            tier.zswpwb,
+            tier.reject_compress_poor,
+            tier.pool_pages_max,
+            tier.stored_pages_max,
         ]
     }
 }
@@ -119,6 +127,8 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     staging: K::Mapping,
     zeroes: K::Mapping,
     stores: Vec<(DeviceId, Store)>,
+    /// Where pages are compressed before they are written.
+    tier: Option<Box<Tier>>,
     deferred: VecDeque<Effect>,
     unsharer: Option<Box<dyn MakePrivate>>,
     held: Option<&'static Held>,
@@ -180,6 +190,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             staging: parts.staging,
             zeroes: parts.zeroes,
             stores: Vec::with_capacity(8),
+            tier: None,
             deferred: VecDeque::with_capacity(4096),
             unsharer: parts.unsharer,
             held: parts.held,
@@ -228,6 +239,9 @@ impl<K: AddressSpace> LiveMachine<K> {
     }
 
     pub(crate) fn add_store(&mut self, device: DeviceId, store: Store) {
+        if let Some(tier) = self.tier.as_deref_mut() {
+            tier.add_device(device, store.slots_max());
+        }
         self.stores.push((device, store));
     }
 
@@ -320,7 +334,12 @@ impl<K: AddressSpace> LiveMachine<K> {
             }
             Effect::Map { range, source, access } => self.map(range, source, access, answers),
             Effect::Unmap { range } => self.unmap(core, range, Busy::MakePrivate, answers),
-            Effect::Drop { range } => self.drop_frames(range),
+            Effect::Drop { range } => {
+                if self.tier.is_some() {
+                    self.keep_clean(core, range);
+                }
+                self.drop_frames(range);
+            }
             // The ioctl that maps a page wakes its waiters; they must wake too where nothing was mapped (the page was discarded
             // meanwhile, or its place is gone), and look again.
             Effect::Wake { page, .. } => self.wake(page),

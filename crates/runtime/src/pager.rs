@@ -26,8 +26,10 @@ use pagetide_sys::uffd::{Modes, Stop, Wake};
 use crate::machine::{LiveMachine, managed};
 use crate::own;
 use crate::recent::Recent;
+use crate::setup::BUDGET_PAGES_MIN;
 use crate::space::{Backing, Census, Mapping, Standing, Why};
 use crate::spans::{Change, PAGE_SHIFT};
+use crate::tier::Tier;
 
 /// Events kept for the dump after a broken invariant.
 const RECORDED_EVENTS: usize = 256;
@@ -56,6 +58,10 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     overhead: Overhead,
     recent: Recent,
     census: Census,
+    /// What the core and the tier may have together.
+    budget_pages: u32,
+    /// A fork is under way: the core may have just this.
+    fork_pages: Option<u32>,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -93,6 +99,7 @@ pub(crate) enum FaultAnswer {
 
 impl<K: AddressSpace> Pager<K> {
     pub(crate) fn new(core: Core, machine: LiveMachine<K>, floor_bytes: u64, record: Option<RecordWriter>) -> Self {
+        let budget_pages = core.budget();
         Self {
             driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, record)),
             excluded: Vec::with_capacity(256),
@@ -102,6 +109,8 @@ impl<K: AddressSpace> Pager<K> {
             overhead: Overhead::default(),
             recent: Recent::new(REMOVE_QUIET_NS),
             census: Census::default(),
+            budget_pages,
+            fork_pages: None,
         }
     }
 
@@ -269,6 +278,7 @@ impl<K: AddressSpace> Pager<K> {
             machine.retry_deferred(core, answers);
             machine.begin_requests(core.can_wait(), answers);
         });
+        self.tend_tier(now);
         self.release_surplus(SURPLUS_PAGES);
         if self.core().deadline().is_none_or(|deadline| deadline > now) {
             return false;
@@ -347,12 +357,45 @@ impl<K: AddressSpace> Pager<K> {
         assert!(added, "a child has as many page indices as its parent");
     }
 
-    /// The core may charge this many pages; frames that nobody needs go back to the kernel if they no longer fit.
+    /// Core and tier together may have this many pages; frames that nobody needs go back to the kernel if they no longer fit.
     pub(crate) fn set_budget(&mut self, now: Nanos, pages: u32) {
+        (self.budget_pages, self.fork_pages) = (pages, None);
+        let granted = self.machine().tier().map_or(0, Tier::granted_pages);
+        self.set_core_budget(now, granted);
+        self.release_surplus(0);
+    }
+
+    /// For a fork: the core may charge this many pages, and what is compressed goes to the disk, where a child finds it. Until the
+    /// next budget.
+    pub(crate) fn shrink_for_fork(&mut self, now: Nanos, pages: u32) {
+        self.fork_pages = Some(pages);
+        self.set_core_budget(now, 0);
+        self.release_surplus(0);
+        self.machine_mut().flush_tier(true);
+    }
+
+    fn set_core_budget(&mut self, now: Nanos, granted: u32) {
+        let least = u32::try_from(BUDGET_PAGES_MIN).expect("a small constant").min(self.budget_pages);
+        let pages = self.fork_pages.unwrap_or_else(|| self.budget_pages.saturating_sub(granted).max(least));
         if pages != self.core().budget() {
             self.driver.step(now, Event::BudgetChanged { pages });
         }
-        self.release_surplus(0);
+    }
+
+    /// Let the tier do its work, and have the share of the budget that is its.
+    fn tend_tier(&mut self, now: Nanos) {
+        if self.machine().tier().is_none() {
+            return;
+        }
+        self.driver.drain(now, |machine, core, _answers| machine.tend_tier(core, now));
+        let (budget, before) = (self.budget_pages, self.machine().tier().map_or(0, Tier::granted_pages));
+        // What is not charged is spare frames, which go back to the kernel when the core's budget gets smaller.
+        let free = self.core().budget().saturating_sub(self.core().charged());
+        let granted = self.machine_mut().adjust_tier(budget, free);
+        if granted != before {
+            self.set_core_budget(now, granted);
+            self.release_surplus(0);
+        }
     }
 
     /// Spare frames beyond the budget, if more than `slack`, go back to the kernel.
@@ -366,9 +409,11 @@ impl<K: AddressSpace> Pager<K> {
         }
     }
 
-    /// Pages whose memory we account for: those that the core has charged, and spare frames.
+    /// Pages whose memory we account for: those that the core has charged, spare frames, and the tier's.
     pub(crate) fn known_pages(&self) -> u64 {
-        u64::from(self.core().charged()) + u64::from(self.machine().spare_frames())
+        u64::from(self.core().charged())
+            + u64::from(self.machine().spare_frames())
+            + u64::from(self.machine().tier_pages())
     }
 
     /// Look how much memory our tables and the page tables of the process take.
@@ -379,7 +424,8 @@ impl<K: AddressSpace> Pager<K> {
         let mut index = 0;
         while let Some(range) = own::at(index) {
             index += 1;
-            if range.start() != machine.staging().start() {
+            let is_tier = machine.tier().is_some_and(|tier| tier.range().start() == range.start());
+            if range.start() != machine.staging().start() && !is_tier {
                 private += self.resident_pages(range, &mut runs);
             }
         }

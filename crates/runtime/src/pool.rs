@@ -30,6 +30,8 @@ mod serve;
 
 #[cfg(test)]
 mod faults;
+#[cfg(test)]
+mod faults_compressed;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,7 +49,7 @@ use pagetide_sys::text::write_stderr;
 use pagetide_sys::uffd::{Features, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, thread};
 
-use crate::control::{LATENCY_BUCKETS, LatencySummary, summary};
+use crate::control::{LATENCY_BUCKETS, LatencySummary, MACHINE_COUNTERS, summary};
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
 use crate::pager::Pager;
@@ -162,7 +164,11 @@ impl PoolBuilder {
         let uffd = open_uffd()?;
         let engine = wrap(self.open_engine()?);
         let seed = clock::now() ^ 0x9e37_79b9_7f4a_7c15;
-        let machine = setup::machine(uffd, seed, budget_pages, engine, None, None).map_err(|error| io_error(&error))?;
+        let mut machine =
+            setup::machine(uffd, seed, budget_pages, engine, None, None).map_err(|error| io_error(&error))?;
+        machine
+            .attach_tier(config.compress(), budget_pages)
+            .map_err(|errno| io_error(&SetupError::Step("memory for compressed pages", errno)))?;
         let mut pager = Pager::new(Core::new(config), machine, self.floor_bytes, None);
         for (number, place) in (0..).zip(&self.places) {
             self.add_place(&mut pager, DeviceId(number), place)?;
@@ -397,7 +403,10 @@ impl Pool {
     pub fn vmstat(&self) -> Vec<(&'static str, u64)> {
         let mut counters = Vec::with_capacity(256);
         let state = self.running.shared.lock("counters");
-        counters.extend(state.pager.core().vmstat().iter());
+        let machine = state.pager.machine();
+        let tier = machine.tier_stats();
+        counters.extend(setup::with_tier(state.pager.core().vmstat(), tier));
+        counters.extend(MACHINE_COUNTERS.iter().map(|(name, _)| *name).zip(machine.stats.values(tier)));
         counters
     }
 

@@ -6,7 +6,7 @@ use pagetide_core::Core;
 use pagetide_core::config::ConfigError;
 use pagetide_core::event::{DeviceSpec, Event};
 use pagetide_core::types::DeviceId;
-use pagetide_core::vmstat::Counter;
+use pagetide_core::vmstat::{Counter, Vmstat};
 use pagetide_driver::record::LiveConfig;
 use pagetide_kernel::Linux;
 use pagetide_sys::fd::Fd;
@@ -25,6 +25,7 @@ use crate::pool::EngineChoice;
 use crate::record;
 use crate::spans::PAGE_SHIFT;
 use crate::store::Store;
+use crate::tier::TierStats;
 use crate::unshare::{MakePrivate, Unsharer};
 use crate::{limits, own};
 
@@ -130,12 +131,20 @@ pub(crate) fn pager(
     limits::make_room(RINGS_BYTES);
     let (choice, settings) = split_settings(&agent.hello().settings).map_err(SetupError::Io)?;
     let engine = open_engine(choice)?;
-    let machine = machine(uffd, seed, whole, engine, Some(Box::new(Unsharer::new())), Some(&HELD))?;
+    let mut machine = machine(uffd, seed, whole, engine, Some(Box::new(Unsharer::new())), Some(&HELD))?;
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
     let live = live_config(&settings, PAGES_MAX, share, slots);
     let config = live.build().map_err(SetupError::Knob)?;
+    if let Err(errno) = machine.attach_tier(config.compress(), whole) {
+        let text = format_args!(
+            "process {}: pages are not compressed: no memory can be mapped for it ({})",
+            thread::getpid(),
+            errno.name()
+        );
+        agent::say(agent.supervisor(), text);
+    }
     let record = agent.record().and_then(|(directory, name)| match record::begin(directory, name, &live) {
         Ok(record) => Some(record),
         Err(errno) => {
@@ -233,14 +242,24 @@ pub(crate) fn publish(entry: &Entry, pager: &Pager, unseen_pages: u64) {
     entry.managed_pages_max.fetch_max(machine.spans.managed_pages(), relaxed);
     let vmstat = pager.core().vmstat();
     let mut words = entry.counters.iter();
-    for ((_, value), word) in vmstat.iter().zip(words.by_ref()) {
+    for ((_, value), word) in with_tier(vmstat, machine.tier_stats()).zip(words.by_ref()) {
         word.store(value, relaxed);
     }
-    let stats = machine.stats.values();
+    let stats = machine.stats.values(machine.tier_stats());
     for (word, value) in words.zip(stats) {
         word.store(value, relaxed);
     }
     entry.major_faults.store(vmstat.get(Counter::pgmajfault), relaxed);
+}
+
+/// The core's counters, which know of no tier: what it took and gave was not read from and written to the disk, and what it
+/// wrote was.
+pub(crate) fn with_tier(vmstat: &Vmstat, tier: TierStats) -> impl Iterator<Item = (&'static str, u64)> {
+    vmstat.iter().map(move |(name, value)| match name {
+        "pswpin" => (name, value.saturating_sub(tier.zswpin)),
+        "pswpout" => (name, (value + tier.zswpwb + tier.clean).saturating_sub(tier.zswpout)),
+        _ => (name, value),
+    })
 }
 
 /// True if the path's disk is rotational; a disk that does not say counts as solid state.

@@ -491,7 +491,7 @@ impl Supervisor {
         while let Some(process) = self.processes.pop() {
             self.fold(&process);
         }
-        let names = COUNTERS.iter().map(|&(_, name, _)| name).chain(MACHINE_COUNTERS);
+        let names = COUNTERS.iter().map(|&(_, name, _)| name).chain(MACHINE_COUNTERS.map(|(name, _)| name));
         RunReport {
             exit_status: self.main_status.unwrap_or(1),
             memory_budget_bytes: self.budget_pages * PAGE_BYTES,

@@ -125,6 +125,19 @@ fn eight_threads_under_an_eighth_lose_no_byte_in_a_region() {
 }
 
 #[test]
+fn eight_threads_under_an_eighth_lose_no_byte_with_pages_compressed() {
+    for engine in ENGINES {
+        if pool(4 * MIB, engine).is_none() {
+            continue;
+        }
+        let pool = builder(8 * MIB).engine(engine).set("compress", "lz4").build().expect("a pool");
+        many_threads(&pool, 64 * MIB, operations());
+        assert!(counter(&pool, "zswpin") > 1000, "the pages went to the disk: the test says nothing");
+        assert!(pool.resident_bytes() <= 9 * MIB as u64, "{} bytes resident", pool.resident_bytes());
+    }
+}
+
+#[test]
 fn a_region_is_zero_and_keeps_what_is_written() {
     for engine in ENGINES {
         let Some(pool) = pool(2 * MIB, engine) else { continue };

@@ -3,8 +3,8 @@
 use alloc::format;
 
 use super::{
-    Balance, Config, ConfigError, GIB_PAGES, HostKind, MemoryMode, PROFILES, Readahead, Sample, SlotOrder, SwapoffMode,
-    nearest,
+    Balance, Compress, Config, ConfigError, GIB_PAGES, HostKind, MemoryMode, PROFILES, Readahead, Sample, SlotOrder,
+    SwapoffMode, nearest,
 };
 
 impl Config {
@@ -52,6 +52,7 @@ impl Config {
             anon_active: false,
             lru_batch: 31,
             charge_batch: 64,
+            compress: Compress::Off,
             activate_at_once: false,
             anon_shadows: true,
             file_shadows: true,

@@ -355,6 +355,12 @@ impl Slots {
         if self.count[slot as usize] & OWNED != 0 { Some(self.owner[slot as usize]) } else { None }
     }
 
+    /// True if a page owns the slot, or a forked child holds it.
+    pub(crate) fn is_used(&self, slot: u32) -> bool {
+        let count = self.count[slot as usize];
+        count != 0 && count & BAD == 0
+    }
+
     /// True if a forked child or the like holds the slot too.
     pub(crate) fn is_pinned(&self, slot: u32) -> bool {
         self.count[slot as usize] & PINS != 0

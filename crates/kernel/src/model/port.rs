@@ -424,6 +424,15 @@ impl AddressSpace for Model {
         at(&bytes)
     }
 
+    fn edit<R>(&self, range: ManagedRange, at: impl FnOnce(&mut [u8]) -> R) -> R {
+        assert_eq!(range.len(), PAGE_BYTES, "frames are written one by one");
+        let mut bytes = [0; PAGE_BYTES];
+        let result = at(&mut bytes);
+        let word = bytes.first_chunk().expect("a page is longer than a word");
+        self.device_store(range.start(), u64::from_le_bytes(*word));
+        result
+    }
+
     fn clear(&self, range: ManagedRange) {
         let (vpn, end) = pages(range);
         for vpn in vpn..end {

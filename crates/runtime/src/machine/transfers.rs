@@ -11,6 +11,7 @@ use crate::frames::{Frame, FrameRun};
 use crate::io::{Direction, PagePart, REQUEST_PAGES};
 use crate::limits;
 use crate::store::checksum;
+use crate::tier::Offer;
 
 /// After so many writes that failed one after the other, nothing more is written: a fault that waits for room would wait for
 /// ever.
@@ -22,14 +23,19 @@ impl<K: AddressSpace> LiveMachine<K> {
     pub(crate) fn begin_requests(&mut self, is_gathering: bool, answers: &mut Answers) {
         while let Some((token, direction)) = self.requests.begin(is_gathering) {
             match direction {
-                Direction::Read => self.gather_read(token),
+                Direction::Read => self.gather_read(token, answers),
                 Direction::Write => self.gather_write(token, answers),
             }
-            if self.requests.get(token).len == 0 {
+            let request = self.requests.get(token);
+            let (is_empty, is_blocked) = (request.len == 0, request.is_blocked);
+            if is_empty {
                 self.requests.end(token);
-                continue;
+            } else {
+                self.submit(token);
             }
-            self.submit(token);
+            if is_blocked {
+                break;
+            }
         }
     }
 
@@ -38,15 +44,23 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.engine.flush();
     }
 
-    fn gather_read(&mut self, token: u32) {
+    /// Gather pages as long as their slots are neighbours; answer for those that are in memory, compressed.
+    fn gather_read(&mut self, token: u32, answers: &mut Answers) {
+        let mut ended = Ended::default();
         while let Some((page, slot, io)) = self.requests.next_page(token) {
-            self.requests.add(token, slot, PagePart { page, io, sum: 0 });
+            let device = self.requests.get(token).device;
+            match self.read_from_tier(page, device, slot) {
+                Some(outcome) => ended.push(io, page, outcome, answers),
+                None => self.requests.add(token, slot, PagePart { page, io, sum: 0 }),
+            }
         }
-        self.stats.read_requests += 1;
+        ended.finish(answers);
+        self.stats.read_requests += u64::from(self.requests.get(token).len > 0);
     }
 
     /// Hash the pages; answer for those that need no write; gather the others as long as their slots are neighbours.
     fn gather_write(&mut self, token: u32, answers: &mut Answers) {
+        let mut ended = Ended::default();
         while let Some((page, slot, io)) = self.requests.next_page(token) {
             let frame = self.frame(page).expect("a page under write has its frame");
             let sum = self.frame_sum(frame);
@@ -56,17 +70,30 @@ impl<K: AddressSpace> LiveMachine<K> {
             } else if self.store(device).sum(slot) == sum {
                 Outcome::Unchanged
             } else {
-                // Until the write is done the slot holds neither the old page nor surely the new one.
-                self.store(device).set_sum(slot, 0);
-                self.requests.add(token, slot, PagePart { page, io, sum });
-                continue;
+                match self.offer_to_tier(page, device, slot) {
+                    Offer::Held => {
+                        self.store(device).set_sum(slot, sum);
+                        Outcome::Done
+                    }
+                    Offer::Wait => {
+                        self.requests.put_back(token, io, slot, page);
+                        break;
+                    }
+                    Offer::Declined => {
+                        // Until the write is done the slot holds neither the old page nor surely the new one.
+                        self.store(device).set_sum(slot, 0);
+                        self.requests.add(token, slot, PagePart { page, io, sum });
+                        continue;
+                    }
+                }
             };
-            answers.push(Event::IoDone { io, range: PageRange::one(page), outcome });
+            ended.push(io, page, outcome, answers);
             if self.requests.get(token).len > 0 {
                 break;
             }
         }
-        self.stats.write_requests += 1;
+        ended.finish(answers);
+        self.stats.write_requests += u64::from(self.requests.get(token).len > 0);
     }
 
     pub(super) fn submit(&mut self, token: u32) {
@@ -122,12 +149,22 @@ impl<K: AddressSpace> LiveMachine<K> {
     fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
         if result == Err(Errno::ECANCELED) {
             // The thread that began it has ended, and the kernel gave up what it had not begun yet.
-            self.submit(token);
+            if self.requests.get(token).is_own {
+                self.engine.submit(token, self.requests.get(token));
+            } else {
+                self.submit(token);
+            }
             return;
         }
         self.ended = self.ended.wrapping_add(1);
         let result = self.written_beyond_a_limit(token, result);
         let request = self.requests.get(token);
+        if request.is_own {
+            let is_done = result == Ok(request.bytes());
+            self.requests.end(token);
+            self.end_tier_write(token, is_done);
+            return;
+        }
         let (direction, device, len) = (request.direction, request.device, request.len);
         let is_done = result == Ok(request.bytes());
         if direction == Direction::Write {
@@ -139,7 +176,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             Err(Errno::ENOSPC | Errno::EDQUOT) if direction == Direction::Write => Outcome::NoSpace,
             Ok(_) | Err(_) => Outcome::Failed,
         };
-        let mut run: Option<(IoId, PageRange, Outcome)> = None;
+        let mut ended = Ended::default();
         for index in 0..len {
             let part = self.requests.get(token).parts[index];
             let slot = self.requests.get(token).slot_at(index);
@@ -151,20 +188,12 @@ impl<K: AddressSpace> LiveMachine<K> {
                 (Direction::Read, Outcome::Done) if !self.is_intact(part.page, device, slot) => Outcome::Failed,
                 _ => outcome,
             };
-            match &mut run {
-                Some((io, range, last)) if *io == part.io && *last == outcome && range.end() == part.page => {
-                    range.len += 1
-                }
-                _ => {
-                    if let Some((io, range, outcome)) = run.replace((part.io, PageRange::one(part.page), outcome)) {
-                        answers.push(Event::IoDone { io, range, outcome });
-                    }
-                }
+            if direction == Direction::Read {
+                self.note_disk_wait(part.page);
             }
+            ended.push(part.io, part.page, outcome, answers);
         }
-        if let Some((io, range, outcome)) = run {
-            answers.push(Event::IoDone { io, range, outcome });
-        }
+        ended.finish(answers);
         self.requests.end(token);
     }
 
@@ -189,5 +218,30 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// The checksum of a frame that is held by us alone: it has left the program, and no request writes it.
     fn frame_sum(&self, frame: Frame) -> u128 {
         self.space.look(self.frame_memory(frame), |bytes| checksum(self.seed, bytes))
+    }
+}
+
+/// Pages that have ended one after the other, to be answered for together.
+#[derive(Default)]
+struct Ended {
+    run: Option<(IoId, PageRange, Outcome)>,
+}
+
+impl Ended {
+    fn push(&mut self, io: IoId, page: PageIdx, outcome: Outcome, answers: &mut Answers) {
+        if let Some((last_io, range, last)) = &mut self.run
+            && (*last_io, *last, range.end()) == (io, outcome, page)
+        {
+            range.len += 1;
+            return;
+        }
+        self.finish(answers);
+        self.run = Some((io, PageRange::one(page), outcome));
+    }
+
+    fn finish(&mut self, answers: &mut Answers) {
+        if let Some((io, range, outcome)) = self.run.take() {
+            answers.push(Event::IoDone { io, range, outcome });
+        }
     }
 }

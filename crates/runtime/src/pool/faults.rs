@@ -10,7 +10,7 @@ use crate::io::{Direction, REQUESTS, Request, WATCHED};
 
 /// What the device does while it is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(super) enum Fault {
     ReadFails,
     ReadIsShort,
     OtherBytes,
@@ -23,11 +23,11 @@ const FAULTS: [Fault; 6] =
     [Fault::ReadFails, Fault::ReadIsShort, Fault::OtherBytes, Fault::WriteFails, Fault::WriteIsShort, Fault::NoSpace];
 
 /// One test at a time: what the device does is one value.
-static ALONE: Mutex<()> = Mutex::new(());
+pub(super) static ALONE: Mutex<()> = Mutex::new(());
 static FAULT: AtomicUsize = AtomicUsize::new(0);
-static ARMED: AtomicBool = AtomicBool::new(false);
+pub(super) static ARMED: AtomicBool = AtomicBool::new(false);
 /// Times that the fault was made.
-static MADE: AtomicUsize = AtomicUsize::new(0);
+pub(super) static MADE: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Debug)]
 struct FaultyEngine {
@@ -35,7 +35,7 @@ struct FaultyEngine {
     directions: [Option<Direction>; REQUESTS],
 }
 
-fn faulty(inner: Box<dyn Engine>) -> Box<dyn Engine> {
+pub(super) fn faulty(inner: Box<dyn Engine>) -> Box<dyn Engine> {
     Box::new(FaultyEngine { inner, directions: [None; REQUESTS] })
 }
 
@@ -98,19 +98,27 @@ impl Engine for FaultyEngine {
     }
 }
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
 fn pool(engine: EngineChoice, fault: Fault) -> Pool {
+    choose(fault);
+    builder(4 * MIB, engine).build_with(faulty).expect("a pool")
+}
+
+/// The device does this when it is armed.
+pub(super) fn choose(fault: Fault) {
     ARMED.store(false, Ordering::SeqCst);
     MADE.store(0, Ordering::SeqCst);
     let index = FAULTS.iter().position(|other| *other == fault).expect("it is in the list");
     FAULT.store(index, Ordering::SeqCst);
-    let place = std::env::current_exe().expect("our own path").parent().expect("a directory").to_owned();
-    let builder = Pool::builder(4 * MIB as u64).swap(place, 64 * MIB as u64).floor(0).engine(engine);
-    builder.build_with(faulty).expect("a pool")
 }
 
-fn engines() -> Vec<EngineChoice> {
+pub(super) fn builder(budget: usize, engine: EngineChoice) -> PoolBuilder {
+    let place = std::env::current_exe().expect("our own path").parent().expect("a directory").to_owned();
+    Pool::builder(budget as u64).swap(place, 64 * MIB as u64).floor(0).engine(engine)
+}
+
+pub(super) fn engines() -> Vec<EngineChoice> {
     let mut engines = vec![EngineChoice::Threads];
     if UringEngine::for_threads().is_ok() {
         engines.push(EngineChoice::Uring);
@@ -120,24 +128,24 @@ fn engines() -> Vec<EngineChoice> {
     engines
 }
 
-fn word(region: &Region, page: usize) -> *mut u64 {
+pub(super) fn word(region: &Region, page: usize) -> *mut u64 {
     assert!(page * PAGE_BYTES < region.len(), "a page of the region");
     // SAFETY: inside the region.
     unsafe { region.as_ptr().add(page * PAGE_BYTES) }.cast()
 }
 
-fn put(region: &Region, page: usize, value: u64) {
+pub(super) fn put(region: &Region, page: usize, value: u64) {
     // SAFETY: inside the region, used by one thread.
     unsafe { word(region, page).write_volatile(value) };
 }
 
-fn get(region: &Region, page: usize) -> u64 {
+pub(super) fn get(region: &Region, page: usize) -> u64 {
     // SAFETY: as in `put`.
     unsafe { word(region, page).read_volatile() }
 }
 
 /// A page through a hold, which says what is wrong instead of ending the process.
-fn held<T>(region: &Region, page: usize, use_it: impl FnOnce() -> T) -> Result<T, ErrorKind> {
+pub(super) fn held<T>(region: &Region, page: usize, use_it: impl FnOnce() -> T) -> Result<T, ErrorKind> {
     let hold = region.hold(page * PAGE_BYTES..(page + 1) * PAGE_BYTES).map_err(|error| error.kind())?;
     let value = use_it();
     drop(hold);

@@ -1,0 +1,229 @@
+//! How much of the budget a tier of compressed pages gets.
+//!
+//! ```text
+//!                 resident               compressed                     on the disk
+//!   distance  |<--- B - T --->|<------ T * depth of a page ------>|
+//! ```
+//!
+//! Of a budget of `B` pages the tier has `T`. A page of its memory holds several pages that left, so more is in memory in all, and
+//! less of it at once. What that is worth depends on how far apart the uses of a page are, in pages that were used between them
+//! (its *distance*, as in `workingset`): below `B - T` a use costs nothing, up to the end of the tier it costs a fault and a
+//! decompression, beyond that a read of the disk. Every page that leaves costs its compression if there is a tier at all.
+//!
+//! Each return of a page tells its distance: what is resident, and the pages that left after it. They are counted in bins of a
+//! sixteenth of the budget, and forgotten by half at each look. From the bins follows what the same returns would have cost with
+//! each size of the tier, and the tier goes one step towards the cheapest. So it is nothing where everything fits, where
+//! nothing compresses, where the disk is cheap because it is read in large windows, or where the next use is always further
+//! away than any tier reaches; and it is most of the budget for uniform access. Uses below `B - T` are not seen: when a larger
+//! tier is considered, those that it would turn into faults are taken to be as frequent as those just beyond, which is too few;
+//! the next look, a step later, sees them.
+//!
+//! What it is not: it stores nothing and knows no clock; prices come from its host. Invariants: integers only; the same calls
+//! give the same answers; the share never exceeds [`SHARE_MAX`].
+
+/// The share is counted in so many parts of the budget.
+pub const PARTS: u32 = 16;
+/// The most that the tier gets, in parts: the rest is what the program works in.
+pub const SHARE_MAX: u32 = 14;
+/// Distances are told apart up to eight budgets.
+const BINS: usize = 128;
+/// A part of a bin.
+const FINE: u64 = 256;
+/// A move must save one part in so many.
+const WORTH: u64 = 32;
+/// Of 10,000 pages, so many must compress for a tier to be considered.
+const ACCEPTED_BP_MIN: u32 = 500;
+
+/// What things cost now, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prices {
+    /// A page that comes from the disk.
+    pub disk_ns: u64,
+    /// A page that comes from the tier.
+    pub tier_ns: u64,
+    /// Compressing a page that leaves.
+    pub pack_ns: u64,
+}
+
+/// How well pages compress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// Bytes of memory that a page in the tier takes, 1 to 4096.
+    pub bytes: u32,
+    /// Of 10,000 pages, how many compress well enough to be held.
+    pub accepted_bp: u32,
+}
+
+/// The judge of the tier's size.
+#[derive(Clone, Debug)]
+pub struct TierShare {
+    returns: [u64; BINS],
+    leaves: u64,
+    /// Returns since the last look.
+    fresh: u32,
+    share: u32,
+}
+
+impl TierShare {
+    /// No tier yet.
+    pub const fn new() -> Self {
+        Self { returns: [0; BINS], leaves: 0, fresh: 0, share: 0 }
+    }
+
+    /// The share of the budget that the tier may have, in [`PARTS`].
+    pub const fn share(&self) -> u32 {
+        self.share
+    }
+
+    /// A page left the program's memory.
+    pub const fn note_leave(&mut self) {
+        self.leaves += 1;
+    }
+
+    /// A page came back, of `budget` pages while `resident` may be in memory as they are; `age` pages have left since it did.
+    pub fn note_return(&mut self, budget: u32, resident: u32, age: u32) {
+        let distance = u64::from(resident) + u64::from(age);
+        let bin = distance * u64::from(PARTS) / u64::from(budget.max(1));
+        let bin = usize::try_from(bin).unwrap_or(BINS).min(BINS - 1);
+        self.returns[bin] += 1;
+        self.fresh += 1;
+    }
+
+    /// True once enough has come back to judge by.
+    pub fn is_due(&self, budget: u32) -> bool {
+        self.fresh >= (budget / 32).clamp(128, 4096)
+    }
+
+    /// Go one step towards the cheapest size. The share from now on.
+    pub fn look(&mut self, packing: Packing, prices: Prices) -> u32 {
+        let best = if packing.accepted_bp < ACCEPTED_BP_MIN {
+            0
+        } else {
+            let costs = |share: u32| self.cost(share, packing, prices);
+            let cheapest = (0..=SHARE_MAX).min_by_key(|&share| costs(share)).unwrap_or(0);
+            let (here, there) = (costs(self.share), costs(cheapest));
+            if there + here / WORTH < here { cheapest } else { self.share }
+        };
+        self.share = match best.cmp(&self.share) {
+            core::cmp::Ordering::Less => self.share - 1,
+            core::cmp::Ordering::Equal => self.share,
+            core::cmp::Ordering::Greater => self.share + 1,
+        };
+        self.returns.iter_mut().for_each(|returns| *returns /= 2);
+        self.leaves /= 2;
+        self.fresh = 0;
+        self.share
+    }
+
+    /// What the returns would have cost with this share.
+    fn cost(&self, share: u32, packing: Packing, prices: Prices) -> u64 {
+        let accepted = u64::from(packing.accepted_bp.clamp(1, 10_000));
+        let resident = u64::from(PARTS - share) * FINE;
+        let depth = u64::from(share) * FINE * 4096 * 10_000 / (u64::from(packing.bytes.max(1)) * accepted);
+        let end = resident + depth;
+        let tier_ns = (prices.tier_ns * accepted + prices.disk_ns * (10_000 - accepted)) / 10_000;
+        let mut cost = if share > 0 { self.leaves * prices.pack_ns } else { 0 };
+        for bin in 0..BINS {
+            let (from, to) = (bin as u64 * FINE, (bin as u64 + 1) * FINE);
+            let beyond = to - end.clamp(from, to);
+            let inside = to - resident.clamp(from, to) - beyond;
+            cost += self.returns_at(bin) * (inside * tier_ns + beyond * prices.disk_ns) / FINE;
+        }
+        cost
+    }
+
+    /// Returns in a bin; below what is seen, as many as at the same distance beyond the edge.
+    fn returns_at(&self, bin: usize) -> u64 {
+        let edge = (PARTS - self.share) as usize;
+        let seen = if bin < edge { (2 * edge - 1 - bin).min(BINS - 1) } else { bin };
+        self.returns[bin].max(if bin < edge { self.returns[seen] } else { 0 })
+    }
+}
+
+impl Default for TierShare {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: u32 = 16_000;
+    const RANDOM: Prices = Prices { disk_ns: 80_000, tier_ns: 15_000, pack_ns: 4_000 };
+    const THIRD: Packing = Packing { bytes: 1365, accepted_bp: 10_000 };
+
+    /// A program whose uses have the distances that `weights` tell, in sixteenths of the budget; what is resident is not seen.
+    /// The share after each of `looks` looks.
+    fn after(tier: &mut TierShare, looks: u32, packing: Packing, prices: Prices, weights: impl Fn(u32) -> u32) -> u32 {
+        for _ in 0..looks {
+            let resident = BUDGET / PARTS * (PARTS - tier.share());
+            for part in PARTS - tier.share()..8 * PARTS {
+                for _ in 0..weights(part) {
+                    tier.note_leave();
+                    tier.note_return(BUDGET, resident, part * (BUDGET / PARTS) - resident);
+                }
+            }
+            tier.look(packing, prices);
+        }
+        tier.share()
+    }
+
+    #[test]
+    fn uniform_use_of_far_more_than_the_budget_gives_the_tier_most() {
+        assert!(after(&mut TierShare::new(), 40, THIRD, RANDOM, |_| 10) >= 12);
+    }
+
+    #[test]
+    fn uniform_use_of_twice_the_budget_gives_the_tier_what_it_needs_to_hold_it() {
+        let share = after(&mut TierShare::new(), 40, THIRD, RANDOM, |part| if part < 32 { 10 } else { 0 });
+        // 8 parts hold 24, beside 8 that are resident: 32.
+        assert!((7..=9).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn what_does_not_compress_gets_no_tier() {
+        let poor = Packing { bytes: 3072, accepted_bp: 400 };
+        assert_eq!(after(&mut TierShare::new(), 40, poor, RANDOM, |_| 10), 0);
+        let mut tier = TierShare::new();
+        after(&mut tier, 40, THIRD, RANDOM, |_| 10);
+        assert_eq!(after(&mut tier, 40, poor, RANDOM, |_| 10), 0, "and gives it back");
+    }
+
+    #[test]
+    fn a_disk_that_is_read_in_large_windows_is_not_worth_a_tier() {
+        let stream = Prices { disk_ns: 3_000, tier_ns: 2_500, pack_ns: 4_000 };
+        assert_eq!(after(&mut TierShare::new(), 40, THIRD, stream, |part| if part == 40 { 1000 } else { 0 }), 0);
+    }
+
+    #[test]
+    fn a_hot_set_that_just_fits_keeps_its_memory() {
+        // 200 in each part of the budget, then hardly anything.
+        let share = after(&mut TierShare::new(), 40, THIRD, RANDOM, |part| if part < 17 { 200 } else { 1 });
+        assert!(share <= 2, "{share}");
+    }
+
+    #[test]
+    fn a_loop_gets_a_tier_that_holds_it_and_none_if_none_can() {
+        let share = after(&mut TierShare::new(), 60, THIRD, RANDOM, |part| if part == 28 { 1000 } else { 0 });
+        assert!(share > 5, "{share}");
+        assert_eq!(after(&mut TierShare::new(), 60, THIRD, RANDOM, |part| if part == 100 { 1000 } else { 0 }), 0);
+    }
+
+    #[test]
+    fn a_tier_shrinks_when_the_program_gets_smaller() {
+        let mut tier = TierShare::new();
+        assert!(after(&mut tier, 40, THIRD, RANDOM, |_| 10) >= 12);
+        let share = after(&mut tier, 60, THIRD, RANDOM, |part| if part < 18 { 10 } else { 0 });
+        assert!(share <= 3, "{share}");
+    }
+
+    #[test]
+    fn the_same_calls_give_the_same_shares() {
+        let run = |looks| after(&mut TierShare::new(), looks, THIRD, RANDOM, |part| part % 7);
+        for looks in 0..30 {
+            assert_eq!(run(looks), run(looks));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The machine's side of the compressed tier: pages between frames and tier, and the tier's own writes to the disk.
+
+use pagetide_core::Core;
+use pagetide_core::config::Compress;
+use pagetide_core::event::Outcome;
+use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
+use pagetide_kernel::{AddressSpace, OwnMapping};
+use pagetide_sys::Errno;
+use pagetide_sys::mem::ManagedRange;
+
+use super::LiveMachine;
+use crate::store::checksum;
+use crate::tier::{Found, Offer, Tier, TierStats};
+
+impl<K: AddressSpace> LiveMachine<K> {
+    /// Pages that leave are compressed from now on, into a part of at most `budget_pages`. Before any store is added.
+    ///
+    /// # Errors
+    /// There are no addresses for it: the machine goes on without.
+    pub(crate) fn attach_tier(&mut self, how: Compress, budget_pages: u64) -> Result<(), Errno> {
+        assert!(self.stores.is_empty(), "the tier knows every store");
+        self.tier = Tier::new(how, budget_pages)?.map(Box::new);
+        Ok(())
+    }
+
+    pub(crate) fn tier(&self) -> Option<&Tier> {
+        self.tier.as_deref()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tier_mut(&mut self) -> Option<&mut Tier> {
+        self.tier.as_deref_mut()
+    }
+
+    /// Pages of memory that the tier has.
+    pub(crate) fn tier_pages(&self) -> u32 {
+        self.tier().map_or(0, Tier::backed_pages)
+    }
+
+    pub(crate) fn tier_stats(&self) -> TierStats {
+        self.tier().map_or_else(TierStats::default, |tier| tier.stats)
+    }
+
+    /// Bring a page from the tier into its frame. None: it has to come from the disk.
+    pub(super) fn read_from_tier(&mut self, page: PageIdx, device: DeviceId, slot: SlotIdx) -> Option<Outcome> {
+        let tier = self.tier.as_deref_mut()?;
+        let is_fault = self.waiting.iter().any(|&(waiting, _)| waiting == page);
+        let frame = self.frame_of[page.0 as usize].checked_sub(1).expect("a page in flight has its frame");
+        let memory = self.staging.range().page(frame as usize);
+        let found = self.space.edit(memory, |bytes| tier.read(device, slot, bytes, Some((page, is_fault))));
+        if found == Found::No {
+            return None;
+        }
+        if self.is_intact(page, device, slot) {
+            return Some(Outcome::Done);
+        }
+        // What the tier has is damaged. The disk may hold the page, too.
+        let tier = self.tier.as_deref_mut()?;
+        if tier.is_only_here(device, slot) {
+            return Some(Outcome::Failed);
+        }
+        tier.forget(device, slot);
+        None
+    }
+
+    /// A copy of a slot's page, from the tier, for somebody else. False: the disk has it.
+    pub(crate) fn copy_from_tier(&mut self, device: DeviceId, slot: SlotIdx, to: ManagedRange) -> bool {
+        let Some(tier) = self.tier.as_deref_mut() else { return false };
+        let found = self.space.edit(to, |bytes| tier.read(device, slot, bytes, None));
+        found == Found::Read
+    }
+
+    /// True if the disk does not hold the slot's page.
+    pub(crate) fn is_only_in_tier(&self, device: DeviceId, slot: SlotIdx) -> bool {
+        self.tier().is_some_and(|tier| tier.is_only_here(device, slot))
+    }
+
+    /// A page that differs from its slot is to be written.
+    pub(super) fn offer_to_tier(&mut self, page: PageIdx, device: DeviceId, slot: SlotIdx) -> Offer {
+        let frame = self.frame(page).expect("a page under write has its frame");
+        let memory = self.frame_memory(frame);
+        let Some(tier) = self.tier.as_deref_mut() else { return Offer::Declined };
+        self.space.look(memory, |bytes| tier.offer(device, slot, bytes))
+    }
+
+    /// Pages whose frames are about to be dropped: what came from the disk and is still as it was there may stay compressed.
+    pub(super) fn keep_clean(&mut self, core: &Core, range: PageRange) {
+        for page in range.pages() {
+            let view = core.page(page);
+            let (Some((device, slot)), Some(frame)) = (view.slot, self.frame(page)) else { continue };
+            let memory = self.frame_memory(frame);
+            let sum = self.store(device).sum(slot);
+            let Some(tier) = self.tier.as_deref_mut() else { return };
+            if view.discarded || sum == 0 || !tier.is_unknown(device, slot) {
+                continue;
+            }
+            let seed = self.seed;
+            self.space.look(memory, |bytes| {
+                if checksum(seed, bytes) == sum {
+                    tier.keep_clean(device, slot, bytes);
+                }
+            });
+        }
+    }
+
+    /// One turn of what the tier has to do besides: drop what is not needed, make room.
+    pub(crate) fn tend_tier(&mut self, core: &Core, now: Nanos) {
+        let Some(tier) = self.tier.as_deref_mut() else { return };
+        tier.settle(core);
+        tier.sweep(core);
+        tier.compact();
+        // One run a turn, so that a fault need not wait for more; all that there is room for if a fork waits.
+        while let Some(run) = tier.next_run(core, now) {
+            let store = self.stores.iter().find(|(id, _)| *id == run.device);
+            let fd = store.expect("it holds pages of this store").1.file().raw();
+            let Some(token) = self.requests.begin_own_write(run.device, run.slot, run.len, fd, run.memory) else {
+                tier.cancel(&run);
+                break;
+            };
+            tier.begin(&run, token);
+            self.engine.submit(token, self.requests.get(token));
+            if !tier.is_flushing() {
+                break;
+            }
+        }
+        let stores = &mut self.stores;
+        tier.take_lost(|(device, slot)| {
+            let store = stores.iter_mut().find(|(id, _)| *id == device);
+            store.expect("the core names devices that were added").1.set_sum(slot, 0);
+        });
+    }
+
+    /// A write of the tier's own has ended.
+    pub(super) fn end_tier_write(&mut self, token: u32, is_done: bool) {
+        if let Some(tier) = self.tier.as_deref_mut() {
+            tier.written(token, is_done, pagetide_sys::clock::now());
+        }
+    }
+
+    /// A page came from the disk: how long did a fault wait for it?
+    pub(super) fn note_disk_wait(&mut self, page: PageIdx) {
+        let Some(tier) = self.tier.as_deref_mut() else { return };
+        if let Some(&(_, since)) = self.waiting.iter().find(|&&(waiting, _)| waiting == page) {
+            tier.note_disk_wait(pagetide_sys::clock::now().saturating_sub(since));
+        }
+    }
+
+    /// Follow the budget; see [`Tier::adjust`]. The pages that are the tier's.
+    pub(crate) fn adjust_tier(&mut self, budget: u32, free: u32) -> u32 {
+        self.tier.as_deref_mut().map_or(0, |tier| tier.adjust(budget, free))
+    }
+
+    /// Everything is to be on the disk, and nothing new to be taken in, until told otherwise.
+    pub(crate) fn flush_tier(&mut self, on: bool) {
+        if let Some(tier) = self.tier.as_deref_mut() {
+            tier.flush(on);
+        }
+    }
+
+    /// True if the disk holds all pages, as far as it can be had.
+    pub(crate) fn is_tier_flushed(&self) -> bool {
+        self.tier().is_none_or(Tier::is_flushed)
+    }
+}

@@ -1,0 +1,113 @@
+//! The tier's housekeeping: what need not be held, and how much memory there is for the rest.
+
+use pagetide_core::Core;
+use pagetide_core::page::{Flight, PageState};
+use pagetide_core::tier::{PARTS, Packing};
+
+use super::cells::SLAB_PAGES;
+use super::{CORE_PAGES_MIN, DIRTY, Entry, FAULT_NS, GONE, GRANT_PAGES, SETTLE, SWEEP, Tier, UNUSED, WRITING};
+
+impl Tier {
+    /// What was read from here and is mapped now is dropped.
+    pub(crate) fn settle(&mut self, core: &Core) {
+        for _ in 0..self.loaded.len().min(SETTLE) {
+            let Some(loaded) = self.loaded.pop_front() else { break };
+            let (page, device, slot, stamp) = loaded;
+            let Some(index) = self.entry_at(device, slot) else { continue };
+            let view = core.page(page);
+            let Entry { stamp: now, flags, .. } = self.entries[index as usize];
+            // What is under write will be on the disk; of what has another owner the sweep takes care.
+            if now != stamp || flags & WRITING != 0 || view.slot != Some((device, slot)) {
+                continue;
+            }
+            if view.flight != Flight::None || view.state == PageState::Cached {
+                self.loaded.push_back(loaded);
+                continue;
+            }
+            let is_dirty = flags & DIRTY != 0;
+            if view.state != PageState::Mapped || (is_dirty && core.is_slot_pinned(device, slot)) {
+                continue;
+            }
+            self.remove_unused(index);
+            *self.place(device, slot) = 0;
+        }
+    }
+
+    /// Drop what nobody can ask for any more, of a few entries.
+    pub(crate) fn sweep(&mut self, core: &Core) {
+        for _ in 0..SWEEP.min(self.entries.len()) {
+            self.swept = if self.swept + 1 < self.entries.len() { self.swept + 1 } else { 0 };
+            let Entry { device, slot, flags, .. } = self.entries[self.swept];
+            if flags & (UNUSED | GONE) == 0 && !core.is_slot_used(device, slot) {
+                self.remove_unused(u32::try_from(self.swept).expect("31 bits"));
+            }
+        }
+    }
+
+    /// Follow the budget, of which `free` pages are neither charged nor ours. The pages that are the tier's from now on.
+    pub(crate) fn adjust(&mut self, budget: u32, free: u32) -> u32 {
+        self.budget = budget;
+        if self.share.is_due(budget) {
+            self.look();
+        }
+        let most = budget.saturating_sub(CORE_PAGES_MIN).min(self.cells.pages());
+        self.target = (budget / PARTS * self.share.share()).min(most) / SLAB_PAGES * SLAB_PAGES;
+        if self.is_full && self.granted < self.target {
+            let step = (self.target - self.granted).min(GRANT_PAGES).min(free) / SLAB_PAGES * SLAB_PAGES;
+            self.granted += step;
+            self.is_full = step == 0;
+        }
+        // Cells of other sizes are free: a try is worth it once there are many.
+        if self.cells.free_bytes() >= u64::from(self.backed_pages()) << 8 {
+            self.is_full = false;
+        }
+        if self.granted > self.target {
+            self.cells.give_back(self.backed_pages().saturating_sub(self.target) / SLAB_PAGES);
+            self.granted = self.backed_pages().max(self.target);
+        }
+        self.stats.pool_pages_max = self.stats.pool_pages_max.max(u64::from(self.backed_pages()));
+        self.stats.stored_pages_max = self.stats.stored_pages_max.max(u64::from(self.held));
+        self.granted
+    }
+
+    fn look(&mut self) {
+        let m = &mut self.measured;
+        if m.disk_pages >= 16 {
+            self.prices.disk_ns = (m.disk_wait_ns + m.disk_faults * FAULT_NS) / m.disk_pages;
+            // Until something came from the tier: as many faults a page as the disk's.
+            self.prices.tier_ns = m.disk_faults * FAULT_NS / m.disk_pages + 3_000;
+        }
+        if m.tier_pages >= 16 {
+            self.prices.tier_ns = (m.unpack_ns + m.tier_faults * FAULT_NS) / m.tier_pages;
+        }
+        if m.packed >= 16 {
+            self.prices.pack_ns = m.pack_ns / m.packed;
+        }
+        for sum in [
+            &mut m.disk_pages,
+            &mut m.disk_faults,
+            &mut m.disk_wait_ns,
+            &mut m.tier_pages,
+            &mut m.tier_faults,
+            &mut m.unpack_ns,
+            &mut m.packed,
+            &mut m.pack_ns,
+        ] {
+            *sum /= 2;
+        }
+        let packing = Packing { bytes: self.packed_bytes, accepted_bp: self.accepted_bp };
+        self.share.look(packing, self.prices);
+    }
+
+    /// Empty a slab, where the free cells of a class would fill one.
+    pub(crate) fn compact(&mut self) {
+        let entries = &mut self.entries;
+        self.cells.compact(|owner, from, to| {
+            let Some(entry) = entries.get_mut(owner as usize).filter(|entry| entry.cell == Some(from)) else {
+                return false;
+            };
+            entry.cell = Some(to);
+            true
+        });
+    }
+}
