@@ -3,12 +3,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use pagetide_tests::need::{self, Feature};
 use pagetide_tests::pagetide::PagetideRun;
-use pagetide_tests::program::Program;
+use pagetide_tests::program::{Exit, Program};
 use pagetide_tests::scratch::Scratch;
-use pagetide_tests::{MIB, serial, victim};
+use pagetide_tests::stats::Stats;
+use pagetide_tests::{MIB, clock, serial, victim};
+use rustix::process::Signal;
 
 const BUDGET: u64 = 16 * MIB;
 
@@ -36,7 +39,142 @@ fn another_user_is_handed_nothing_of_a_run() {
     let both = ["unshare".into(), "--net".into(), "sh".into(), "-c".into(), script.into(), stranger.into_os_string()];
     let ended = session.behind(both).directory("/".as_ref()).deadline_s(60).run(&scratch, "run");
     ended.expect_success().expect_no_process_left();
-    assert!(ended.stdout().contains("ready\nok\n"), "{}", ended.report());
+    assert!(ended.stdout().contains("ready\n") && ended.stdout().contains("ok\n"), "{}", ended.report());
     assert!(ended.stdout().contains(", 0 messages, 0 descriptors"), "{}", ended.report());
     run.stats().expect_paging(8 * 256);
+}
+
+/// Runs the victim with these arguments in `memory` bytes; it must end as it does natively. What it said beside that, and its
+/// statistics.
+fn expect_ok(arguments: &[&str], memory: u64, features: &[Feature]) -> Option<(String, Stats)> {
+    if !need::has(&[&[Feature::Uffd], features].concat()) {
+        return None;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("our own directory");
+    let run = PagetideRun::new(&scratch, memory);
+    let ended = run.wrap(&session(&scratch, arguments)).deadline_s(90).run(&scratch, "run");
+    ended.expect_success().expect_no_process_left();
+    assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
+    let stats = run.stats();
+    stats.expect_laws();
+    Some((ended.stderr(), stats))
+}
+
+/// The same, and it must have paged.
+fn expect_paging(arguments: &[&str], memory: u64, features: &[Feature]) {
+    if let Some((_, stats)) = expect_ok(arguments, memory, features) {
+        stats.expect_paging(4 * 256);
+    }
+}
+
+/// Sixteen generations: a packet takes 32 descriptors, and each generation needs three more than the one before.
+#[test]
+fn sixteen_generations_of_forks_see_every_byte() {
+    expect_paging(&["nested", "24", "16"], 12 * MIB, &[]);
+}
+
+/// No table has a fixed number of places: 1,100 children at once are all counted, and end.
+#[test]
+fn eleven_hundred_children_at_once_are_no_hindrance() {
+    expect_ok(&["crowd", "1", "1100"], 64 * MIB, &[]);
+}
+
+/// The kernel tells of a fork only if the child inherits something that is registered: parent and child waited for ever.
+#[test]
+fn a_child_that_inherits_none_of_the_memory_starts() {
+    expect_paging(&["hidden", "24"], 12 * MIB, &[]);
+}
+
+/// Our own mappings in the child lay where the copy had left something out, and the child's own were taken for the parent's.
+#[test]
+fn a_child_may_map_its_own_memory_where_the_copy_left_a_hole() {
+    expect_paging(&["hole", "24"], 12 * MIB, &[]);
+}
+
+#[test]
+fn a_raw_clone_that_unmaps_at_once_sees_every_byte() {
+    expect_paging(&["raw", "24", "3"], 12 * MIB, &[]);
+}
+
+#[test]
+fn a_fork_in_a_handler_that_interrupts_a_fork_ends() {
+    expect_paging(&["handler", "24", "8"], 12 * MIB, &[]);
+}
+
+#[test]
+fn a_child_that_is_stopped_at_birth_keeps_its_memory_and_its_parent_goes_on() {
+    expect_paging(&["stopped", "24"], 12 * MIB, &[]);
+}
+
+#[test]
+fn parent_and_child_may_be_stopped_together() {
+    expect_paging(&["both", "24", "4"], 12 * MIB, &[]);
+}
+
+#[test]
+fn a_program_may_leave_its_network_namespace() {
+    expect_paging(&["network", "24"], 12 * MIB, &[Feature::Root]);
+}
+
+/// The kernel lets only a process with one thread do so.
+#[test]
+fn a_program_that_has_not_paged_yet_may_leave_its_user_namespace() {
+    expect_paging(&["user", "24"], 12 * MIB, &[Feature::Root]);
+}
+
+#[test]
+fn a_program_that_gives_up_root_pages_forks_and_executes() {
+    expect_paging(&["drop", "24"], 12 * MIB, &[Feature::Root]);
+}
+
+#[test]
+fn a_program_that_denies_itself_sockets_goes_on() {
+    expect_ok(&["filter", "24"], 12 * MIB, &[]);
+}
+
+/// Nothing can be loaded into a program whose environment was cleaned: it is counted, and said.
+#[test]
+fn a_cleaned_environment_is_told_of_and_counted() {
+    if let Some((said, stats)) = expect_ok(&["bare", "24"], 12 * MIB, &[]) {
+        assert!(said.contains("preloaded library"), "{said}");
+        assert!(stats.number("peak_resident_bytes") > 20 * MIB && stats.number("processes") > 0, "{}", stats.text());
+    }
+}
+
+/// A run that is killed leaves the statistics of a second before.
+#[test]
+fn statistics_survive_a_kill() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let hold = victim::build(&scratch, "hostile");
+    let program = Program::new([hold.into_os_string(), "hold".into(), "64".into()]);
+    let running = run.wrap(&program).deadline_s(60).start(&scratch, "run");
+    running.wait_for_output("ready");
+    assert!(clock::wait_until(Duration::from_secs(30), || run.stats_path().exists()), "no statistics after 30 s");
+    running.signal(Signal::KILL);
+    running.finish().expect_exit(Exit::Signal(libc::SIGKILL)).expect_no_process_left();
+    run.stats().expect_laws();
+    assert!(run.stats().text().contains("\"exit_status\":null"), "{}", run.stats().text());
+}
+
+/// No thread of ours, no descriptor and no socket is in a process that fits.
+#[test]
+fn a_process_that_fits_has_one_thread() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let script = "sleep 0.2; ls /proc/$$/task | wc -l; ls /proc/$$/fd | wc -l";
+    let natively = Program::new(["sh", "-c", script]).run(&scratch, "native").stdout();
+    let ended = run.wrap(&Program::new(["sh", "-c", script])).run(&scratch, "run");
+    ended.expect_success();
+    assert_eq!(ended.stdout(), natively, "{}", ended.report());
 }

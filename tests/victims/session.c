@@ -5,18 +5,40 @@
 // Prints "ready" once MIB MiB of memory are filled, and "ok" at its end if every byte was right (exit status 0; a wrong byte: 1;
 // a mode that could not do its part: 2).
 //   forks N       N times: a child checks and rewrites, then the parent does
+//   nested N      a chain of N generations, each forked by the one before
+//   crowd N       N children at once, each with a page of its own, then all end
+//   hidden        all memory is MADV_DONTFORK, then a child works on memory of its own
+//   hole          a part is MADV_DONTFORK, and a child maps memory of its own there
+//   raw N         N times: a child of a raw clone unmaps, discards and checks at once
+//   handler N     N forks, interrupted by a timer whose handler forks, too
+//   stopped       a child is stopped at birth for 3 s, while the parent goes on to fork
+//   both N        parent and children are stopped and continued by a third process while they fork for N seconds
+//   network       its network namespace is left, then it works and forks
+//   user          its user namespace is left before its memory is filled
+//   drop          user and group become nobody's, then it works, forks and executes itself
+//   filter        every new socket is denied, then it works and forks
+//   strict        threads, too, are killed by any call that work() and fork() do not make
+//   bare          executes itself with an empty environment
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, WORDS = 512 };
@@ -85,17 +107,350 @@ static void forks(int count) {
     }
 }
 
+static void work_in_child(const char *what) {
+    pid_t child = fork();
+    if (child < 0) {
+        give_up("fork");
+    }
+    if (child == 0) {
+        work();
+        _exit(0);
+    }
+    work();
+    expect_good_end(child, what);
+}
+
+static void nested(int generations) {
+    for (int i = 0; i < generations; i++) {
+        pid_t child = fork();
+        if (child < 0) {
+            give_up("fork");
+        }
+        if (child != 0) {
+            expect_good_end(child, "a generation");
+            if (i > 0) {
+                _exit(0);
+            }
+            check();
+            return;
+        }
+        memory[(uint64_t)i * 7 % pages * WORDS] ^= 1;
+        memory[(uint64_t)i * 7 % pages * WORDS] ^= 1;
+    }
+    work();
+    _exit(0);
+}
+
+static void crowd(int count) {
+    int gate[2];
+    if (pipe(gate)) {
+        give_up("pipe");
+    }
+    for (int i = 0; i < count; i++) {
+        pid_t child = fork();
+        if (child < 0) {
+            give_up("fork");
+        }
+        if (child == 0) {
+            char end;
+            close(gate[1]);
+            memory[0] ^= 1;
+            _exit(read(gate[0], &end, 1) == 0 ? 0 : 3);
+        }
+    }
+    close(gate[1]);
+    for (int i = 0; i < count; i++) {
+        int status;
+        if (wait(&status) < 0 || status != 0) {
+            give_up("one of the crowd");
+        }
+    }
+    work();
+}
+
+static void hidden(int argument) {
+    (void)argument;
+    if (madvise(memory, pages * PAGE, MADV_DONTFORK)) {
+        give_up("madvise");
+    }
+    for (int i = 0; i < 3; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            rewrite();
+            work();
+            _exit(0);
+        }
+        work();
+        expect_good_end(child, "a child without the memory");
+    }
+}
+
+static void hole(int argument) {
+    (void)argument;
+    uint64_t *middle = memory + pages / 4 * WORDS;
+    uint64_t length = pages / 2 * PAGE;
+    if (madvise(middle, length, MADV_DONTFORK)) {
+        give_up("madvise");
+    }
+    for (int i = 0; i < 3; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+            if (mmap(middle, length, PROT_READ | PROT_WRITE, flags, -1, 0) != middle) {
+                give_up("mmap into the hole");
+            }
+            for (uint64_t i = 0; i < length / 8; i++) {
+                if (middle[i] != 0) {
+                    dprintf(2, "session: WRONG: fresh memory is not zero\n");
+                    _exit(1);
+                }
+            }
+            rewrite();
+            work();
+            _exit(0);
+        }
+        work();
+        expect_good_end(child, "a child with a hole");
+    }
+}
+
+static void raw(int count) {
+    for (int i = 0; i < count; i++) {
+        pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (child < 0) {
+            give_up("clone");
+        }
+        if (child == 0) {
+            uint64_t *end = memory + (pages - 64) * WORDS;
+            if (syscall(SYS_munmap, end, 32 * PAGE) || syscall(SYS_madvise, end + 32 * WORDS, 32 * PAGE, MADV_DONTNEED)) {
+                _exit(4);
+            }
+            for (uint64_t i = 0; i < 32 * WORDS; i++) {
+                if (end[32 * WORDS + i] != 0) {
+                    _exit(5);
+                }
+            }
+            pages -= 64;
+            check();
+            _exit(0);
+        }
+        work();
+        expect_good_end(child, "a raw child");
+    }
+}
+
+static void on_timer(int number) {
+    (void)number;
+    int saved = errno;
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(0);
+    }
+    if (child > 0) {
+        while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+    errno = saved;
+}
+
+static void handler(int count) {
+    struct sigaction action = {.sa_handler = on_timer, .sa_flags = SA_RESTART};
+    struct itimerval soon = {{0, 0}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    sigaction(SIGALRM, &action, NULL);
+    for (int i = 0; i < count; i++) {
+        setitimer(ITIMER_REAL, &soon, NULL);
+        pid_t child = fork();
+        setitimer(ITIMER_REAL, &never, NULL);
+        if (child == 0) {
+            check();
+            _exit(0);
+        }
+        work();
+        expect_good_end(child, "a child of a fork that was interrupted");
+    }
+}
+
+// The children of this process, as the kernel lists them, sent a signal as soon as they are there.
+static void signal_children(pid_t pid, int number, pid_t but) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, pid);
+    int fd = open(path, O_RDONLY);
+    ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    close(fd);
+    text[length < 0 ? 0 : length] = 0;
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) {
+        if (atoi(word) != but) {
+            kill(atoi(word), number);
+        }
+    }
+}
+
+static void nap(long ms) {
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
+static pid_t start_helper(void (*run)(pid_t parent, int argument), int argument) {
+    pid_t parent = getpid();
+    pid_t helper = fork();
+    if (helper == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        run(parent, argument);
+        _exit(0);
+    }
+    return helper;
+}
+
+static void stop_at_birth(pid_t parent, int argument) {
+    (void)argument;
+    for (time_t end = time(NULL) + 1; time(NULL) <= end;) {
+        signal_children(parent, SIGSTOP, getpid());
+    }
+    nap(3000);
+    signal_children(parent, SIGCONT, getpid());
+}
+
+static void stopped(int argument) {
+    (void)argument;
+    pid_t helper = start_helper(stop_at_birth, 0);
+    nap(50);
+    pid_t first = fork();
+    if (first == 0) {
+        work();
+        _exit(0);
+    }
+    nap(1500);
+    work_in_child("a child that is not stopped");
+    expect_good_end(first, "a child that was stopped at birth");
+    expect_good_end(helper, "the helper");
+}
+
+static void stop_both(pid_t parent, int seconds) {
+    unsigned state = 1;
+    for (time_t end = time(NULL) + seconds; time(NULL) <= end;) {
+        state = state * 1103515245 + 12345;
+        nap(state >> 16 & 15);
+        kill(parent, SIGSTOP);
+        signal_children(parent, SIGSTOP, getpid());
+        nap(20);
+        signal_children(parent, SIGCONT, getpid());
+        nap(state >> 20 & 3);
+        kill(parent, SIGCONT);
+    }
+    signal_children(parent, SIGCONT, getpid());
+    kill(parent, SIGCONT);
+}
+
+static void both(int seconds) {
+    pid_t helper = start_helper(stop_both, seconds);
+    for (time_t end = time(NULL) + seconds; time(NULL) < end;) {
+        pid_t child = fork();
+        if (child == 0) {
+            check();
+            _exit(0);
+        }
+        expect_good_end(child, "a child that was stopped");
+    }
+    work();
+    expect_good_end(helper, "the helper");
+}
+
+static void network(int argument) {
+    (void)argument;
+    if (unshare(CLONE_NEWNET)) {
+        give_up("unshare");
+    }
+    work();
+    work_in_child("a child in another network namespace");
+}
+
+static void drop_privileges(int argument) {
+    if (argument == 1) {
+        return; // executed again, filled again
+    }
+    if (setgroups(0, NULL) || setgid(65534) || setuid(65534)) {
+        give_up("setuid");
+    }
+    work();
+    work_in_child("a child of another user");
+    char size[32];
+    snprintf(size, sizeof size, "%" PRIu64, pages / 256);
+    execl("/proc/self/exe", "session", "drop", size, "1", NULL);
+    give_up("exec");
+}
+
+static void install(struct sock_filter *filter, unsigned short length, unsigned flags) {
+    struct sock_fprog program = {length, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program)) {
+        give_up("seccomp");
+    }
+}
+
+static void filter(int argument) {
+    (void)argument;
+    struct sock_filter no_sockets[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    install(no_sockets, sizeof no_sockets / sizeof *no_sockets, 0);
+    work();
+    work_in_child("a child without sockets");
+}
+
+static void strict(int argument) {
+    (void)argument;
+    static const int allowed[] = {SYS_write,  SYS_exit_group, SYS_clone,       SYS_wait4,         SYS_rt_sigprocmask,
+                                  SYS_getpid, SYS_futex,      SYS_rseq,        SYS_set_robust_list, SYS_gettid,
+                                  SYS_exit,   SYS_brk,        SYS_rt_sigreturn, SYS_restart_syscall, SYS_close};
+    enum { COUNT = sizeof allowed / sizeof *allowed };
+    struct sock_filter strict[COUNT + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+    for (unsigned i = 0; i < COUNT; i++) {
+        strict[i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], COUNT - i, 0);
+    }
+    strict[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    strict[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    install(strict, COUNT + 3, SECCOMP_FILTER_FLAG_TSYNC);
+    work();
+    work_in_child("a child in a strict filter");
+}
+
+static void bare(int argument) {
+    if (argument == 1) {
+        work();
+        return;
+    }
+    char size[32];
+    snprintf(size, sizeof size, "%" PRIu64, pages / 256);
+    execle("/proc/self/exe", "session", "bare", size, "1", NULL, (char *[]){NULL});
+    give_up("exec");
+}
+
+static void user(int argument) {
+    (void)argument;
+    work();
+    work_in_child("a child in another user namespace");
+}
+
 static const struct {
     const char *name;
     void (*run)(int argument);
 } modes[] = {
-    {"forks", forks},
+    {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
+    {"raw", raw},         {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
+    {"user", user},       {"drop", drop_privileges}, {"filter", filter}, {"strict", strict}, {"bare", bare},
 };
 
 int main(int argc, char **argv) {
     if (argc < 3) {
         fprintf(stderr, "usage: session MODE MIB [ARGUMENT]\n");
         return 2;
+    }
+    if (strcmp(argv[1], "user") == 0 && unshare(CLONE_NEWUSER)) {
+        give_up("unshare");
     }
     pages = strtoull(argv[2], NULL, 10) * 256;
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

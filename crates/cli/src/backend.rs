@@ -7,8 +7,10 @@ pub(crate) use pagetide::supervise::{
 use crate::failure::{Exit, Failure};
 
 /// Runs the program inside its budget; returns when the last process of its tree has ended.
-pub(crate) fn run(options: &RunOptions) -> Result<RunReport, Failure> {
-    pagetide::supervise::run(options).map_err(|error| {
+///
+/// `progress` is called about every second with what is known so far.
+pub(crate) fn run(options: &RunOptions, progress: &mut dyn FnMut(&RunReport)) -> Result<RunReport, Failure> {
+    pagetide::supervise::run(options, progress).map_err(|error| {
         let code = error.kind().page().exit_code;
         let exit = Exit::ALL.into_iter().find(|exit| exit.code() == code).unwrap_or(Exit::Failed);
         // The text of a runtime error says its remedy.

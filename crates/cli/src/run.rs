@@ -44,11 +44,16 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCod
         record: args.record.clone(),
         if_unsupported: args.if_unsupported.into(),
     };
-    let report = backend::run(&options)?;
+    // Of a run that is killed, what was known a second before is there.
+    let report = backend::run(&options, &mut |report| {
+        if let Some(path) = &args.stats {
+            let _ = stats::write(path, report);
+        }
+    })?;
     if let Some(path) = &args.stats {
         stats::write(path, &report)?;
     }
-    let status = u8::try_from(report.exit_status).expect("a status in the shell's convention is one byte");
+    let status = u8::try_from(report.exit_status.unwrap_or(1)).expect("a status in the shell's convention is one byte");
     Ok(ExitCode::from(status))
 }
 

@@ -1,4 +1,4 @@
-//! `--stats FILE`: one JSON object, written when the program has ended. The file appears complete or not at all.
+//! `--stats FILE`: one JSON object, written every second and when the program has ended. The file is complete or not there.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,8 @@ use crate::failure::{Exit, Failure};
 /// The object as it is written. Counters keep the order of the counter table.
 #[derive(serde::Serialize)]
 struct Document<'a> {
-    exit_status: i32,
+    /// Null while the program runs.
+    exit_status: Option<i32>,
     processes: u32,
     managed_processes: u32,
     memory_budget_bytes: u64,
@@ -102,7 +103,7 @@ mod tests {
 
     fn report() -> RunReport {
         RunReport {
-            exit_status: 143,
+            exit_status: Some(143),
             memory_budget_bytes: 1 << 30,
             peak_resident_bytes: 1_000,
             peak_overhead_bytes: 10,

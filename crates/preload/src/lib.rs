@@ -1,6 +1,6 @@
 //! The LD_PRELOAD object of `pagetide run`: thin, and inert unless its environment names a supervisor.
 //!
-//! At load it starts the runtime's agent; around forks it tells it. Everything else is in `pagetide`.
+//! At load it offers the supervisor a foothold; around forks it tells the agent, if one was started. Everything else is in `pagetide`.
 
 mod mapped;
 mod advice;
@@ -29,7 +29,7 @@ extern "C" fn after_fork_in_parent() {
 }
 
 extern "C" fn after_fork_in_child() {
-    agent_entry::after_fork_in_child(&MEMORY);
+    agent_entry::after_fork_in_child();
 }
 
 extern "C" fn at_load() {
@@ -43,7 +43,7 @@ extern "C" fn at_load() {
     // SAFETY: the handlers have the C ABI and live as long as this object, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
     clones::ASKED.store(1, std::sync::atomic::Ordering::Relaxed);
-    agent_entry::start(name.to_bytes());
+    agent_entry::start(name.to_bytes(), &MEMORY);
 }
 
 #[used]

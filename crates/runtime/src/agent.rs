@@ -1,34 +1,34 @@
-//! The runtime inside a program that `pagetide run` started: one thread of ours, beside the program's.
+//! The runtime inside a program that `pagetide run` started: one thread of ours, beside the program's, from when the budget is near.
 //!
 //! The thread is made by raw clone with a descriptor table of its own: a program that closes all descriptors does not close
 //! ours, and none of the program's pipes stays open because of us. It blocks all signals, uses memory of our own only, and
-//! makes its system calls without libc. It sleeps until the supervisor says that the budget is near, then takes the program's
-//! private anonymous memory under management in place and serves its faults from then on.
+//! makes its system calls without libc. It takes the program's private anonymous memory under management in place and serves its
+//! faults from then on.
 //!
 //! The end of the supervisor (its socket closes) ends the program: its budget would hold no more, and nothing may be left
 //! behind. The end of the program ends the thread with it.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagetide_core::types::{Access, Nanos, TaskId};
 use pagetide_kernel::{AddressSpace, Message};
-use pagetide_sys::fd::{self, Fd, PollFd, events};
-use pagetide_sys::futex::{self, Scope};
+use pagetide_sys::fd::Fd;
 use pagetide_sys::maps::MapsWalk;
-use pagetide_sys::mem::{Mapping, Protection};
-use pagetide_sys::proc::{self, StatmFile};
+use pagetide_sys::mem::Mapping;
+use pagetide_sys::proc::{self, Given, StatmFile};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, signal, thread};
 
-use crate::control::{CONTROL_BYTES, Control, Entry, Phase};
+use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
 use crate::held::HELD;
+use crate::inherit::SpanRecord;
 use crate::pager::{FaultAnswer, Followup, Pager};
-use crate::protocol::{ADOPT, Hello, PACKET_BYTES, PACKET_FDS, SAY};
+use crate::protocol::{ALONE, CHILD, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
 use crate::space::Why;
 use crate::spans::PAGE_SHIFT;
-use crate::{bell, limits, locks, own, setup};
+use crate::{foothold, limits, locks, own, setup};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -41,6 +41,8 @@ const POLL_NS: Nanos = 50_000;
 const STALL_TOLD_NS: Nanos = 3_000_000_000;
 /// A fault that waits this long ends the program.
 const STALL_MAX_NS: Nanos = 120_000_000_000;
+/// Looks at what waits come every few milliseconds; with such a gap between two the process was stopped.
+const PAUSE_NS: Nanos = 1_000_000_000;
 /// By how much our threads are less nice than the program's.
 const NICER: i32 = 5;
 /// Events told of when an invariant breaks.
@@ -61,8 +63,8 @@ pub(crate) struct Agent {
     supervisor: Fd,
     control: Control,
     hello: Hello,
-    /// One directory for each device.
-    directories: Vec<Fd>,
+    /// One swap file for each device.
+    swap_files: Vec<Fd>,
     uffd_device: Option<Fd>,
     /// Where records of events go.
     record_directory: Option<Fd>,
@@ -91,6 +93,9 @@ pub(crate) struct Managed {
     next_measure: Nanos,
     statm: StatmFile,
     stall_told: bool,
+    last_watch: Nanos,
+    /// When this thread went on after a pause.
+    resumed: Nanos,
     /// Faults that were read and are not answered or with the core yet.
     faults: Vec<(u64, Access)>,
 }
@@ -132,28 +137,45 @@ pub(crate) fn say(supervisor: &Fd, text: std::fmt::Arguments<'_>) {
 }
 
 impl Agent {
-    /// Call the supervisor at `name`. `initial` are the mappings to leave alone.
-    pub(crate) fn call(name: &[u8], initial: Vec<(u64, u64)>) -> Result<Self, Errno> {
-        let supervisor = socket::connect(name)?;
+    /// Learn from the supervisor what there is to know, and get the socket of the parent's agent if there is one. `initial` are the
+    /// mappings to leave alone.
+    pub(crate) fn meet(supervisor: Fd, initial: Vec<(u64, u64)>) -> Result<(Self, Option<Fd>), Errno> {
         let mut packet = vec![0; PACKET_BYTES];
         let mut fds = [const { None }; PACKET_FDS];
         let Received::Message { bytes, fds: count } = socket::receive(&supervisor, &mut packet, &mut fds, true)? else {
             return Err(Errno::ECONNREFUSED);
         };
         let hello = Hello::decode(&packet[..bytes]).ok_or(Errno::EPROTO)?;
-        if count < 2 + hello.devices.len() + usize::from(hello.record.is_some()) {
+        let expected = 5 + usize::from(hello.forked) + hello.devices.len() + usize::from(hello.record.is_some());
+        if count < expected {
             return Err(Errno::EPROTO);
         }
         let mut fds = fds.into_iter().flatten();
-        let control_file = fds.next().ok_or(Errno::EPROTO)?;
+        let control = Control::open(&fds.next().ok_or(Errno::EPROTO)?)?;
+        locks::note_budget(control.entry().budget_pages.load(Ordering::Relaxed));
         proc::stay(&fds.next().ok_or(Errno::EPROTO)?)?;
-        let directories: Vec<Fd> = fds.by_ref().take(hello.devices.len()).collect();
-        let control = Control::new(Mapping::shared(&control_file, 0, CONTROL_BYTES, Protection::ReadWrite)?);
-        locks::note_budget(control.header().budget_pages.load(Ordering::Relaxed));
+        for which in [Given::Pagemap, Given::Maps, Given::Statm] {
+            proc::give(which, fds.next());
+        }
+        let call = if hello.forked { fds.next() } else { None };
+        let swap_files: Vec<Fd> = fds.by_ref().take(hello.devices.len()).collect();
         let record_directory = hello.record.is_some().then(|| fds.next()).flatten();
         let uffd_device = fds.next();
         let maps_buffer = vec![0; 64 << 10];
-        Ok(Self { supervisor, control, hello, directories, uffd_device, record_directory, initial, maps_buffer })
+        let agent =
+            Self { supervisor, control, hello, swap_files, uffd_device, record_directory, initial, maps_buffer };
+        Ok((agent, call))
+    }
+
+    /// Let the supervisor make the handshake: the program may have given up the privilege that following forks needs.
+    pub(crate) fn ask_for_handshake(&self, uffd: &Uffd) -> Result<(), Errno> {
+        socket::send(&self.supervisor, HANDSHAKE, &[uffd.fd()], true)?;
+        let mut packet = [0; 64];
+        match socket::receive(&self.supervisor, &mut packet, &mut [], true)? {
+            Received::Message { bytes, .. } if &packet[..bytes] == HANDSHAKE => Ok(()),
+            Received::Message { .. } | Received::Empty | Received::Cut => Err(Errno::EPERM),
+            Received::Closed => self.orphaned(),
+        }
     }
 
     pub(crate) const fn supervisor(&self) -> &Fd {
@@ -164,8 +186,8 @@ impl Agent {
         &self.hello
     }
 
-    pub(crate) fn directories(&self) -> &[Fd] {
-        &self.directories
+    pub(crate) fn swap_files(&self) -> &[Fd] {
+        &self.swap_files
     }
 
     pub(crate) const fn uffd_device(&self) -> Option<&Fd> {
@@ -177,41 +199,8 @@ impl Agent {
         self.record_directory.as_ref().zip(self.hello.record.as_deref())
     }
 
-    pub(crate) fn control(&self) -> &Control {
-        &self.control
-    }
-
     pub(crate) fn entry(&self) -> &Entry {
-        self.control.entry(self.hello.entry)
-    }
-
-    /// The native phase: sleep until the supervisor speaks, or a thread of the program rings (`bell`).
-    pub(crate) fn wait_for_adoption(&self) {
-        // Without a descriptor to spare nobody can ring.
-        let rung = bell::SIGNAL.descriptor().ok();
-        if rung.is_some() {
-            bell::hang(self.control.header())
-        } else {
-            bell::take_down()
-        }
-        loop {
-            let fds = [&self.supervisor, rung.as_ref().unwrap_or(&self.supervisor)];
-            let mut fds = fds.map(|fd| PollFd::new(fd, events::IN));
-            if fd::poll(&mut fds, None).is_err() {
-                continue;
-            }
-            if rung.is_some() && fds[1].seen() != 0 {
-                // The supervisor divides the budget anew.
-                let _ = socket::send(&self.supervisor, ADOPT, &[], true);
-                return;
-            }
-            let mut packet = [0; 64];
-            match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
-                Ok(Received::Message { bytes, .. }) if &packet[..bytes] == ADOPT => return,
-                Ok(Received::Closed) | Err(_) => self.orphaned(),
-                Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
-            }
-        }
+        self.control.entry()
     }
 
     /// The supervisor is gone.
@@ -235,7 +224,7 @@ impl Agent {
         self.adopt(&mut managed, now);
         fork::publish(&self, &mut managed);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
-        bell::take_down();
+        foothold::managed();
         drop(files);
         self.serve(managed)
     }
@@ -258,14 +247,62 @@ impl Agent {
         }
     }
 
+    /// What the copy left out of the parent's spans (MADV_DONTFORK) is the program's to map: the rings, which cannot be placed, must
+    /// not come there. Taken as long as the answer lives.
+    pub(crate) fn fill_holes(&mut self, spans: &[SpanRecord]) -> Vec<Mapping> {
+        let mut holes = Vec::new();
+        let mut spans = spans.iter().map(|span| (span.vpn << PAGE_SHIFT, (span.vpn + span.pages) << PAGE_SHIFT));
+        let mut span = spans.next();
+        let Ok(mut walk) = MapsWalk::open(&mut self.maps_buffer) else { return Vec::new() };
+        let mut walked = 0;
+        while let Some((from, to)) = span {
+            let (start, end) = match walk.next_vma() {
+                Ok(Some(vma)) => (vma.start as u64, vma.end as u64),
+                Ok(None) | Err(_) => (u64::MAX, u64::MAX),
+            };
+            // What lies between the mapping before and this one.
+            let mut left = Some((from, to));
+            while let Some((from, to)) = left.filter(|&(from, _)| from < end) {
+                let (first, last) = (from.max(walked), to.min(start));
+                if first < last {
+                    holes.push((first, last));
+                }
+                if to > end {
+                    break;
+                }
+                left = spans.next();
+            }
+            span = left;
+            walked = end;
+        }
+        holes.into_iter().filter_map(|(from, to)| Mapping::reserve(from, to - from).ok()).collect()
+    }
+
+    /// The spans of a forked parent, as far as this process has them: what was MADV_DONTFORK is not there.
+    pub(crate) fn take_over_spans(&mut self, pager: &mut Pager, now: Nanos, spans: &[SpanRecord]) {
+        let mut walk = match MapsWalk::open(&mut self.maps_buffer) {
+            Ok(walk) => walk,
+            Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
+        };
+        while let Ok(Some(vma)) = walk.next_vma() {
+            if !vma.is_private_anon() {
+                continue;
+            }
+            let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
+            let first = spans.partition_point(|span| span.vpn + span.pages <= start);
+            for span in spans[first..].iter().take_while(|span| span.vpn < end) {
+                pager.take_over_span(now, span.vpn.max(start), (span.vpn + span.pages).min(end));
+            }
+        }
+    }
+
     /// A forked child that has taken over its memory.
-    pub(crate) fn serve_child(mut self, mut managed: Managed, taken_over: &AtomicU32) -> ! {
+    pub(crate) fn serve_child(mut self, mut managed: Managed) -> ! {
         let now = clock::now();
         self.hold_threads();
         self.adopt(&mut managed, now);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
-        taken_over.store(1, Ordering::Release);
-        futex::wake(taken_over, u32::MAX, Scope::Private);
+        foothold::managed();
         self.serve(managed)
     }
 
@@ -283,7 +320,7 @@ impl Agent {
                 self.answer_faults(&mut managed, now);
             }
             if is_supervisor {
-                self.hear_supervisor();
+                self.hear_supervisor(&mut managed);
             }
             let mut busy = managed.pager.pump(now);
             let files = managed.forks.is_under_way().then(limits::for_files);
@@ -355,11 +392,17 @@ impl Agent {
         managed.faults = faults;
     }
 
-    fn hear_supervisor(&self) {
+    fn hear_supervisor(&self, managed: &mut Managed) {
         let mut packet = [0; 64];
-        match socket::receive(&self.supervisor, &mut packet, &mut [], false) {
+        let mut fds = [const { None }; 1];
+        match socket::receive(&self.supervisor, &mut packet, &mut fds, false) {
             Ok(Received::Closed) | Err(_) => self.orphaned(),
-            Ok(Received::Message { .. } | Received::Empty | Received::Cut) => {}
+            Ok(Received::Message { bytes, .. }) => match &packet[..bytes] {
+                CHILD => managed.forks.on_child(fds[0].take()),
+                ALONE => managed.forks.on_child(None),
+                _ => {}
+            },
+            Ok(Received::Empty | Received::Cut) => {}
         }
     }
 
@@ -378,7 +421,7 @@ impl Agent {
 
     /// Memory that is not paged, where it matters: once for each reason.
     fn tell_of_native(&self, managed: &mut Managed) {
-        let quarter = self.control.header().budget_pages.load(Ordering::Relaxed) / 4;
+        let quarter = self.entry().budget_pages.load(Ordering::Relaxed) / 4;
         let reasons = [
             (Why::NoIndices, 1, "lie beyond the 64 GiB of addresses that can be managed"),
             (Why::Refused, 1, "belong to another userfaultfd"),
@@ -456,11 +499,16 @@ impl Agent {
     /// helps nobody.
     fn watch(&self, managed: &mut Managed, now: Nanos) {
         let fault = managed.pager.machine().oldest_fault();
+        if now > managed.last_watch + PAUSE_NS {
+            // The whole process was stopped, the machine slept: nobody has waited for us.
+            managed.resumed = now;
+        }
+        managed.last_watch = now;
         let Some(since) = fault.map(|(_, since)| since).into_iter().chain(managed.forks.waits_since()).min() else {
             managed.stall_told = false;
             return;
         };
-        let waited = now.saturating_sub(since);
+        let waited = now.saturating_sub(since.max(managed.resumed));
         if waited < STALL_TOLD_NS || (managed.stall_told && waited < STALL_MAX_NS) {
             return;
         }
@@ -585,6 +633,8 @@ impl Managed {
             next_measure: now,
             statm,
             stall_told: false,
+            last_watch: now,
+            resumed: 0,
             faults: Vec::with_capacity(FAULTS),
         }
     }
@@ -611,10 +661,7 @@ pub(crate) fn go_first() {
     let _ = thread::set_nice((thread::nice() - NICER).max(-20));
 }
 
-/// Keep none of the program's descriptors in this thread's own table, and forget the pager of a forking parent.
-pub(crate) fn close_inherited() {
+/// In a forked child: the pager that the parent's agent served is not there.
+pub(crate) fn forget_served() {
     SERVED.store(std::ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: the thread's table is its own copy, and nothing of ours is open yet.
-    let closed = unsafe { fd::close_range(0, u32::MAX, false) };
-    debug_assert!(closed.is_ok(), "close_range exists since Linux 5.9: {closed:?}");
 }

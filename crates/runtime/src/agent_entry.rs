@@ -1,25 +1,24 @@
-//! Where the preload object enters the runtime: at load, and around forks.
+//! Where the preload object enters the runtime: at load, around forks, and when the supervisor starts the agent.
 //!
-//! Inert unless the environment names a supervisor.
+//! Inert unless the environment names a run.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-use pagetide_sys::fd::Fd;
-use pagetide_sys::futex::{self, Scope};
+use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{Kind, MapsText};
+use pagetide_sys::mem;
+use pagetide_sys::socket;
 use pagetide_sys::thread::{self, Table};
 use pagetide_sys::{Errno, signal};
 
 use crate::agent::{self, Agent};
 use crate::alloc::OwnMemory;
-use crate::bell;
+use crate::foothold;
 use crate::fork;
 use crate::held::HELD;
 use crate::{limits, locks};
 
-/// Length of a supervisor's name at most.
-const NAME_BYTES: usize = 64;
 /// Mappings that exist before the runtime, at most.
 const INITIAL_MAX: usize = 128;
 const STACK_BYTES: usize = 512 << 10;
@@ -29,27 +28,41 @@ const BUDGET_WAITS_MAX: u32 = 1000;
 /// Of a thread's control block, at most, what the kernel or the C library uses at the end of the thread: its first page is what
 /// counts, the rest may lie in the next.
 const THREAD_BLOCK_BYTES: usize = 1024;
+/// Where our mappings go: neither near the top, where kernels place what programs map, nor near the program.
+#[cfg(target_arch = "x86_64")]
+const PLACE: usize = 0x3000_0000_0000;
+#[cfg(not(target_arch = "x86_64"))]
+const PLACE: usize = 0x30_0000_0000;
+/// Stack of `enter`: a few system calls.
+const ENTER_STACK_BYTES: usize = 64 << 10;
 
-/// The supervisor's name, and the mappings to leave alone. Written once, before any thread of ours exists.
+/// The mappings to leave alone. Written once, before any thread of ours exists.
 #[derive(Debug)]
 struct Birth {
-    name: [u8; NAME_BYTES],
-    name_len: usize,
     initial: [(u64, u64); INITIAL_MAX],
     initial_len: usize,
 }
 
 /// Set by `start`, read by the agents of this process and of its forked children.
-static mut BIRTH: Birth = Birth { name: [0; NAME_BYTES], name_len: 0, initial: [(0, 0); INITIAL_MAX], initial_len: 0 };
+static mut BIRTH: Birth = Birth { initial: [(0, 0); INITIAL_MAX], initial_len: 0 };
+/// The object's allocator.
+static MEMORY: AtomicPtr<OwnMemory> = AtomicPtr::new(std::ptr::null_mut());
 /// Number of the agent's thread while it lives.
 static AGENT_ALIVE: AtomicU32 = AtomicU32::new(0);
-/// The process from which this one was forked under management; 0 for none.
-static PARENT: AtomicI32 = AtomicI32::new(0);
-/// 1 once a forked child's agent serves its memory.
-static TAKEN_OVER: AtomicU32 = AtomicU32::new(0);
 /// The agent's socket, for the panic hook.
 static SUPERVISOR: AtomicI32 = AtomicI32::new(-1);
-static OWN_PID: AtomicI32 = AtomicI32::new(0);
+/// Both ends of the agent's socket, while they are in the program's table.
+static ENDS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+/// The supervisor's end of a socket that the agent made itself, in its own table; -1 before, a negative errno if it cannot.
+static OUTSIDE: AtomicI32 = AtomicI32::new(-1);
+/// The agent makes its socket itself.
+const NO_SOCKET: i32 = i32::MAX;
+
+/// A thread of the program runs `enter` here, and finds its own stack as it was.
+#[repr(C, align(64))]
+struct EnterStack([u8; ENTER_STACK_BYTES]);
+static mut ENTER_STACK: EnterStack = EnterStack([0; ENTER_STACK_BYTES]);
 
 fn birth() -> &'static Birth {
     let birth = &raw const BIRTH;
@@ -57,16 +70,14 @@ fn birth() -> &'static Birth {
     unsafe { &*birth }
 }
 
-/// At load: note what exists, and start the agent that calls the supervisor `name`.
-pub fn start(name: &[u8]) {
-    if name.is_empty() || name.len() > NAME_BYTES {
-        return;
-    }
+/// At load: note what exists, and offer the supervisor its words. `run` is the value of `RUN_VARIABLE`: the pages of the
+/// budget, of which an eighth may be mapped at once without a word.
+pub fn start(run: &[u8], memory: &'static OwnMemory) {
+    let Some((budget_pages, _)) = pagetide_sys::text::decimal(run) else { return };
+    locks::note_budget(budget_pages);
     let birth = &raw mut BIRTH;
     // SAFETY: no thread of ours exists yet.
     let birth = unsafe { &mut *birth };
-    birth.name[..name.len()].copy_from_slice(name);
-    birth.name_len = name.len();
     let mut buffer = [0; 8192];
     let Ok(mut maps) = MapsText::open(&mut buffer) else { return };
     while let Ok(Some(vma)) = maps.next_vma() {
@@ -75,18 +86,19 @@ pub fn start(name: &[u8]) {
             birth.initial_len += 1;
         }
     }
-    OWN_PID.store(thread::getpid(), Ordering::Relaxed);
-    spawn_agent(true);
+    MEMORY.store(std::ptr::from_ref(memory).cast_mut(), Ordering::Relaxed);
+    let stack = (&raw const ENTER_STACK).addr() + ENTER_STACK_BYTES;
+    foothold::publish(enter as *const () as u64, stack as u64, budget_pages / 8);
 }
 
 /// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
 pub fn mapped(bytes: usize) {
-    bell::mapped(bytes, OWN_PID.load(Ordering::Relaxed), &AGENT_ALIVE);
+    foothold::mapped(bytes);
 }
 
 /// True in a process whose memory is, or may come, under management.
 pub fn is_running() -> bool {
-    OWN_PID.load(Ordering::Relaxed) != 0
+    foothold::owner() != 0
 }
 
 /// True once this process's memory is managed.
@@ -152,43 +164,110 @@ pub fn before_fork() {
 
 /// After a fork, in the parent.
 pub fn after_fork_in_parent() {
+    foothold::count_fork();
     fork::parent();
 }
 
-/// After a fork, in the child: it gets an agent of its own.
-pub fn after_fork_in_child(memory: &OwnMemory) {
+/// After a fork, in the child: it waits for an agent of its own if its memory was managed in the parent. No code of the program
+/// runs before: what it would change meanwhile would reach the parent's agent, which cannot tell ours.
+pub fn after_fork_in_child() {
     HELD.after_fork();
-    let taken_over = fork::child();
-    // SAFETY: the child has one thread, and the parent's runtime is not used in it.
-    unsafe { memory.forget_after_fork() };
-    let parent = OWN_PID.swap(thread::getpid(), Ordering::Relaxed);
-    PARENT.store(if taken_over { parent } else { 0 }, Ordering::Relaxed);
-    TAKEN_OVER.store(0, Ordering::Relaxed);
-    spawn_agent(!taken_over);
-    // No code of the program runs before its memory is served by its own agent: what it would change meanwhile would reach the
-    // parent's agent, which cannot tell ours.
-    while taken_over && TAKEN_OVER.load(Ordering::Acquire) == 0 {
-        futex::wait(&TAKEN_OVER, 0, None, Scope::Private);
+    restart(if fork::child() { foothold::FORKED } else { foothold::NATIVE });
+    foothold::wait_for_agent();
+    fork::child_goes_on();
+}
+
+/// What the parent's runtime had does not exist in a copy of its address space.
+fn restart(state: u32) {
+    foothold::restart(state, || {
+        for end in &ENDS {
+            close(end.swap(-1, Ordering::Relaxed));
+        }
+        let memory = MEMORY.load(Ordering::Relaxed);
+        if !memory.is_null() {
+            // SAFETY: it lives as long as the object.
+            let memory = unsafe { &*memory };
+            // SAFETY: this is the copy's first thread, no agent runs in it, and the parent's runtime is not used in it.
+            unsafe { memory.forget_after_fork() };
+        }
+    });
+}
+
+fn close(raw: i32) {
+    if raw >= 0 {
+        // SAFETY: the number is one of the agent's socket, which nobody else closes.
+        drop(unsafe { Fd::from_raw(raw) });
     }
 }
 
-/// `listens`: it will wait for the supervisor and the bell first.
-fn spawn_agent(listens: bool) {
-    if listens {
-        bell::order()
-    } else {
-        bell::take_down()
+/// The supervisor makes a thread of the program run this, with all signals blocked, and puts the thread back where it was when the
+/// command is answered. Commands: `foothold::START` and `APART`, answered by the supervisor's end of the agent's socket or a
+/// negative errno; `foothold::CLOSE`.
+extern "C" fn enter(ticket: u64, command: u64) -> ! {
+    let ticket = u32::try_from(ticket).unwrap_or(0);
+    let answer = match u32::try_from(command) {
+        Ok(foothold::START) => start_agent(false),
+        Ok(foothold::APART) => start_agent(true),
+        Ok(foothold::CLOSE) => {
+            ENDS.iter().for_each(|end| close(end.swap(-1, Ordering::Relaxed)));
+            0
+        }
+        Ok(_) | Err(_) => -1,
+    };
+    foothold::answer(ticket, answer.cast_unsigned());
+    loop {
+        std::hint::spin_loop();
     }
-    let Ok(stack) = agent::stack(STACK_BYTES) else { return bell::take_down() };
-    // SAFETY: the stack is the thread's for ever; `agent_main` uses system calls and memory of our own only.
-    let spawned =
-        unsafe { thread::spawn(stack.into_range(), &AGENT_ALIVE, Table::Own, agent_main, std::ptr::null_mut()) };
-    if let Err(errno) = spawned {
-        bell::take_down();
-        pagetide_sys::text::write_stderr(b"pagetide: no thread can be started in this process: ");
-        pagetide_sys::text::write_stderr(errno.name().as_bytes());
-        pagetide_sys::text::write_stderr(b"\n");
+}
+
+/// `apart`: it makes its socket itself, in its own table.
+fn start_agent(apart: bool) -> i64 {
+    if foothold::owner() != thread::getpid() {
+        // A forked child whose thread was stopped before it could do this itself.
+        fork::child();
+        restart(foothold::FORKED);
     }
+    mem::set_place(PLACE);
+    OUTSIDE.store(-1, Ordering::Relaxed);
+    let pair = if apart { Ok(None) } else { socket::pair().map(Some) };
+    let made = pair.and_then(|pair| {
+        let stack = agent::stack(STACK_BYTES)?;
+        let inside = pair.as_ref().map_or(NO_SOCKET, |(_, inside)| inside.raw());
+        let arg = std::ptr::without_provenance_mut(inside.cast_unsigned() as usize);
+        // SAFETY: the stack is the thread's for ever; `agent_main` uses system calls and memory of our own only.
+        unsafe { thread::spawn(stack.into_range(), &AGENT_ALIVE, Table::Own, agent_main, arg) }?;
+        Ok(pair)
+    });
+    match made {
+        Ok(Some((outside, inside))) => {
+            ENDS[1].store(inside.into_raw(), Ordering::Relaxed);
+            let outside = outside.into_raw();
+            ENDS[0].store(outside, Ordering::Relaxed);
+            i64::from(outside)
+        }
+        Ok(None) => loop {
+            match OUTSIDE.load(Ordering::Acquire) {
+                -1 => std::hint::spin_loop(),
+                outside => break i64::from(outside),
+            }
+        },
+        Err(errno) => -i64::from(errno.code()),
+    }
+}
+
+/// The agent's socket: what it was given, or one end of a pair in its own table, with the supervisor's end.
+fn own_socket(arg: *mut u8) -> Result<(Fd, Option<Fd>), Errno> {
+    let inside = i32::try_from(arg.addr()).unwrap_or(NO_SOCKET);
+    if inside != NO_SOCKET {
+        // SAFETY: the thread has a table of its own, and this is its copy of the socket.
+        let socket = unsafe { Fd::from_raw(inside) };
+        close_others(Some(&socket));
+        return Ok((socket, None));
+    }
+    close_others(None);
+    let (outside, inside) = socket::pair()?;
+    OUTSIDE.store(outside.raw(), Ordering::Release);
+    Ok((inside, Some(outside)))
 }
 
 /// A broken invariant ends the program: a pager that goes on corrupts memory. The reason goes to the person first; our own
@@ -209,36 +288,54 @@ fn tell_of_panics(supervisor: &Fd) {
     }));
 }
 
-extern "C" fn agent_main(_: *mut u8) -> ! {
+extern "C" fn agent_main(arg: *mut u8) -> ! {
     thread::set_name(c"pagetide");
-    agent::close_inherited();
+    let Ok((socket, outside)) = own_socket(arg) else {
+        OUTSIDE.store(-Errno::EMFILE.code(), Ordering::Release);
+        thread::exit_thread();
+    };
     let files = limits::for_files();
     agent::go_first();
+    tell_of_panics(&socket);
     let birth = birth();
     let initial = birth.initial[..birth.initial_len].to_vec();
-    let mut agent = match Agent::call(&birth.name[..birth.name_len], initial) {
-        Ok(agent) => agent,
+    let (mut agent, call) = match Agent::meet(socket, initial) {
+        Ok(met) => met,
         // The supervisor has ended: so does its tree.
         Err(_) => {
             let _ = signal::kill(thread::getpid(), signal::number::KILL);
             thread::exit_thread();
         }
     };
-    tell_of_panics(agent.supervisor());
-    let parent = PARENT.load(Ordering::Relaxed);
-    if parent != 0 {
-        match fork::take_over(&mut agent) {
-            Ok(managed) => {
-                drop(files);
-                agent.serve_child(managed, &TAKEN_OVER)
-            }
-            Err(error) => agent::die(
-                agent.supervisor(),
-                format_args!("process {}: a forked child cannot take over its memory: {error}", thread::getpid()),
-            ),
+    drop(outside);
+    let Some(call) = call else {
+        drop(files);
+        agent.manage()
+    };
+    match fork::take_over(&mut agent, &call) {
+        Ok(managed) => {
+            drop(files);
+            agent.serve_child(managed)
         }
+        Err(error) => agent::die(
+            agent.supervisor(),
+            format_args!("process {}: a forked child cannot take over its memory: {error}", thread::getpid()),
+        ),
     }
-    drop(files);
-    agent.wait_for_adoption();
-    agent.manage()
+}
+
+/// Keep none of the program's descriptors in this thread's own table, and forget the pager of a forking parent.
+fn close_others(kept: Option<&Fd>) {
+    agent::forget_served();
+    let raw = kept.map_or(u32::MAX, |kept| kept.raw().cast_unsigned());
+    if raw > 0 {
+        // SAFETY: the thread's table is its own copy, and nothing else of ours is open yet.
+        let closed = unsafe { fd::close_range(0, raw - 1, false) };
+        debug_assert!(closed.is_ok(), "close_range exists since Linux 5.9: {closed:?}");
+    }
+    if raw < u32::MAX {
+        // SAFETY: as above.
+        let closed = unsafe { fd::close_range(raw + 1, u32::MAX, false) };
+        debug_assert!(closed.is_ok(), "close_range exists since Linux 5.9: {closed:?}");
+    }
 }

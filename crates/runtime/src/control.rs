@@ -1,17 +1,19 @@
-//! The page that a run's processes share: the budget, each process's share of it, and what each process counts.
+//! The page that a managed process shares with its supervisor: its share of the budget, and what it counts.
 //!
-//! The supervisor (`pagetide run`) creates it; the agent in each process of the tree maps it and owns one entry. Plain atomic
-//! words, no lock: a process that is killed at any moment leaves at worst a number that is a few milliseconds old.
+//! The supervisor (`pagetide run`) makes one for each process whose memory is to be managed, in a file of its own: what a process
+//! writes into it, other processes do not see. Plain atomic words, no lock: a process that is killed at any moment leaves at worst a
+//! number that is a few milliseconds old. A hostile program may write anything: the supervisor uses the words as numbers to
+//! add and compare only.
 //!
-//! What is written by whom: `share_pages` by the supervisor; everything else in an entry by the agent of its process.
+//! What is written by whom: `budget_pages` and `share_pages` by the supervisor; everything else by the agent of the process.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagetide_core::vmstat::COUNTERS;
-use pagetide_sys::mem::Mapping;
+use pagetide_sys::fd::{self, Fd};
+use pagetide_sys::mem::{Mapping, Protection};
+use pagetide_sys::{Errno, file};
 
-/// Processes at the same time whose memory is counted and managed; later ones run natively, and a message says so.
-pub(crate) const ENTRIES: usize = 1024;
 /// Buckets of the latency histogram: four to each power of two of nanoseconds.
 pub(crate) const LATENCY_BUCKETS: usize = 160;
 /// Counters of the machine, beside the core's: name, what it counts.
@@ -39,8 +41,6 @@ const _: () = assert!(COUNTERS.len() + MACHINE_COUNTERS.len() <= COUNTERS_MAX);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Phase {
-    /// Nothing is registered; the supervisor watches its resident size from outside.
-    Native = 1,
     /// Its memory is managed.
     Managed = 2,
 }
@@ -50,7 +50,8 @@ pub(crate) enum Phase {
 #[repr(C)]
 pub(crate) struct Entry {
     pub(crate) phase: AtomicU32,
-    pub(crate) processes: AtomicU32,
+    /// The whole run's.
+    pub(crate) budget_pages: AtomicU64,
     /// What the process may keep resident.
     pub(crate) share_pages: AtomicU64,
     /// What it keeps: program, our frames and our metadata.
@@ -72,19 +73,6 @@ pub(crate) struct Entry {
     pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
 }
 
-/// What holds for the whole tree.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Header {
-    pub(crate) budget_pages: AtomicU64,
-    /// What the tree keeps resident, as the supervisor saw it last.
-    pub(crate) resident_pages: AtomicU64,
-    /// Slots that all processes together may use.
-    pub(crate) swap_slots_max: AtomicU64,
-    /// Slots that are backed by disk space now.
-    pub(crate) swap_slots_backed: AtomicU64,
-}
-
 /// The mapping.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -92,54 +80,30 @@ pub(crate) struct Control {
 }
 
 /// Bytes of the shared file.
-pub(crate) const CONTROL_BYTES: usize = (4096 + ENTRIES * size_of::<Entry>()).next_multiple_of(4096);
-const _: () = assert!(size_of::<Header>() <= 4096);
+pub(crate) const CONTROL_BYTES: usize = size_of::<Entry>().next_multiple_of(4096);
 
 impl Control {
-    /// Over a shared mapping of `CONTROL_BYTES` zero bytes, or one that a supervisor has filled.
-    pub(crate) fn new(mapping: Mapping) -> Self {
-        assert!(mapping.range().len() >= CONTROL_BYTES, "the control page is shorter than this version's");
-        Self { mapping }
+    /// A new one, and its file.
+    pub(crate) fn create() -> Result<(Self, Fd), Errno> {
+        let file = fd::memfd(c"pagetide-control")?;
+        file::truncate(&file, CONTROL_BYTES as u64)?;
+        Self::open(&file).map(|control| (control, file))
     }
 
-    /// The whole run's.
-    pub(crate) fn header(&self) -> &Header {
+    /// Of a file that `create` made.
+    pub(crate) fn open(file: &Fd) -> Result<Self, Errno> {
+        let mapping = Mapping::shared(file, 0, CONTROL_BYTES, Protection::ReadWrite)?;
+        Ok(Self { mapping })
+    }
+
+    /// The words.
+    pub(crate) fn entry(&self) -> &Entry {
         // SAFETY: the mapping is at least that long, page aligned, lives as long as self, and consists of atomics.
-        unsafe { &*self.mapping.range().as_ptr().cast::<Header>() }
-    }
-
-    /// One process's.
-    pub(crate) fn entry(&self, index: usize) -> &Entry {
-        assert!(index < ENTRIES, "entry {index} of {ENTRIES}");
-        let address = self.mapping.range().start() + 4096 + index * size_of::<Entry>();
-        // SAFETY: inside the mapping, aligned for u64 (4096 and the size of Entry are multiples of 8), atomics only.
-        unsafe { &*(address as *const Entry) }
+        unsafe { &*self.mapping.range().as_ptr().cast::<Entry>() }
     }
 }
 
 impl Entry {
-    /// Make it a new process's.
-    pub(crate) fn reset(&self) {
-        self.processes.store(0, Ordering::Relaxed);
-        for word in [
-            &self.share_pages,
-            &self.resident_pages,
-            &self.resident_pages_max,
-            &self.overhead_pages,
-            &self.overhead_pages_max,
-            &self.metadata_pages_max,
-            &self.managed_pages_max,
-            &self.major_faults,
-            &self.swapped_pages,
-        ] {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in self.counters.iter().chain(&self.latency) {
-            word.store(0, Ordering::Relaxed);
-        }
-        self.phase.store(Phase::Native as u32, Ordering::Release);
-    }
-
     /// True once its memory is managed.
     pub(crate) fn is_managed(&self) -> bool {
         self.phase.load(Ordering::Acquire) == Phase::Managed as u32
@@ -184,12 +148,12 @@ pub struct LatencySummary {
 
 /// What a histogram says.
 pub(crate) fn summary(buckets: &[u64; LATENCY_BUCKETS]) -> LatencySummary {
-    let count: u64 = buckets.iter().sum();
+    let count = buckets.iter().fold(0, |sum: u64, &faults| sum.saturating_add(faults));
     let at = |percent: u64| {
-        let rank = (count * percent).div_ceil(100).max(1);
-        let mut seen = 0;
+        let rank = (count / 100 * percent + (count % 100 * percent).div_ceil(100)).max(1);
+        let mut seen = 0_u64;
         let bucket = buckets.iter().position(|&faults| {
-            seen += faults;
+            seen = seen.saturating_add(faults);
             seen >= rank
         });
         bucket.map_or(0, latency_of_bucket)

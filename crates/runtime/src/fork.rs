@@ -11,17 +11,23 @@
 //!    not ask us then. It holds the core (nothing is unmapped any more, everything resident is mapped back), lets what is in
 //!    flight end, and answers by filling the page.
 //! 2. The kernel copies. The agent reads EVENT_FORK, takes a snapshot (spans, and which page is in which slot), pins those
-//!    slots, and serves the child's faults from the snapshot.
-//! 3. *child* (the forked thread, before any code of the program): starts an agent, which calls its parent's agent, receives
-//!    the userfaultfd, the snapshot and the swap files, charges what is present in its own page table and serves itself.
+//!    slots, tells the supervisor, and serves the child's faults from the snapshot. A page that every child inherits is
+//!    registered, so the event comes even if all large memory is left out of the copy.
+//! 3. *child* (the forked thread, before any code of the program): waits. The supervisor starts an agent in it, as in any process,
+//!    and gives both agents an end of a socket. The child's agent receives the userfaultfd, the snapshot and the swap files, charges
+//!    what is present in its own page table and serves itself. A child that is stopped meanwhile gets its agent all the same.
 //! 4. *parent* (the forking thread, just after): touches doorbell 1, answered when the child has taken over or has ended. So
-//!    a parent that exits at once does not leave a child without a pager.
+//!    a parent that exits at once does not leave a child without a pager. Nothing is decided by a time that has passed.
+//!
+//! Signals are blocked from 1 to 4: a handler that forks would wait for the fork that it interrupts.
 //!
 //! The pins of a child end with the last descriptor of a pipe that the child and its own children hold: when it hangs up, the
 //! parent's slots are free again.
 //!
-//! A copy of the address space that was not announced (clone without libc) has no agent of its own: the parent's agent fills
-//! every page into it at once, and it runs natively from then on.
+//! A copy of the address space that was not announced (clone without libc), or in which no agent can be started, has no agent of its
+//! own: the parent's agent fills every page into it at once, and it runs natively from then on.
+
+pub(crate) mod newborn;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -31,21 +37,21 @@ use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
 use pagetide_sys::fd::{self, Fd, PollFd};
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::mem::{self, Mapping};
+use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{Modes, Msg, RawMsg, ReadAnswer, Stop, Uffd, Wake};
-use pagetide_sys::{Errno, clock, file, proc, sysinfo, thread};
+use pagetide_sys::{Errno, clock, file, thread};
 
 use crate::agent::{Agent, Managed, die, say};
+use crate::fork::newborn::Newborn;
 use crate::inherit::{self, Exceptions, SlotRun, SpanRecord};
-use crate::machine::{LiveMachine, managed};
+use crate::machine::managed;
 use crate::pager::Pager;
-use crate::protocol::{Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
+use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_BYTES, PACKET_FDS, TAKEN};
 use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
 use crate::store::{Store, checksum};
 use crate::{limits, own, setup};
 
-/// A parent waits this long for its child's agent; then it serves the child by filling everything in.
-const TAKEOVER_NS: Nanos = 10_000_000_000;
 /// A fork waits this long for memory to be paged out.
 const SHRINK_NS: Nanos = 2_000_000_000;
 /// A fork waits this long for what is in flight to end.
@@ -61,27 +67,8 @@ static DOORBELLS: AtomicUsize = AtomicUsize::new(0);
 static FORKING: AtomicU32 = AtomicU32::new(0);
 /// The fork that is under way was announced to the agent.
 static ANNOUNCED: AtomicBool = AtomicBool::new(false);
-
-/// What names the place at which this process's agent answers its children; they read it in their copy of the memory. Nobody
-/// can take it first, and the processes of two namespaces that have equal numbers do not meet.
-static SECRET: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-fn agent_name() -> pagetide_sys::text::Text<64> {
-    let [high, low] = SECRET.each_ref().map(|word| word.load(Ordering::Acquire));
-    pagetide_sys::text::Text::format(format_args!("pagetide-agent-{high:016x}{low:016x}"))
-}
-
-fn choose_agent_name() -> Result<pagetide_sys::text::Text<64>, Errno> {
-    let secret = sysinfo::random()?;
-    SECRET.iter().zip(secret).for_each(|(word, half)| word.store(half, Ordering::Release));
-    Ok(agent_name())
-}
-
-/// Whoever is at the other end is a child of this process, as the kernel says. The name can be seen by every user.
-fn is_child(call: &Fd) -> bool {
-    let parent = socket::peer(call).ok().and_then(|peer| proc::stat(Some(peer.pid)).ok()).map(|stat| stat.parent);
-    parent == Some(thread::getpid())
-}
+/// What the forking thread blocked before.
+static MASK: AtomicU64 = AtomicU64::new(0);
 
 /// True once forks of this process are to be announced: its memory is managed.
 pub(crate) fn is_announced() -> bool {
@@ -90,9 +77,11 @@ pub(crate) fn is_announced() -> bool {
 
 /// Before a fork, in the forking thread.
 pub(crate) fn prepare() {
+    let mask = SignalSet::ALL.block();
     while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         futex::wait(&FORKING, 1, None, Scope::Private);
     }
+    MASK.store(mask.0, Ordering::Relaxed);
     let doorbells = DOORBELLS.load(Ordering::Acquire);
     if doorbells != 0 {
         ANNOUNCED.store(true, Ordering::Relaxed);
@@ -105,8 +94,10 @@ pub(crate) fn parent() {
     if ANNOUNCED.swap(false, Ordering::Relaxed) {
         touch(DOORBELLS.load(Ordering::Acquire) + mem::PAGE_BYTES);
     }
+    let mask = SignalSet(MASK.load(Ordering::Relaxed));
     FORKING.store(0, Ordering::Release);
     futex::wake(&FORKING, 1, Scope::Private);
+    mask.restore();
 }
 
 /// After a fork, in the child's only thread: true if its memory was managed in the parent.
@@ -116,24 +107,15 @@ pub(crate) fn child() -> bool {
     ANNOUNCED.swap(false, Ordering::Relaxed)
 }
 
+/// The child's memory is served, or was never managed: the program goes on.
+pub(crate) fn child_goes_on() {
+    SignalSet(MASK.load(Ordering::Relaxed)).restore();
+}
+
 /// Read a byte of a missing page: returns when the agent has filled it.
 fn touch(address: usize) {
     // SAFETY: the doorbells are mapped as long as their address is published.
     unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
-}
-
-/// A child between the copy and its takeover.
-#[derive(Debug)]
-struct Newborn {
-    uffd: Uffd,
-    /// Ascending by address.
-    runs: Vec<SlotRun>,
-    spans: Vec<SpanRecord>,
-    since: Nanos,
-    /// Sent; the child has yet to say that it serves itself.
-    call: Option<Fd>,
-    /// The writing end of the lease's pipe, for the child to hold.
-    lease: Option<Fd>,
 }
 
 /// The slots that a child and its children may still need.
@@ -151,8 +133,11 @@ pub(crate) type Inherited = Fd;
 #[derive(Debug)]
 pub(crate) struct Forks {
     doorbells: Option<Mapping>,
-    listener: Option<Fd>,
+    /// Registered, and inherited by every child.
+    witness: Option<Mapping>,
     newborn: Option<Newborn>,
+    /// What the supervisor says of the newborn: the socket of its agent, or that it will have none.
+    answered: Option<Option<Fd>>,
     leases: Vec<Lease>,
     inherited: Vec<Inherited>,
     /// Doorbell 0 was rung: the core is held until doorbell 1.
@@ -169,8 +154,9 @@ impl Forks {
     pub(crate) const fn new() -> Self {
         Self {
             doorbells: None,
-            listener: None,
+            witness: None,
             newborn: None,
+            answered: None,
             leases: Vec::new(),
             inherited: Vec::new(),
             held: false,
@@ -189,6 +175,11 @@ impl Forks {
     /// True while a child has not taken over yet: its faults and its call must be looked for.
     pub(crate) const fn is_waiting_for_child(&self) -> bool {
         self.newborn.is_some()
+    }
+
+    /// The supervisor has started the newborn's agent, or cannot.
+    pub(crate) fn on_child(&mut self, call: Option<Fd>) {
+        self.answered = Some(call);
     }
 
     /// A doorbell was touched.
@@ -256,7 +247,7 @@ impl Forks {
             self.answer(pager, 0);
             return true;
         }
-        let progress = self.newborn.is_some() && self.serve_newborn(agent, pager, now);
+        let progress = self.newborn.is_some() && self.serve_newborn(agent, pager);
         if self.rung[1] && self.newborn.is_none() {
             self.end_fork(pager, now);
             return true;
@@ -291,7 +282,6 @@ impl Forks {
 
     /// The kernel has copied the address space.
     pub(crate) fn on_fork(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos, uffd: Uffd) {
-        let mut newborn = Newborn { uffd, runs: Vec::new(), spans: Vec::new(), since: now, call: None, lease: None };
         let exceptions = match Exceptions::read() {
             Ok(exceptions) => exceptions,
             Err(errno) => die(
@@ -299,14 +289,43 @@ impl Forks {
                 format_args!("what a forked child is to get cannot be read (/proc/self/smaps): {}", errno.name()),
             ),
         };
-        (newborn.spans, newborn.runs) = inherit::snapshot(pager, &exceptions, &newborn.uffd);
+        let (content, spans) = inherit::snapshot(pager, &exceptions);
+        let mut newborn = Newborn::new(uffd, content, spans);
+        self.copy_frames(agent, pager, &mut newborn);
         if self.held && self.newborn.is_none() {
             // What the disk could not take in time.
-            self.fill_all(agent, pager, &newborn, LiveMachine::is_only_in_tier);
+            self.fill_from_tier(agent, pager, &mut newborn);
             self.pin(pager, now, &mut newborn);
             self.newborn = Some(newborn);
+            self.answered = None;
+            tell(agent, BORN);
         } else {
-            self.fill_completely(agent, pager, &newborn);
+            self.fill_completely(agent, pager, &mut newborn);
+        }
+    }
+
+    /// Pages between program and device are copied into the child at once. It may run and change its mappings meanwhile.
+    fn copy_frames(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) {
+        let mut tries = 0;
+        while let Some(&(vpn, frame)) = newborn.content.frames.last() {
+            let filled = newborn.uffd.copy_run(managed(vpn, 1), frame, false, Wake::Later);
+            if filled.stop == Some(Stop::Again) {
+                self.try_again(agent, pager, newborn, &mut tries);
+                continue;
+            }
+            // Gone, or not in the copy at all (MADV_DONTFORK), or there already.
+            newborn.content.frames.pop();
+        }
+    }
+
+    /// The copy changes its mappings: hear of it, and try again.
+    fn try_again(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn, tries: &mut u32) {
+        *tries += 1;
+        if *tries > FILL_TRIES {
+            die(agent.supervisor(), format_args!("a copy of the address space cannot be filled"));
+        }
+        if !self.serve_faults(agent, pager, newborn) {
+            thread::yield_now();
         }
     }
 
@@ -318,6 +337,7 @@ impl Forks {
     /// The slots of the snapshot stay as they are until the child and its children are done with them.
     fn pin(&mut self, pager: &mut Pager, now: Nanos, newborn: &mut Newborn) {
         let pins: Vec<_> = newborn
+            .content
             .runs
             .iter()
             .map(|run| (DeviceId(u8::try_from(run.device).expect("few devices")), SlotIdx(run.slot), run.len))
@@ -331,77 +351,86 @@ impl Forks {
     }
 
     /// Serve the child until it serves itself. True if something happened.
-    fn serve_newborn(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos) -> bool {
+    fn serve_newborn(&mut self, agent: &Agent, pager: &mut Pager) -> bool {
         let mut newborn = self.newborn.take().expect("the caller looked");
-        let mut progress = self.serve_faults(agent, pager, &newborn);
-        let mut over = false;
-        if newborn.call.is_none() {
-            match socket::accept(self.listener.as_ref().expect("it listens while memory is managed")) {
-                Ok(Some(call)) if !is_child(&call) => progress = true,
-                Ok(Some(call)) => {
-                    over = self.hand_over(pager, &newborn, &call).is_err();
-                    newborn.call = Some(call);
-                    progress = true;
+        let mut progress = self.serve_faults(agent, pager, &mut newborn);
+        let mut over = None;
+        match (&newborn.call, self.answered.take()) {
+            (None, Some(Some(call))) => {
+                progress = true;
+                match self.hand_over(pager, &newborn, &call) {
+                    Ok(()) => newborn.call = Some(call),
+                    Err(errno) => {
+                        say(
+                            agent.supervisor(),
+                            format_args!("a forked child's memory cannot be handed over: {}", errno.name()),
+                        );
+                        over = Some(OVER);
+                    }
                 }
-                Ok(None) | Err(_) => over = newborn.is_dead(),
             }
-        } else if let Some(call) = &newborn.call {
-            let mut packet = [0; 16];
-            match socket::receive(call, &mut packet, &mut [], false) {
-                Ok(Received::Empty) => {}
-                Ok(Received::Message { bytes, .. }) if &packet[..bytes] == TAKEN => over = true,
-                // It ended before it could take over.
-                Ok(Received::Message { .. } | Received::Closed | Received::Cut) | Err(_) => over = true,
+            (None, Some(None)) => {
+                self.fill_completely(agent, pager, &mut newborn);
+                over = Some(COMPLETE);
+            }
+            (None, None) => over = newborn.is_dead().then_some(OVER),
+            (Some(call), _) => {
+                let mut packet = [0; 16];
+                match socket::receive(call, &mut packet, &mut [], false) {
+                    Ok(Received::Empty) => {}
+                    // It serves itself, or ended before it could take over.
+                    Ok(Received::Message { .. } | Received::Closed | Received::Cut) | Err(_) => over = Some(OVER),
+                }
             }
         }
-        if !over && now > newborn.since + TAKEOVER_NS {
-            self.fill_completely(agent, pager, &newborn);
-            over = true;
-        }
-        if over {
-            return true;
-        }
-        self.newborn = Some(newborn);
-        progress
+        let Some(word) = over else {
+            self.newborn = Some(newborn);
+            return progress;
+        };
+        // The child's userfaultfd closes before anybody is told that it needs none.
+        drop(newborn);
+        tell(agent, word);
+        true
     }
 
-    /// The child's faults, from the snapshot.
-    fn serve_faults(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn) -> bool {
+    /// The child's faults, from the snapshot, and what it does to its mappings. True if there was something.
+    fn serve_faults(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) -> bool {
         if newborn.call.is_some() {
             return false;
         }
-        let mut messages = [RawMsg::EMPTY; 8];
-        let Ok(ReadAnswer::Read(count)) = newborn.uffd.read(&mut messages) else { return false };
-        for message in &mut messages[..count] {
-            match message.take() {
-                Msg::PageFault { addr, .. } => {
-                    let vpn = (addr as u64) >> PAGE_SHIFT;
-                    self.fill(agent, pager, newborn, vpn);
-                }
-                Msg::Remove { .. } | Msg::Unmap { .. } | Msg::Remap { .. } | Msg::Fork { .. } | Msg::Unknown { .. } => {
-                    die(
-                        agent.supervisor(),
-                        format_args!("a forked child changed its address space before its runtime had started"),
-                    )
-                }
+        // One at a time: as soon as a change has been read, the kernel lets pages through again.
+        let mut messages = [RawMsg::EMPTY];
+        let Ok(ReadAnswer::Read(_)) = newborn.uffd.read(&mut messages) else { return false };
+        let vpn = |address: usize| (address as u64) >> PAGE_SHIFT;
+        match messages[0].take() {
+            Msg::PageFault { addr, .. } => {
+                self.fill(agent, pager, newborn, vpn(addr));
             }
+            Msg::Remove { start, end } | Msg::Unmap { start, end } => newborn.content.forget(vpn(start), vpn(end)),
+            Msg::Remap { from, to, len } => newborn.content.relocate(vpn(from), vpn(to), vpn(len)),
+            Msg::Fork { fd } => {
+                let mut next = Newborn::new(Uffd::from_fd(fd), newborn.content.clone(), Vec::new());
+                self.copy_frames(agent, pager, &mut next);
+                self.fill_completely(agent, pager, &mut next);
+            }
+            Msg::Unknown { .. } => {}
         }
         true
     }
 
     /// Fill one page of a child. False: the kernel cannot at the moment.
     fn fill(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn, vpn: u64) -> bool {
-        let index = newborn.runs.partition_point(|run| run.vpn + u64::from(run.len) <= vpn);
-        let filled = match newborn.runs.get(index).filter(|run| run.vpn <= vpn) {
-            None => newborn.uffd.zeropage_run(managed(vpn, 1), Wake::Now),
-            Some(run) => {
-                let slot = SlotIdx(run.slot + u32::try_from(vpn - run.vpn).expect("inside the run"));
+        let page = managed(vpn, 1);
+        let filled = match (newborn.content.frame(vpn), newborn.content.slot(vpn)) {
+            (Some(frame), _) => newborn.uffd.copy_run(page, frame, false, Wake::Now),
+            (None, None) => newborn.uffd.zeropage_run(page, Wake::Now),
+            (None, Some(run)) => {
                 let device = DeviceId(u8::try_from(run.device).expect("few devices"));
-                match self.read_slot(pager, device, slot) {
-                    Some(page) => newborn.uffd.copy_run(managed(vpn, 1), page, false, Wake::Now),
+                match self.read_slot(pager, device, SlotIdx(run.slot)) {
+                    Some(content) => newborn.uffd.copy_run(page, content, false, Wake::Now),
                     None => {
                         say(agent.supervisor(), format_args!("a page of a forked child cannot be read back"));
-                        newborn.uffd.poison_run(managed(vpn, 1), Wake::Now)
+                        newborn.uffd.poison_run(page, Wake::Now)
                     }
                 }
             }
@@ -410,7 +439,7 @@ impl Forks {
             None | Some(Stop::Gone) => true,
             // Present already; or the child changes its mappings and this cannot be done now: its thread asks again.
             Some(stop) => {
-                let _ = newborn.uffd.wake(managed(vpn, 1));
+                let _ = newborn.uffd.wake(page);
                 stop != Stop::Again
             }
         }
@@ -433,35 +462,35 @@ impl Forks {
         (checksum(seed, bytes) == store.sum(slot)).then_some(page)
     }
 
-    /// Fill everything into a copy of the address space that will have no agent, and let it go.
-    fn fill_completely(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn) {
-        self.fill_all(agent, pager, newborn, |_, _, _| true);
-    }
-
-    /// Fill the pages whose slots `wanted` asks for.
-    fn fill_all(
-        &mut self,
-        agent: &Agent,
-        pager: &mut Pager,
-        newborn: &Newborn,
-        wanted: fn(&LiveMachine, DeviceId, SlotIdx) -> bool,
-    ) {
-        for &SlotRun { vpn, len, device, slot, .. } in &newborn.runs {
+    /// Fill the pages that no device holds yet: the child reads devices only.
+    fn fill_from_tier(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) {
+        let mut pages = Vec::new();
+        for &SlotRun { vpn, len, device, slot, .. } in &newborn.content.runs {
             let device = DeviceId(u8::try_from(device).expect("few devices"));
-            for ahead in 0..len {
-                if !wanted(pager.machine(), device, SlotIdx(slot + ahead)) {
-                    continue;
-                }
-                let mut tries = 0;
-                while !self.fill(agent, pager, newborn, vpn + u64::from(ahead)) {
-                    tries += 1;
-                    if tries > FILL_TRIES {
-                        die(agent.supervisor(), format_args!("a copy of the address space cannot be filled"));
-                    }
-                    thread::yield_now();
-                }
+            let is_only_there = |ahead: &u32| pager.machine().is_only_in_tier(device, SlotIdx(slot + ahead));
+            pages.extend((0..len).filter(is_only_there).map(|ahead| vpn + u64::from(ahead)));
+        }
+        let mut tries = 0;
+        for vpn in pages {
+            while !self.fill(agent, pager, newborn, vpn) {
+                self.try_again(agent, pager, newborn, &mut tries);
             }
         }
+    }
+
+    /// Fill everything into a copy of the address space that will have no agent, and let it go.
+    fn fill_completely(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) {
+        let mut tries = 0;
+        while let Some(run) = newborn.content.runs.last() {
+            let vpn = run.vpn + u64::from(run.len) - 1;
+            if self.fill(agent, pager, newborn, vpn) {
+                newborn.content.drop_last_page();
+            } else {
+                self.try_again(agent, pager, newborn, &mut tries);
+            }
+        }
+        // Who waits for a page asks the kernel when the descriptor is closed; who waits for us to read goes on.
+        while self.serve_faults(agent, pager, newborn) {}
     }
 
     /// Send the child's agent what it needs.
@@ -469,25 +498,30 @@ impl Forks {
         let snapshot = fd::memfd(c"pagetide-snapshot")?;
         let raised = limits::for_file_size();
         file::write_all(&snapshot, bytes_of(&newborn.spans))?;
-        file::write_all(&snapshot, bytes_of(&newborn.runs))?;
+        file::write_all(&snapshot, bytes_of(&newborn.content.runs))?;
         drop(raised);
         let stores = pager.machine().stores();
-        let handover = Handover {
-            seed: pager.machine().seed(),
-            devices: stores.iter().map(|(id, store)| (id.0, store.slots_max(), store.slots_backed())).collect(),
-            spans: newborn.spans.len(),
-            runs: newborn.runs.len(),
-        };
         let lease = newborn.lease.as_ref().expect("an announced child has a lease");
         let mut fds = vec![newborn.uffd.fd(), &snapshot, lease];
         for (_, store) in stores {
             fds.extend([store.file(), store.sums_file()]);
         }
         fds.extend(&self.inherited);
-        if fds.len() > PACKET_FDS {
+        if fds.len() > HANDOVER_FDS_MAX {
             return Err(Errno::E2BIG);
         }
-        socket::send(call, handover.encode().as_bytes(), &fds, true)
+        let handover = Handover {
+            seed: pager.machine().seed(),
+            devices: stores.iter().map(|(id, store)| (id.0, store.slots_max(), store.slots_backed())).collect(),
+            fds: fds.len(),
+            spans: newborn.spans.len(),
+            runs: newborn.content.runs.len(),
+        };
+        let text = handover.encode();
+        for (index, fds) in fds.chunks(PACKET_FDS).enumerate() {
+            socket::send(call, if index == 0 { text.as_bytes() } else { MORE }, fds, true)?;
+        }
+        Ok(())
     }
 
     fn end_leases(&mut self, pager: &mut Pager, now: Nanos) {
@@ -507,14 +541,6 @@ impl Forks {
     }
 }
 
-impl Newborn {
-    /// True if the child's address space is gone.
-    fn is_dead(&self) -> bool {
-        // A page that lies in no registered mapping: a living child answers ENOENT or EINVAL, a dead one ESRCH.
-        self.uffd.zeropage_run(managed(1, 1), Wake::Later).stop == Some(Stop::Gone)
-    }
-}
-
 /// The records as bytes.
 fn bytes_of<T: Copy>(records: &[T]) -> &[u8] {
     // SAFETY: the records are plain integers without padding.
@@ -522,39 +548,59 @@ fn bytes_of<T: Copy>(records: &[T]) -> &[u8] {
 }
 const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<SpanRecord>() == 16);
 
-/// Memory is managed from now on: forks are announced, and children find us.
+/// A word for the supervisor.
+fn tell(agent: &Agent, word: &[u8]) {
+    // If it has ended, so does this process as soon as it looks.
+    let _ = socket::send(agent.supervisor(), word, &[], true);
+}
+
+/// Memory is managed from now on: forks are announced.
 pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
+    let register = |range| managed.pager.machine().uffd().register(range, Modes::MISSING);
     let prepared = own::map(2 * mem::PAGE_BYTES, false).and_then(|doorbells| {
-        managed.pager.machine().uffd().register(doorbells.range(), Modes::MISSING)?;
-        let listener = socket::listen(choose_agent_name()?.as_bytes(), 8)?;
-        Ok((doorbells, listener))
+        register(doorbells.range())?;
+        let witness = own::map(mem::PAGE_BYTES, false)?;
+        mem::advise(witness.range(), mem::Advice::DoFork)?;
+        register(witness.range())?;
+        Ok((doorbells, witness))
     });
-    let (doorbells, listener) = match prepared {
+    let (doorbells, witness) = match prepared {
         Ok(both) => both,
         Err(errno) => die(agent.supervisor(), format_args!("forks cannot be prepared: {}", errno.name())),
     };
     let address = doorbells.range().start();
     managed.forks.doorbells = Some(doorbells);
-    managed.forks.listener = Some(listener);
+    managed.forks.witness = Some(witness);
     DOORBELLS.store(address, Ordering::Release);
 }
 
-/// In a forked child's agent: take over from the parent's agent.
-pub(crate) fn take_over(agent: &mut Agent) -> Result<Managed, setup::SetupError> {
-    let step = |name, errno| setup::SetupError::Step(name, errno);
-    let call = socket::connect(agent_name().as_bytes()).map_err(|errno| step("calling the parent's agent", errno))?;
+/// The descriptors and the text of a handover.
+fn receive_handover(call: &Fd) -> Result<(Handover, Vec<Fd>), Errno> {
     let mut packet = vec![0; PACKET_BYTES];
     let mut fds = [const { None }; PACKET_FDS];
-    let received = socket::receive(&call, &mut packet, &mut fds, true);
-    let Ok(Received::Message { bytes, fds: count }) = received else {
-        return Err(step("the handover", Errno::ECONNRESET));
+    let Received::Message { bytes, .. } = socket::receive(call, &mut packet, &mut fds, true)? else {
+        return Err(Errno::ECONNRESET);
     };
-    let broken = || step("the handover", Errno::EPROTO);
-    let handover = Handover::decode(&packet[..bytes]).ok_or_else(broken)?;
-    if count < HANDOVER_FDS + 2 * handover.devices.len() {
-        return Err(broken());
+    let handover = Handover::decode(&packet[..bytes]).ok_or(Errno::EPROTO)?;
+    let mut all: Vec<Fd> = fds.iter_mut().filter_map(Option::take).collect();
+    while all.len() < handover.fds {
+        let Received::Message { fds: 1.., .. } = socket::receive(call, &mut packet, &mut fds, true)? else {
+            return Err(Errno::EPROTO);
+        };
+        all.extend(fds.iter_mut().filter_map(Option::take));
     }
-    let mut fds = fds.into_iter().flatten();
+    if all.len() < HANDOVER_FDS + 2 * handover.devices.len() {
+        return Err(Errno::EPROTO);
+    }
+    Ok((handover, all))
+}
+
+/// In a forked child's agent: take over from the parent's agent, which is at the other end of `call`.
+pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::SetupError> {
+    let step = |name, errno| setup::SetupError::Step(name, errno);
+    let (handover, fds) = receive_handover(call).map_err(|errno| step("the handover", errno))?;
+    let broken = || step("the handover", Errno::EPROTO);
+    let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(broken);
     let (uffd, snapshot, lease) = (Uffd::from_fd(next()?), next()?, next()?);
     let mut stores = Vec::new();
@@ -565,15 +611,15 @@ pub(crate) fn take_over(agent: &mut Agent) -> Result<Managed, setup::SetupError>
     }
     clock::init();
     let now = clock::now();
-    let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
-    agent.exclude_initial(&mut pager);
     let spans =
         read_records::<SpanRecord>(&snapshot, 0, handover.spans).map_err(|errno| step("the snapshot", errno))?;
+    let holes = agent.fill_holes(&spans);
+    let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
+    drop(holes);
+    agent.exclude_initial(&mut pager);
     let runs = read_records::<SlotRun>(&snapshot, size_of_val(spans.as_slice()), handover.runs)
         .map_err(|errno| step("the snapshot", errno))?;
-    for span in &spans {
-        pager.take_over_span(now, span.vpn, span.vpn + span.pages);
-    }
+    agent.take_over_spans(&mut pager, now, &spans);
     for run in &runs {
         take_over_run(&mut pager, now, *run);
     }
@@ -581,7 +627,7 @@ pub(crate) fn take_over(agent: &mut Agent) -> Result<Managed, setup::SetupError>
     forks.inherited = std::iter::once(lease).chain(fds).collect();
     let mut managed = Managed::new(pager, forks, now);
     publish(agent, &mut managed);
-    socket::send(&call, TAKEN, &[], true).map_err(|errno| step("the handover", errno))?;
+    socket::send(call, TAKEN, &[], true).map_err(|errno| step("the handover", errno))?;
     Ok(managed)
 }
 
@@ -590,7 +636,11 @@ fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
     let mut offset = 0;
     while offset < run.len {
         let spans = &pager.machine().spans;
-        let page = spans.page(run.vpn + u64::from(offset)).expect("runs lie in the spans of the snapshot");
+        let Some(page) = spans.page(run.vpn + u64::from(offset)) else {
+            // Left out of the copy (MADV_DONTFORK).
+            offset += 1;
+            continue;
+        };
         // A run may go on in the next span, whose pages have other indices.
         let (_, in_span) = spans.place(page).expect("a page of a span has a place");
         let most = in_span.min(run.len - offset);

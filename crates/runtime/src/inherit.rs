@@ -9,9 +9,8 @@ use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::PageRange;
 use pagetide_sys::Errno;
 use pagetide_sys::smaps::{Flags, SmapsText};
-use pagetide_sys::uffd::{Stop, Uffd, Wake};
 
-use crate::machine::managed;
+use crate::fork::newborn::Content;
 use crate::pager::Pager;
 use crate::spans::PAGE_SHIFT;
 
@@ -72,13 +71,13 @@ impl Exceptions {
 
 /// A run of pages in neighbouring slots, as a child receives it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotRun {
     pub(crate) vpn: u64,
     pub(crate) len: u32,
     pub(crate) device: u32,
     pub(crate) slot: u32,
-    _pad: u32,
+    pub(crate) _pad: u32,
 }
 
 /// A span, as a child receives it.
@@ -89,30 +88,27 @@ pub(crate) struct SpanRecord {
     pub(crate) pages: u64,
 }
 
-/// What a child has to know: its managed ranges, and which of their pages are in which slots. Pages between program and device are
-/// copied into it at once.
-pub(crate) fn snapshot(pager: &Pager, exceptions: &Exceptions, child: &Uffd) -> (Vec<SpanRecord>, Vec<SlotRun>) {
-    let (mut spans, mut runs) = (Vec::new(), Vec::new());
+/// What a child has to know: the managed ranges, those included that it does not get, and where their pages are.
+pub(crate) fn snapshot(pager: &Pager, exceptions: &Exceptions) -> (Content, Vec<SpanRecord>) {
+    let (mut content, mut spans) = (Content::default(), Vec::new());
     for span in pager.machine().spans.all() {
         let mut from = span.vpn;
         while from < span.end_vpn() {
             let (inherit, to) = exceptions.at(from, span.end_vpn());
             let first = u32::try_from(from - span.vpn).expect("inside the span");
             let range = span.range.part(first, u32::try_from(to - from).expect("inside the span"));
-            if inherit != Inherit::Nothing {
-                spans.push(SpanRecord { vpn: from, pages: to - from });
-            }
+            spans.push(SpanRecord { vpn: from, pages: to - from });
             if inherit == Inherit::Copy {
-                snapshot_of(pager, from, range, child, &mut runs);
+                snapshot_of(pager, from, range, &mut content);
             }
             from = to;
         }
     }
-    (spans, runs)
+    (content, spans)
 }
 
 /// The same for `pages`, from address `vpn` on, that the child is to see.
-fn snapshot_of(pager: &Pager, vpn: u64, pages: PageRange, child: &Uffd, runs: &mut Vec<SlotRun>) {
+fn snapshot_of(pager: &Pager, vpn: u64, pages: PageRange, content: &mut Content) {
     let machine = pager.machine();
     for (vpn, page) in (vpn..).zip(pages.pages()) {
         let view = pager.core().page(page);
@@ -122,18 +118,14 @@ fn snapshot_of(pager: &Pager, vpn: u64, pages: PageRange, child: &Uffd, runs: &m
         if view.flight != Flight::Reading
             && let Some(frame) = machine.resident_frame(page)
         {
-            let filled = child.copy_run(managed(vpn, 1), frame, false, Wake::Later);
-            assert!(
-                filled.is_complete() || matches!(filled.stop, Some(Stop::Present | Stop::Gone)),
-                "a page of a forked child cannot be filled: {filled:?}"
-            );
+            content.frames.push((vpn, frame));
             continue;
         }
         if view.state == PageState::Mapped && view.flight != Flight::Reading {
             continue;
         }
         let Some((device, slot)) = view.slot else { continue };
-        match runs.last_mut() {
+        match content.runs.last_mut() {
             Some(run)
                 if run.vpn + u64::from(run.len) == vpn
                     && run.device == u32::from(device.0)
@@ -141,7 +133,7 @@ fn snapshot_of(pager: &Pager, vpn: u64, pages: PageRange, child: &Uffd, runs: &m
             {
                 run.len += 1;
             }
-            _ => runs.push(SlotRun { vpn, len: 1, device: u32::from(device.0), slot: slot.0, _pad: 0 }),
+            _ => content.runs.push(SlotRun { vpn, len: 1, device: u32::from(device.0), slot: slot.0, _pad: 0 }),
         }
     }
 }

@@ -7,7 +7,7 @@ mod control;
 mod protocol;
 pub mod agent_entry;
 mod agent;
-mod bell;
+mod foothold;
 mod fork;
 mod inherit;
 mod record;

@@ -352,9 +352,18 @@ impl<K: AddressSpace> Pager<K> {
 
     /// A span of a forked parent: the kernel registered it with the child's userfaultfd when it copied the address space, and
     /// no code of the program has run since.
+    ///
+    /// What the child's agent has mapped since may lie where the copy left something out (MADV_DONTFORK).
     pub(crate) fn take_over_span(&mut self, now: Nanos, from: u64, to: u64) {
-        let added = self.add_span(now, from, to, false);
-        assert!(added, "a child has as many page indices as its parent");
+        let mut vpn = from;
+        while vpn < to {
+            let (start, stop) = own_pages(vpn, to).unwrap_or((to, to));
+            if start > vpn {
+                let added = self.add_span(now, vpn, start, false);
+                assert!(added, "a child has as many page indices as its parent");
+            }
+            vpn = stop;
+        }
     }
 
     /// Core and tier together may have this many pages; frames that nobody needs go back to the kernel if they no longer fit.

@@ -1,7 +1,8 @@
 //! The messages between the supervisor and the agents, and between a parent's agent and its forked child's.
 //!
-//! Sequenced packets on abstract unix sockets: no file is left behind, a packet is whole or absent, and the end of either side
-//! is seen by the other at once. Bodies are text lines `key=value`; descriptors travel beside them.
+//! Sequenced packets on pairs of unix sockets without a name: nobody else can reach them, a packet is whole or absent, and the end of
+//! either side is seen by the other at once. Bodies are words, or text lines `key=value`; descriptors travel beside them. What
+//! comes from a process of the program may be anything: decoding checks lengths, counts and ranges, and touches nothing else.
 
 use std::fmt::Write as _;
 
@@ -10,10 +11,30 @@ pub(crate) const PACKET_BYTES: usize = 8192;
 /// Descriptors in a packet at most.
 pub(crate) const PACKET_FDS: usize = 32;
 
-/// The supervisor to an agent: take your memory under management. An agent to the supervisor: that happens now, unasked.
-pub(crate) const ADOPT: &[u8] = b"adopt";
+/// Of the packets' form: the two ends are of one build, or do not talk.
+const VERSION: u32 = 2;
+
 /// An agent to the supervisor: what follows is for the person's eyes.
 pub(crate) const SAY: &[u8] = b"say ";
+/// An agent to the supervisor, with its userfaultfd: make the handshake, which asks for a privilege that the program may have
+/// given up. The supervisor to the agent: done.
+pub(crate) const HANDSHAKE: &[u8] = b"handshake";
+/// The supervisor to the agent: the kernel refused the handshake.
+pub(crate) const REFUSED: &[u8] = b"refused";
+/// An agent to the supervisor: a child was forked, which waits for an agent.
+pub(crate) const BORN: &[u8] = b"born";
+/// An agent to the supervisor: the child of `BORN` is on its own, or gone.
+pub(crate) const OVER: &[u8] = b"over";
+/// The supervisor to an agent, with a socket: that of its child's agent.
+pub(crate) const CHILD: &[u8] = b"child";
+/// The supervisor to an agent: the child gets no agent, its memory must be completed.
+pub(crate) const ALONE: &[u8] = b"alone";
+/// An agent to the supervisor: the memory of the child of `ALONE` is complete.
+pub(crate) const COMPLETE: &[u8] = b"complete";
+/// A parent's agent to its child's: more descriptors.
+pub(crate) const MORE: &[u8] = b"more";
+/// Descriptors of a handover at most: the table of a process that may open 1024.
+pub(crate) const HANDOVER_FDS_MAX: usize = 900;
 /// A child's agent to its parent's: everything has been taken over.
 pub(crate) const TAKEN: &[u8] = b"taken";
 
@@ -27,12 +48,12 @@ pub(crate) struct DeviceOffer {
     pub(crate) rotational: bool,
 }
 
-/// What an agent learns when it calls. Its descriptors: the control file, one directory for each device, the
-/// directory of the records if there are any, then a /dev/userfaultfd if there is one.
+/// What an agent learns when it starts. Its descriptors: the control file, its pagemap, maps and statm, the socket of the parent's agent if it is a forked
+/// child's, an empty swap file for each device, the directory of the records if there are any, then a /dev/userfaultfd if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// Its entry in the control page.
-    pub(crate) entry: usize,
+    /// It takes over from its parent's agent.
+    pub(crate) forked: bool,
     /// `thread` or `signal`.
     pub(crate) signal_mode: bool,
     /// Bytes to leave free on the file systems of the devices.
@@ -51,7 +72,8 @@ impl Hello {
         let mut line = |key: &str, value: &dyn std::fmt::Display| {
             writeln!(text, "{key}={value}").expect("writing to a String does not fail");
         };
-        line("entry", &self.entry);
+        line("pagetide", &VERSION);
+        line("forked", &u8::from(self.forked));
         line("signal", &u8::from(self.signal_mode));
         line("floor", &self.floor_bytes);
         for device in &self.devices {
@@ -70,17 +92,21 @@ impl Hello {
     /// From a packet; None if it is not one of this version's.
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
         let mut hello = Self {
-            entry: usize::MAX,
+            forked: false,
             signal_mode: false,
             floor_bytes: 0,
             devices: Vec::new(),
             record: None,
             settings: Vec::new(),
         };
-        for line in std::str::from_utf8(packet).ok()?.split_terminator('\n') {
+        let mut lines = std::str::from_utf8(packet).ok()?.split_terminator('\n');
+        if lines.next()?.strip_prefix("pagetide=")?.parse() != Ok(VERSION) {
+            return None;
+        }
+        for line in lines {
             let (key, value) = line.split_once('=')?;
             match key {
-                "entry" => hello.entry = value.parse().ok()?,
+                "forked" => hello.forked = value == "1",
                 "signal" => hello.signal_mode = value == "1",
                 "floor" => hello.floor_bytes = value.parse().ok()?,
                 "device" => {
@@ -100,17 +126,20 @@ impl Hello {
                 _ => return None,
             }
         }
-        (hello.entry != usize::MAX).then_some(hello)
+        Some(hello)
     }
 }
 
 /// What a forked child takes over, beside the descriptors: its userfaultfd, the snapshot, its lease (the end of a pipe that
-/// says "still needed" as long as it is open), then for each device its file and its checksums, then the parent's own leases.
+/// says "still needed" as long as it is open), then for each device its file and its checksums, then the parent's own leases. A
+/// packet takes [`PACKET_FDS`]; the rest comes in packets [`MORE`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Handover {
     pub(crate) seed: u64,
     /// `(device, slots_max, slots_backed)` of each device.
     pub(crate) devices: Vec<(u8, u32, u32)>,
+    /// Descriptors in all.
+    pub(crate) fds: usize,
     /// Entries of the snapshot.
     pub(crate) spans: usize,
     pub(crate) runs: usize,
@@ -119,7 +148,7 @@ pub(crate) struct Handover {
 impl Handover {
     /// As a packet.
     pub(crate) fn encode(&self) -> String {
-        let mut text = format!("{} {} {}", self.seed, self.spans, self.runs);
+        let mut text = format!("{} {} {} {}", self.seed, self.fds, self.spans, self.runs);
         for (device, slots_max, backed) in &self.devices {
             write!(text, " {device} {slots_max} {backed}").expect("writing to a String does not fail");
         }
@@ -128,9 +157,12 @@ impl Handover {
 
     /// From a packet.
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
-        let mut numbers = std::str::from_utf8(packet).ok()?.split(' ').map(str::parse::<u64>);
-        let mut next = || numbers.next()?.ok();
+        let numbers: Vec<u64> =
+            std::str::from_utf8(packet).ok()?.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let mut numbers = numbers.into_iter();
+        let mut next = || numbers.next();
         let seed = next()?;
+        let fds = usize::try_from(next()?).ok().filter(|&fds| fds <= HANDOVER_FDS_MAX)?;
         let spans = usize::try_from(next()?).ok()?;
         let runs = usize::try_from(next()?).ok()?;
         let mut devices = Vec::new();
@@ -138,7 +170,7 @@ impl Handover {
             let slots_max = u32::try_from(next()?).ok()?;
             devices.push((u8::try_from(device).ok()?, slots_max, u32::try_from(next()?).ok()?));
         }
-        Some(Self { seed, devices, spans, runs })
+        Some(Self { seed, devices, fds, spans, runs })
     }
 }
 
@@ -149,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         let hello = Hello {
-            entry: 7,
+            forked: true,
             signal_mode: true,
             floor_bytes: 1 << 30,
             devices: vec![
@@ -160,15 +192,18 @@ mod tests {
             settings: vec![("swappiness".to_owned(), "60".to_owned())],
         };
         assert_eq!(Hello::decode(hello.encode().as_bytes()), Some(hello));
-        let handover = Handover { seed: u64::MAX, devices: vec![(0, 1, 2), (9, 3, 4)], spans: 5, runs: 6 };
+        let handover = Handover { seed: u64::MAX, devices: vec![(0, 1, 2), (9, 3, 4)], fds: 33, spans: 5, runs: 6 };
         assert_eq!(Handover::decode(handover.encode().as_bytes()), Some(handover));
     }
 
     #[test]
     fn a_foreign_packet_is_refused() {
         assert_eq!(Hello::decode(b""), None);
-        assert_eq!(Hello::decode(b"entry=x\n"), None);
+        assert_eq!(Hello::decode(b"pagetide=1\nforked=1\n"), None);
+        assert_eq!(Hello::decode(b"pagetide=2\nfloor=x\n"), None);
         assert_eq!(Hello::decode(&[0xff, 0xfe]), None);
         assert_eq!(Handover::decode(b"1 2"), None);
+        assert_eq!(Handover::decode(b"1 901 2 3"), None);
+        assert_eq!(Handover::decode(b"1 5 2 3 x"), None);
     }
 }

@@ -101,7 +101,11 @@ fn open_uffd(agent: &Agent) -> Result<Uffd, SetupError> {
             }
         },
     };
-    step("userfaultfd features", opened.handshake(thread_features()).map(|_| ()))?;
+    let shaken = match opened.handshake(thread_features()) {
+        Err(Errno::EPERM) => agent.ask_for_handshake(&opened),
+        answer => answer.map(|_| ()),
+    };
+    step("userfaultfd features", shaken)?;
     Ok(opened)
 }
 
@@ -127,7 +131,7 @@ pub(crate) fn pager(
         None => (open_uffd(agent)?, clock::now() ^ 0x9e37_79b9_7f4a_7c15),
     };
     let share = agent.entry().share_pages.load(Ordering::Relaxed);
-    let whole = agent.control().header().budget_pages.load(Ordering::Relaxed);
+    let whole = agent.entry().budget_pages.load(Ordering::Relaxed);
     limits::make_room(RINGS_BYTES);
     let (choice, settings) = split_settings(&agent.hello().settings).map_err(SetupError::Io)?;
     let engine = open_engine(choice)?;
@@ -167,9 +171,10 @@ pub(crate) fn pager(
         pager.machine_mut().add_store(device, store);
         pager.step(clock::now(), Event::DeviceAdded { device, spec });
     }
-    for ((device, offer), directory) in (first_own..).zip(&agent.hello().devices).zip(agent.directories()) {
+    for ((device, offer), file) in (first_own..).zip(&agent.hello().devices).zip(agent.swap_files()) {
         let offer = (offer.slots, offer.priority, offer.rotational);
-        add_swap(&mut pager, DeviceId(device), directory, offer, agent.hello().floor_bytes)?;
+        let file = step("the swap file", file.dup_high(0))?;
+        add_swap_file(&mut pager, DeviceId(device), file, offer, agent.hello().floor_bytes)?;
     }
     Ok(pager)
 }
@@ -179,10 +184,20 @@ pub(crate) fn add_swap(
     pager: &mut Pager,
     device: DeviceId,
     directory: &Fd,
+    offer: (u32, Option<i16>, bool),
+    floor_bytes: u64,
+) -> Result<(), SetupError> {
+    add_swap_file(pager, device, step("the swap file", swap_file(directory))?, offer, floor_bytes)
+}
+
+/// As `add_swap`, in an empty file.
+fn add_swap_file(
+    pager: &mut Pager,
+    device: DeviceId,
+    file: Fd,
     (slots_max, priority, rotational): (u32, Option<i16>, bool),
     floor_bytes: u64,
 ) -> Result<(), SetupError> {
-    let file = step("the swap file", swap_file(directory))?;
     let mut store = step("the swap file", Store::new(file, slots_max))?;
     let slots = step("the swap file", store.grow(floor_bytes))?;
     pager.machine_mut().add_store(device, store);
@@ -217,7 +232,7 @@ pub(crate) fn live_config(settings: &[(String, String)], pages_max: u32, budget_
 }
 
 /// An unnamed file in this directory: gone with its last descriptor, whatever happens.
-fn swap_file(directory: &Fd) -> Result<Fd, Errno> {
+pub(crate) fn swap_file(directory: &Fd) -> Result<Fd, Errno> {
     let unnamed = flags::READ_WRITE | flags::UNNAMED;
     match Fd::open_at(Some(directory), c".", unnamed | flags::DIRECT, 0o600) {
         Err(Errno::EINVAL) => Fd::open_at(Some(directory), c".", unnamed, 0o600),

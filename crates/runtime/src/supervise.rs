@@ -1,47 +1,56 @@
 //! `pagetide run`: start a program with the runtime inside, divide the budget among its processes, and say how it went.
 //!
-//! The supervisor pages nothing itself. It watches the resident size of processes that still run natively, tells an agent
-//! to begin when the budget is near, sets each process's share, passes signals on, and collects what the processes counted.
-//! It stays until the last process of the tree has ended, because the budget is the tree's.
+//! The supervisor pages nothing itself. It finds the processes of the tree and watches their resident sizes from outside, starts an
+//! agent in those that are to page when the budget is near, sets each process's share, passes signals on, and collects what the
+//! processes counted. It stays until the last process of the tree has ended, because the budget is the tree's.
 
+mod adopt;
+mod places;
 mod signals;
+mod start;
+mod tree;
 
+use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_core::types::Nanos;
 use pagetide_core::vmstat::COUNTERS;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
-use pagetide_sys::mem::{Mapping, Protection};
-use pagetide_sys::proc::{self, StatmFile};
+use pagetide_sys::proc::{self, Limit};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
-use pagetide_sys::uffd::{ReadMode, Uffd};
+use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, file, thread};
 
-use crate::control::{CONTROL_BYTES, COUNTERS_MAX, Control, ENTRIES, LATENCY_BUCKETS, MACHINE_COUNTERS, summary};
+use crate::control::{COUNTERS_MAX, Entry, LATENCY_BUCKETS, MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
-use crate::protocol::{ADOPT, DeviceOffer, Hello, PACKET_BYTES, SAY};
+use crate::protocol::{BORN, COMPLETE, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup;
 use crate::shares::{Claim, divide};
 use crate::spans::PAGE_BYTES;
+use crate::supervise::places::{FLOOR_BYTES, open_devices, open_record, open_uffd_device};
 use crate::supervise::signals::SignalQueue;
+use crate::supervise::tree::{Process, Tree};
 
 pub use crate::control::LatencySummary;
 
-/// Name of the environment variable that makes the preload object call its supervisor.
+/// Name of the environment variable that makes the preloaded object offer itself to the supervisor: the budget in pages.
 pub const RUN_VARIABLE: &str = "PAGETIDE_RUN";
 /// The smallest budget that is accepted: 8 MiB. Less does not hold a C program's own libraries.
 pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
-/// Space that stays free on the file system of a swap file.
-const FLOOR_BYTES: u64 = 256 << 20;
-/// Slots of one device at most: 256 GiB.
-const SLOTS_MAX: u64 = 1 << 26;
 /// How fast a program can fill fresh memory natively, generously: sets how often we look.
 const FILL_BYTES_PER_MS: u64 = 4 << 20;
+/// Time between two walks of the tree, and from a load of the object to the next.
+const SCAN_NS: Nanos = 20_000_000;
+const OPENED_SCAN_NS: Nanos = 300_000;
+/// Time between two looks for a child that was forked.
+const BIRTH_LOOK_NS: Nanos = 100_000;
+/// Time between two reports of how it goes.
+const PROGRESS_NS: Nanos = 1_000_000_000;
 
 /// How faults are caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +107,8 @@ pub struct RunOptions {
 /// How a run went.
 #[derive(Clone, Debug)]
 pub struct RunReport {
-    /// As a shell says it: the status, or 128 + the signal.
-    pub exit_status: i32,
+    /// As a shell says it: the status, or 128 + the signal. None while the program runs.
+    pub exit_status: Option<i32>,
     /// The budget.
     pub memory_budget_bytes: u64,
     /// The most that was resident: the processes' anonymous memory, our frames and our metadata. What processes share since a fork
@@ -121,20 +130,8 @@ pub struct RunReport {
     pub managed_processes: u32,
 }
 
-/// One process of the tree.
-#[derive(Debug)]
-struct Process {
-    socket: Fd,
-    pid: i32,
-    entry: usize,
-    statm: Option<StatmFile>,
-    resident: u64,
-    major_faults: u64,
-    asked: bool,
-}
-
 /// What ended processes counted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Totals {
     counters: [u64; COUNTERS_MAX],
     latency: [u64; LATENCY_BUCKETS],
@@ -144,21 +141,52 @@ struct Totals {
     managed_processes: u32,
 }
 
+impl Totals {
+    /// Add what a process counted. The words may be forged: numbers, and no more.
+    fn add(&mut self, entry: &Entry) {
+        let relaxed = Ordering::Relaxed;
+        for (total, word) in self.counters.iter_mut().zip(&entry.counters) {
+            *total = total.saturating_add(word.load(relaxed));
+        }
+        for (total, word) in self.latency.iter_mut().zip(&entry.latency) {
+            *total = total.saturating_add(word.load(relaxed));
+        }
+        self.metadata_pages_max = self.metadata_pages_max.max(entry.metadata_pages_max.load(relaxed));
+        self.managed_pages_max = self.managed_pages_max.max(entry.managed_pages_max.load(relaxed));
+        self.managed_processes += u32::from(entry.is_managed());
+    }
+}
+
+/// A forked child that waits for its agent.
+#[derive(Debug)]
+struct Birth {
+    /// The process whose agent told of it.
+    parent: i32,
+    /// The child, once it was found.
+    child: Option<i32>,
+    /// The parent's agent was answered.
+    is_answered: bool,
+}
+
 /// The supervisor of one run.
 #[derive(Debug)]
 struct Supervisor {
     budget_pages: u64,
-    control: Control,
-    control_file: Fd,
     /// /proc, for processes whose root has none.
     proc: Fd,
-    listener: Fd,
     directories: Vec<Fd>,
     record_directory: Option<Fd>,
     uffd_device: Option<Fd>,
     hello: Hello,
-    processes: Vec<Process>,
-    free_entries: Vec<usize>,
+    /// Tells when somebody loads the preloaded object.
+    opened: Option<Fd>,
+    /// The object's file name.
+    library: String,
+    tree: Tree,
+    births: Vec<Birth>,
+    next_scan: Nanos,
+    /// The limit on open descriptors that we were started with, if ours is another.
+    descriptors: Option<Limit>,
     totals: Totals,
     resident_max: u64,
     /// When the proportional sizes of several processes may be read again.
@@ -166,25 +194,32 @@ struct Supervisor {
     overhead_max: u64,
     main_pid: i32,
     main_status: Option<i32>,
-    warned_full: bool,
+    told: BTreeSet<&'static str>,
 }
 
-/// Start the program, stay until its tree has ended, and report.
-pub fn run(options: &RunOptions) -> Result<RunReport, Error> {
+/// Start the program, stay until its tree has ended, and report. `progress` is called with what is known so far, about every second.
+pub fn run(options: &RunOptions, progress: &mut dyn FnMut(&RunReport)) -> Result<RunReport, Error> {
     let mut supervisor = Supervisor::new(options)?;
     let signals = SignalQueue::new()?;
     supervisor.start(options, signals.outer)?;
     crate::agent::go_first();
+    let mut next_progress = clock::now() + PROGRESS_NS;
     loop {
         supervisor.wait(&signals);
-        supervisor.accept();
         supervisor.listen_to_agents();
         supervisor.forward(&signals);
         if supervisor.reap() {
             break;
         }
+        supervisor.scan();
         supervisor.look();
+        let now = clock::now();
+        if now >= next_progress {
+            next_progress = now + PROGRESS_NS;
+            progress(&supervisor.report());
+        }
     }
+    (0..supervisor.tree.list.len()).for_each(|index| supervisor.unlink(index));
     Ok(supervisor.report())
 }
 
@@ -205,32 +240,31 @@ impl Supervisor {
             .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
         let (record_directory, record) = open_record(options)?.unzip();
         let hello = Hello {
-            entry: 0,
+            forked: false,
             signal_mode: options.fault_mode == FaultMode::Signal,
             floor_bytes: FLOOR_BYTES,
             devices,
             record,
             settings: options.settings.clone(),
         };
-        let control_file = system("a shared page", fd::memfd(c"pagetide-control"))?;
-        system("a shared page", file::truncate(&control_file, CONTROL_BYTES as u64))?;
-        let mapping = system("a shared page", Mapping::shared(&control_file, 0, CONTROL_BYTES, Protection::ReadWrite))?;
-        let control = Control::new(mapping);
-        control.header().budget_pages.store(budget_pages, Ordering::Relaxed);
-        let name = run_name();
-        let listener = system("a socket for the program's processes", socket::listen(name.as_bytes(), 64))?;
+        let library = options.preload.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        let opened = CString::new(options.preload.as_os_str().as_encoded_bytes()).ok();
+        // Without it the processes are found a little later.
+        let opened = opened.and_then(|path| fd::watch_opens(&path).ok());
+        let descriptors = raise_descriptor_limit();
         Ok(Self {
             budget_pages,
-            control,
-            control_file,
             proc: system("/proc", Fd::open(c"/proc", file::flags::READ | file::flags::DIRECTORY, 0))?,
-            listener,
             directories,
             record_directory,
             uffd_device,
             hello,
-            processes: Vec::new(),
-            free_entries: (0..ENTRIES).rev().collect(),
+            opened,
+            library,
+            tree: Tree::default(),
+            births: Vec::new(),
+            next_scan: 0,
+            descriptors,
             totals: Totals {
                 counters: [0; COUNTERS_MAX],
                 latency: [0; LATENCY_BUCKETS],
@@ -244,7 +278,7 @@ impl Supervisor {
             overhead_max: 0,
             main_pid: 0,
             main_status: None,
-            warned_full: false,
+            told: BTreeSet::new(),
         })
     }
 
@@ -255,12 +289,19 @@ impl Supervisor {
         let (program, arguments) =
             options.command.split_first().ok_or_else(|| Error::new(ErrorKind::Command, "no command is given"))?;
         let mut command = Command::new(program);
-        command.args(arguments).env("LD_PRELOAD", preload_list(&options.preload)).env(RUN_VARIABLE, run_name());
+        command
+            .args(arguments)
+            .env("LD_PRELOAD", preload_list(&options.preload))
+            .env(RUN_VARIABLE, self.budget_pages.to_string());
         let parent = thread::getpid();
-        // SAFETY: the hook makes three system calls and touches no memory that is not its own.
+        let descriptors = self.descriptors;
+        // SAFETY: the hook makes four system calls and touches no memory that is not its own.
         unsafe {
             command.pre_exec(move || {
                 mask.restore();
+                if let Some(limit) = descriptors {
+                    let _ = proc::descriptor_limit(0, Some(limit));
+                }
                 thread::set_parent_death_signal(pagetide_sys::signal::number::KILL)
                     .map_err(|errno| std::io::Error::from_raw_os_error(errno.code()))?;
                 // We may have ended before the call.
@@ -276,104 +317,117 @@ impl Supervisor {
 
     /// Sleep until something happens or it is time to look.
     fn wait(&self, signals: &SignalQueue) {
-        let mut fds = Vec::with_capacity(self.processes.len() + 2);
-        fds.push(PollFd::new(&self.listener, events::IN));
-        fds.push(PollFd::new(&signals.fd, events::IN));
-        fds.extend(self.processes.iter().map(|process| PollFd::new(&process.socket, events::IN)));
+        let links = self.tree.list.iter().filter_map(|process| process.link.as_ref());
+        let mut fds = vec![PollFd::new(&signals.fd, events::IN)];
+        fds.extend(self.opened.iter().map(|opened| PollFd::new(opened, events::IN)));
+        fds.extend(links.map(|link| PollFd::new(&link.socket, events::IN)));
         let _ = fd::poll(&mut fds, Some(self.interval_ns()));
     }
 
-    /// How long the budget surely holds: the time in which a program could fill half of what is left.
+    /// How long the budget surely holds: the time in which a program could fill half of what is left. A thread that rings waits for
+    /// this long at most.
     fn interval_ns(&self) -> u64 {
-        let natives = self.processes.iter().any(|process| !self.is_managed(process));
+        if self.births.iter().any(|birth| !birth.is_answered) {
+            return BIRTH_LOOK_NS;
+        }
+        if self.tree.list.iter().any(|process| process.starting.is_some()) {
+            return 1_000_000;
+        }
+        let natives = self.tree.list.iter().any(|process| !process.is_managed());
         if !natives {
-            return if self.processes.len() > 1 { 5_000_000 } else { 20_000_000 };
+            return if self.tree.list.len() > 1 { 5_000_000 } else { 20_000_000 };
         }
-        let left = self.budget_pages.saturating_sub(self.resident()) * PAGE_BYTES;
-        (left / 2 * 1_000_000 / FILL_BYTES_PER_MS).clamp(1_000_000, 50_000_000)
+        let left = self.left_pages() * PAGE_BYTES;
+        (left / 2 * 1_000_000 / FILL_BYTES_PER_MS).clamp(1_000_000, 5_000_000)
     }
 
-    fn is_managed(&self, process: &Process) -> bool {
-        self.control.entry(process.entry).is_managed()
+    fn left_pages(&self) -> u64 {
+        self.budget_pages.saturating_sub(self.tree.resident())
     }
 
-    fn resident(&self) -> u64 {
-        self.processes.iter().map(|process| process.resident).sum()
-    }
-
-    fn accept(&mut self) {
-        while let Ok(Some(socket)) = socket::accept(&self.listener) {
-            // The name is in a namespace that every user of the machine can reach: only the tree is answered.
-            let Ok(peer) = socket::peer(&socket) else { continue };
-            if !proc::is_descendant(peer.pid, thread::getpid()) {
-                continue;
-            }
-            let Some(entry) = self.free_entries.pop() else {
-                if !self.warned_full {
-                    self.warned_full = true;
-                    eprintln!("pagetide: more than {ENTRIES} processes at once: the rest runs without a budget");
-                }
-                continue;
-            };
-            self.control.entry(entry).reset();
-            let share = self.budget_pages.saturating_sub(self.resident()).max(self.budget_pages / 16);
-            self.control.entry(entry).share_pages.store(share, Ordering::Relaxed);
-            let hello = Hello { entry, ..self.hello.clone() };
-            let mut fds = vec![&self.control_file, &self.proc];
-            fds.extend(&self.directories);
-            fds.extend(&self.record_directory);
-            fds.extend(&self.uffd_device);
-            if socket::send(&socket, hello.encode().as_bytes(), &fds, false).is_err() {
-                self.free_entries.push(entry);
-                continue;
-            }
-            let statm = StatmFile::open(peer.pid).ok();
-            self.totals.processes += 1;
-            let pid = peer.pid;
-            self.processes.push(Process { socket, pid, entry, statm, resident: 0, major_faults: 0, asked: false });
+    /// See who is new, if it is time. A tenth of our time at most.
+    fn scan(&mut self) {
+        let begin = clock::now();
+        let mut events = [0; 4096];
+        let mut was_opened = false;
+        while let Some(opened) = &self.opened
+            && file::read(opened, &mut events).is_ok_and(|read| read > 0)
+        {
+            was_opened = true;
         }
+        if was_opened {
+            self.tree.seek_again();
+            self.next_scan = self.next_scan.min(begin + OPENED_SCAN_NS);
+        }
+        if begin < self.next_scan {
+            return;
+        }
+        self.tree.scan(thread::getpid());
+        let end = clock::now();
+        self.next_scan = end + SCAN_NS.max(10 * (end - begin));
     }
 
     fn listen_to_agents(&mut self) {
         let mut packet = vec![0; PACKET_BYTES];
-        let mut index = 0;
-        while index < self.processes.len() {
-            match socket::receive(&self.processes[index].socket, &mut packet, &mut [], false) {
-                Ok(Received::Empty) => index += 1,
-                Ok(Received::Message { bytes, .. }) => {
-                    if let Some(text) = packet[..bytes].strip_prefix(SAY) {
-                        eprintln!("pagetide: {}", printable(text));
-                    }
-                    self.processes[index].asked |= &packet[..bytes] == ADOPT;
-                }
-                Ok(Received::Cut) => {}
-                Ok(Received::Closed) | Err(_) => {
-                    let process = self.processes.swap_remove(index);
-                    self.fold(&process);
+        for index in 0..self.tree.list.len() {
+            while let Some(link) = &self.tree.list[index].link {
+                let mut fds = [const { None }; 1];
+                match socket::receive(&link.socket, &mut packet, &mut fds, false) {
+                    Ok(Received::Empty) => break,
+                    Ok(Received::Message { bytes, .. }) => self.hear(index, &packet[..bytes], fds[0].take()),
+                    Ok(Received::Cut) => {}
+                    Ok(Received::Closed) | Err(_) => self.unlink(index),
                 }
             }
         }
     }
 
-    /// Add what an ended process counted.
-    fn fold(&mut self, process: &Process) {
-        let entry = self.control.entry(process.entry);
-        let relaxed = Ordering::Relaxed;
-        for (total, word) in self.totals.counters.iter_mut().zip(&entry.counters) {
-            *total += word.load(relaxed);
+    /// A word of an agent. It may be forged by the program: what it can cause concerns its own process and its children.
+    fn hear(&mut self, index: usize, word: &[u8], passed: Option<Fd>) {
+        let process = &self.tree.list[index];
+        let Some(link) = &process.link else { return };
+        let parent = process.pid;
+        match word {
+            BORN => self.births.push(Birth { parent, child: None, is_answered: false }),
+            OVER => self.births.retain(|birth| birth.parent != parent),
+            COMPLETE => {
+                for birth in self.births.extract_if(.., |birth| birth.parent == parent) {
+                    let child = self.tree.list.iter_mut().find(|process| Some(process.pid) == birth.child);
+                    child.into_iter().for_each(|child| child.is_complete = true);
+                }
+            }
+            HANDSHAKE => {
+                let shaken = passed.is_some_and(shake_hands);
+                let _ = socket::send(&link.socket, if shaken { HANDSHAKE } else { REFUSED }, &[], false);
+            }
+            _ => {
+                if let Some(text) = word.strip_prefix(SAY) {
+                    eprintln!("pagetide: {}", printable(text));
+                }
+            }
         }
-        for (total, word) in self.totals.latency.iter_mut().zip(&entry.latency) {
-            *total += word.load(relaxed);
-        }
-        self.totals.metadata_pages_max = self.totals.metadata_pages_max.max(entry.metadata_pages_max.load(relaxed));
-        self.totals.managed_pages_max = self.totals.managed_pages_max.max(entry.managed_pages_max.load(relaxed));
-        self.totals.managed_processes += u32::from(entry.is_managed());
-        if self.processes.is_empty() && entry.is_managed() {
+    }
+
+    /// The agent of a process is gone: the process ended, or became another program.
+    fn unlink(&mut self, index: usize) {
+        let is_alone = self.tree.list.len() == 1;
+        let process = &mut self.tree.list[index];
+        let pid = process.pid;
+        let Some(link) = process.link.take() else { return };
+        let entry = link.control.entry();
+        self.totals.add(entry);
+        if is_alone && entry.is_managed() {
             // Its own peak is exact where it was alone.
-            self.resident_max = self.resident_max.max(entry.resident_pages_max.load(relaxed));
+            self.resident_max = self.resident_max.max(entry.resident_pages_max.load(Ordering::Relaxed));
         }
-        self.overhead_max = self.overhead_max.max(entry.overhead_pages_max.load(relaxed));
-        self.free_entries.push(process.entry);
+        self.overhead_max = self.overhead_max.max(entry.overhead_pages_max.load(Ordering::Relaxed));
+        // A child that waits for memory of this process cannot have it any more.
+        for birth in self.births.extract_if(.., |birth| birth.parent == pid) {
+            if let Some(child) = birth.child {
+                eprintln!("pagetide: process {child}: its parent ended before its memory was handed over");
+                let _ = pagetide_sys::signal::kill(child, pagetide_sys::signal::number::KILL);
+            }
+        }
     }
 
     /// Signals that were sent to us go to the program. Those that the terminal sends reach it anyway.
@@ -398,30 +452,51 @@ impl Supervisor {
             if pid < 0 {
                 return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
             }
-            if pid == self.main_pid {
-                self.main_status = Some(shell_status(status));
+            let starting = self.tree.list.iter().position(|process| process.is_started_by(pid));
+            if let Some(index) = starting {
+                self.note_stop(index, status);
+            } else {
+                self.note_end(pid, status);
             }
         }
     }
 
-    /// Look at the sizes, ask agents to begin, divide the budget.
-    fn look(&mut self) {
-        for index in 0..self.processes.len() {
-            self.processes[index].resident = self.size_of(index);
+    fn note_end(&mut self, pid: i32, status: i32) {
+        let is_end = libc::WIFEXITED(status) || libc::WIFSIGNALED(status);
+        if pid == self.main_pid && is_end {
+            self.main_status = Some(shell_status(status));
         }
-        let resident = self.resident();
-        self.control.header().resident_pages.store(resident, Ordering::Relaxed);
+    }
+
+    /// Look at the processes, start agents, divide the budget.
+    fn look(&mut self) {
+        let mut index = 0;
+        while index < self.tree.list.len() {
+            let process = &mut self.tree.list[index];
+            self.totals.processes += u32::from(process.look(&self.library));
+            if process.is_gone {
+                self.unlink(index);
+                self.tree.remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        self.tree.scan_forked();
+        let resident = self.tree.resident();
         if resident > self.resident_max {
             self.note_peak(resident);
         }
+        self.answer_bells();
         self.adopt_if_near();
+        self.serve_births();
+        self.serve_starting();
         self.divide();
     }
 
     /// `resident` pages are the sum of the processes. What several of them map since a fork counts once: the kernel walks all that
     /// is mapped to tell it, so it is asked only where a new peak may be reached, and for at most a twentieth of the time.
     fn note_peak(&mut self, resident: u64) {
-        if self.processes.len() == 1 {
+        if self.tree.list.len() == 1 {
             self.resident_max = resident;
             return;
         }
@@ -429,87 +504,95 @@ impl Supervisor {
         if begin < self.next_proportional {
             return;
         }
-        let shares = self.processes.iter().filter_map(|process| proc::anon_share(process.pid).ok());
+        let own = self.tree.list.iter().filter(|process| !process.is_borrower);
+        let shares = own.filter_map(|process| proc::anon_share(process.pid).ok());
         let proportional = shares.sum::<u64>() / PAGE_BYTES;
         let end = clock::now();
         self.next_proportional = end + 20 * (end - begin);
         self.resident_max = self.resident_max.max(proportional.min(resident));
     }
 
-    fn size_of(&self, index: usize) -> u64 {
-        let process = &self.processes[index];
-        if self.is_managed(process) {
-            return self.control.entry(process.entry).resident_pages.load(Ordering::Relaxed);
-        }
-        process.statm.as_ref().and_then(|statm| statm.read().ok()).map_or(0, |statm| statm.anon_pages())
-    }
-
-    /// Ask the largest native processes to begin while what is left of the budget could be filled before we look again.
+    /// Start agents in the largest native processes while what is left of the budget could be filled before we look again.
     fn adopt_if_near(&mut self) {
         let room = (self.budget_pages / 4).clamp((8 << 20) / PAGE_BYTES, (256 << 20) / PAGE_BYTES);
-        if self.budget_pages.saturating_sub(self.resident()) >= room {
+        if self.left_pages() >= room {
             return;
         }
-        let mut natives: Vec<usize> = (0..self.processes.len())
-            .filter(|&index| !self.processes[index].asked && !self.is_managed(&self.processes[index]))
-            .collect();
-        natives.sort_by_key(|&index| std::cmp::Reverse(self.processes[index].resident));
-        let mut left: u64 = natives.iter().map(|&index| self.processes[index].resident).sum();
+        let list = &self.tree.list;
+        let mut natives: Vec<usize> = (0..list.len()).filter(|&index| list[index].may_start()).collect();
+        natives.sort_by_key(|&index| std::cmp::Reverse(list[index].resident));
+        let mut left: u64 = natives.iter().map(|&index| list[index].resident).sum();
         for index in natives {
-            if left < self.budget_pages / 16 && self.processes[index].resident < 1024 {
+            let resident = self.tree.list[index].resident;
+            if resident < setup::BUDGET_PAGES_MIN || (left < self.budget_pages / 16 && resident < 1024) {
                 break;
             }
-            left -= self.processes[index].resident;
-            let process = &mut self.processes[index];
-            process.asked = socket::send(&process.socket, ADOPT, &[], false).is_ok();
+            left -= self.tree.list[index].resident;
+            self.ask(index);
         }
     }
 
     fn divide(&mut self) {
-        let managed: Vec<usize> = (0..self.processes.len())
-            .filter(|&index| self.processes[index].asked || self.is_managed(&self.processes[index]))
-            .collect();
-        let natives: u64 = self.resident() - managed.iter().map(|&index| self.processes[index].resident).sum::<u64>();
+        let list = &self.tree.list;
+        // Who is about to be managed has a claim already: what it maps will be filled at once.
+        let claims = |process: &Process| process.link.is_some() || process.starting.is_some();
+        let managed: Vec<usize> = (0..list.len()).filter(|&index| claims(&list[index])).collect();
+        let natives: u64 = list.iter().filter(|process| !claims(process)).map(|process| process.resident).sum();
         let claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index)).collect();
         let available = self.budget_pages.saturating_sub(natives);
         for (&index, share) in managed.iter().zip(divide(available, &claims)) {
-            self.control.entry(self.processes[index].entry).share_pages.store(share, Ordering::Relaxed);
+            if let Some(link) = &self.tree.list[index].link {
+                link.control.entry().share_pages.store(share, Ordering::Relaxed);
+            }
         }
     }
 
     fn claim(&mut self, index: usize) -> Claim {
-        let process = &mut self.processes[index];
-        let entry = self.control.entry(process.entry);
-        let share = entry.share_pages.load(Ordering::Relaxed);
-        let major_faults = entry.major_faults.load(Ordering::Relaxed);
-        let pressed = major_faults > process.major_faults || process.resident + process.resident / 16 >= share;
+        let process = &mut self.tree.list[index];
+        let entry = process.link.as_ref().map(|link| link.control.entry());
+        let read = |word: fn(&Entry) -> &AtomicU64| entry.map_or(0, |entry| word(entry).load(Ordering::Relaxed));
+        // The program may write into its page: no more than the budget is ever given.
+        let share = read(|entry| &entry.share_pages).min(self.budget_pages);
+        let major_faults = read(|entry| &entry.major_faults);
+        let pressed =
+            entry.is_none() || major_faults > process.major_faults || process.resident + process.resident / 16 >= share;
         process.major_faults = major_faults;
         Claim { resident: process.resident, share, pressed }
     }
 
-    fn report(&mut self) -> RunReport {
-        while let Some(process) = self.processes.pop() {
-            self.fold(&process);
-        }
+    fn report(&self) -> RunReport {
+        let mut totals = self.totals.clone();
+        let links = self.tree.list.iter().filter_map(|process| process.link.as_ref());
+        links.for_each(|link| totals.add(link.control.entry()));
         let names = COUNTERS.iter().map(|&(_, name, _)| name).chain(MACHINE_COUNTERS.map(|(name, _)| name));
         RunReport {
-            exit_status: self.main_status.unwrap_or(1),
+            exit_status: self.main_status,
             memory_budget_bytes: self.budget_pages * PAGE_BYTES,
             peak_resident_bytes: self.resident_max * PAGE_BYTES,
             peak_overhead_bytes: self.overhead_max * PAGE_BYTES,
-            peak_metadata_bytes: self.totals.metadata_pages_max * PAGE_BYTES,
-            peak_managed_bytes: self.totals.managed_pages_max * PAGE_BYTES,
-            vmstat: names.zip(self.totals.counters).collect(),
-            fault_latency_ns: summary(&self.totals.latency),
-            processes: self.totals.processes,
-            managed_processes: self.totals.managed_processes,
+            peak_metadata_bytes: totals.metadata_pages_max * PAGE_BYTES,
+            peak_managed_bytes: totals.managed_pages_max * PAGE_BYTES,
+            vmstat: names.zip(totals.counters).collect(),
+            fault_latency_ns: summary(&totals.latency),
+            // A program that ends at once may not have been seen.
+            processes: totals.processes.max(1),
+            managed_processes: totals.managed_processes,
         }
     }
 }
 
-/// The name that the program's processes call.
-fn run_name() -> String {
-    format!("pagetide-run-{}", thread::getpid())
+/// Room for the sockets of thousands of processes, as far as the hard limit goes; the limit as it was.
+fn raise_descriptor_limit() -> Option<Limit> {
+    let limit = proc::descriptor_limit(0, None).ok()?;
+    proc::descriptor_limit(0, Some(Limit { soft: limit.hard, hard: limit.hard })).ok()?;
+    Some(limit)
+}
+
+/// Make the handshake of an agent's userfaultfd, and of nothing else that was passed.
+fn shake_hands(passed: Fd) -> bool {
+    let path = format!("/proc/self/fd/{}", passed.raw());
+    let is_uffd = std::fs::read_link(path).is_ok_and(|target| target.as_os_str() == "anon_inode:[userfaultfd]");
+    is_uffd && Uffd::from_fd(passed).handshake(setup::thread_features()).is_ok()
 }
 
 /// What a process of the program says may be anything: no control character reaches the terminal.
@@ -528,101 +611,6 @@ fn preload_list(preload: &std::path::Path) -> OsString {
 
 fn system<T>(what: &str, result: Result<T, Errno>) -> Result<T, Error> {
     result.map_err(|errno| Error::new(ErrorKind::Io, format!("{what} cannot be had: {}", errno.name())))
-}
-
-/// The device that gives a full userfaultfd without a privilege of the program's own. None: the agents use the system call.
-fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
-    if mode == FaultMode::Signal {
-        return Ok(None);
-    }
-    if let Ok(device) = Fd::open(c"/dev/userfaultfd", file::flags::READ_WRITE, 0)
-        && let Ok(uffd) = Uffd::from_device(&device, ReadMode::NonBlocking)
-    {
-        check_features(&uffd)?;
-        return Ok(Some(device));
-    }
-    match Uffd::open(pagetide_sys::uffd::Reach::Full, ReadMode::NonBlocking) {
-        Ok((uffd, _)) => check_features(&uffd).map(|()| None),
-        Err(refused) => {
-            let why = refused.syscall.map_or("", Errno::name);
-            Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "no full userfaultfd ({why}): run as root or with CAP_SYS_PTRACE; `pagetide doctor` tells more"
-                ),
-            ))
-        }
-    }
-}
-
-/// What the agents will ask of the kernel must be granted now: later the program is running already. Following forks needs
-/// CAP_SYS_PTRACE even where the userfaultfd itself does not.
-fn check_features(uffd: &Uffd) -> Result<(), Error> {
-    let missing = match uffd.handshake(setup::thread_features()) {
-        Ok(offer) if offer.features.has(setup::thread_features()) => return Ok(()),
-        Ok(_) => "the kernel does not know them all",
-        Err(errno) => errno.name(),
-    };
-    Err(Error::new(
-        ErrorKind::Unsupported,
-        format!(
-            "the userfaultfd lacks what paging a whole program needs ({missing}): following forks needs root or \
-             CAP_SYS_PTRACE, moving and poisoning pages Linux 6.8; `pagetide doctor` shows what this machine offers"
-        ),
-    ))
-}
-
-/// Open the directories of the swap devices, and size them.
-fn open_devices(options: &RunOptions) -> Result<(Vec<Fd>, Vec<DeviceOffer>), Error> {
-    let mut directories = Vec::new();
-    let mut offers = Vec::new();
-    for spec in &options.swap {
-        let directory = open_directory(&spec.path)?;
-        let refuse =
-            |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
-        let info = system("the file system's size", file::fs_info(&directory))?;
-        if info.kind.is_memory() {
-            return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
-        }
-        let free = info.available_bytes.saturating_sub(FLOOR_BYTES);
-        let size = spec.size_bytes.unwrap_or_else(|| free.min(options.budget_bytes.saturating_mul(16)));
-        if size > free {
-            let text = format!("{} MiB are asked for, {} MiB are free beyond the floor", size >> 20, free >> 20);
-            return Err(refuse(format!("{text} of {} MiB; give a smaller SIZE or another place", FLOOR_BYTES >> 20)));
-        }
-        let slots = (size / PAGE_BYTES).min(SLOTS_MAX);
-        if slots < 256 {
-            return Err(refuse(format!("{size} bytes are too small for a swap file (at least 1 MiB)")));
-        }
-        let rotational = setup::is_rotational(&spec.path);
-        let slots = u32::try_from(slots).expect("limited above");
-        offers.push(DeviceOffer { slots, priority: spec.priority, rotational });
-        directories.push(directory);
-    }
-    Ok((directories, offers))
-}
-
-/// The directory of the records, and how they are named.
-fn open_record(options: &RunOptions) -> Result<Option<(Fd, String)>, Error> {
-    let Some(path) = &options.record else { return Ok(None) };
-    let refuse = |why: &str| Error::new(ErrorKind::Config, format!("--record {}: {why}", path.display()));
-    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains('\n'));
-    let name = name.ok_or_else(|| refuse("no name of a file in UTF-8"))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
-    let directory = CString::new(directory.as_os_str().as_encoded_bytes()).map_err(|_| refuse("a zero byte"))?;
-    let directory = Fd::open(&directory, file::flags::READ | file::flags::DIRECTORY, 0)
-        .map_err(|errno| refuse(&format!("the directory cannot be opened: {}", errno.name())))?;
-    Ok(Some((directory, name.to_owned())))
-}
-
-fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
-    let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
-    let name = CString::new(directory.as_os_str().as_encoded_bytes())
-        .map_err(|error| Error::new(ErrorKind::Config, format!("--swap {}", path.display())).because(error))?;
-    Fd::open(&name, file::flags::READ | file::flags::DIRECTORY, 0).map_err(|errno| {
-        let text = format!("--swap {}: the directory cannot be opened: {}", path.display(), errno.name());
-        Error::new(ErrorKind::NoSwapSpace, text)
-    })
 }
 
 const fn shell_status(status: i32) -> i32 {

@@ -6,9 +6,10 @@
 use core::ffi::CStr;
 
 use linux_raw_sys::general::{
-    __NR_close, __NR_close_range, __NR_dup3, __NR_eventfd2, __NR_fcntl, __NR_ioctl, __NR_memfd_create, __NR_openat,
-    __NR_pidfd_open, __NR_pipe2, __NR_ppoll, __NR_unshare, AT_FDCWD, CLONE_FILES, EFD_CLOEXEC, EFD_NONBLOCK,
-    F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, F_SETFD, F_SETFL, FD_CLOEXEC, MFD_CLOEXEC, O_CLOEXEC,
+    __NR_close, __NR_close_range, __NR_dup3, __NR_eventfd2, __NR_fcntl, __NR_inotify_add_watch, __NR_inotify_init1,
+    __NR_ioctl, __NR_memfd_create, __NR_openat, __NR_pidfd_getfd, __NR_pidfd_open, __NR_pipe2, __NR_ppoll,
+    __NR_unshare, AT_FDCWD, CLONE_FILES, EFD_CLOEXEC, EFD_NONBLOCK, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, F_SETFD,
+    F_SETFL, FD_CLOEXEC, MFD_CLOEXEC, O_CLOEXEC, O_EXCL, O_NONBLOCK,
 };
 
 use crate::clock::Timespec;
@@ -178,6 +179,40 @@ pub fn pidfd(pid: i32) -> Result<Fd, Errno> {
     let register = unsafe { syscall!(__NR_pidfd_open, int_arg(pid), 0) }?;
     // SAFETY: pidfd_open returned it.
     Ok(unsafe { Fd::from_register(register) })
+}
+
+/// A descriptor of one thread, where the kernel knows such (Linux 6.9), else of its process `pid`.
+pub fn pidfd_of_thread(pid: i32, tid: i32) -> Result<Fd, Errno> {
+    /// `PIDFD_THREAD`
+    const THREAD: u32 = O_EXCL;
+    // SAFETY: makes a new descriptor.
+    match unsafe { syscall!(__NR_pidfd_open, int_arg(tid), THREAD as usize) } {
+        // SAFETY: pidfd_open returned it.
+        Ok(register) => Ok(unsafe { Fd::from_register(register) }),
+        Err(Errno::EINVAL) => pidfd(pid),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A descriptor of our own for what is open under this number in a process or thread. EPERM: it may not be traced.
+pub fn take_from(process: &Fd, raw: i32) -> Result<Fd, Errno> {
+    // SAFETY: makes a new descriptor.
+    let register = unsafe { syscall!(__NR_pidfd_getfd, process.arg(), int_arg(raw), 0) }?;
+    // SAFETY: pidfd_getfd returned it.
+    Ok(unsafe { Fd::from_register(register) })
+}
+
+/// A descriptor that is readable when `path` was opened by anybody; never blocks.
+pub fn watch_opens(path: &CStr) -> Result<Fd, Errno> {
+    /// `IN_OPEN`
+    const OPEN: usize = 0x20;
+    // SAFETY: makes a new descriptor.
+    let register = unsafe { syscall!(__NR_inotify_init1, (O_CLOEXEC | O_NONBLOCK) as usize) }?;
+    // SAFETY: inotify_init1 returned it.
+    let watch = unsafe { Fd::from_register(register) };
+    // SAFETY: the kernel reads the path.
+    unsafe { syscall!(__NR_inotify_add_watch, watch.arg(), addr_of(path.as_ptr()), OPEN) }?;
+    Ok(watch)
 }
 
 /// A pipe: (read end, write end), close-on-exec; `flags` may add `O_NONBLOCK` or `O_DIRECT`.

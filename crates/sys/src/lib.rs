@@ -40,6 +40,7 @@ pub mod uring;
 
 pub mod signal;
 pub mod thread;
+pub mod trace;
 
 pub mod probe;
 pub mod sysinfo;

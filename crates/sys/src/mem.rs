@@ -13,6 +13,8 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::prctl::{PR_SET_VMA, PR_SET_VMA_ANON_NAME};
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::fd::Fd;
 use crate::syscall;
 use crate::syscall::Errno;
@@ -224,6 +226,22 @@ pub struct Mapping {
     range: ManagedRange,
 }
 
+/// Where the next mapping is asked for; 0: the kernel chooses.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+
+/// Ask for mappings from this address on: a part of the address space that programs and kernels leave alone, so that nothing of ours
+/// lies where the program means to map something. Where it is taken the kernel chooses.
+pub fn set_place(address: usize) {
+    PLACE.store(address, Ordering::Relaxed);
+}
+
+fn place(len: usize) -> usize {
+    if PLACE.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    PLACE.fetch_add(len.next_multiple_of(PAGE_BYTES), Ordering::Relaxed)
+}
+
 impl Mapping {
     /// Reserve private anonymous memory: no swap reservation, no huge pages, not in core dumps.
     ///
@@ -233,8 +251,8 @@ impl Mapping {
         if options.populate {
             flags |= k::MAP_POPULATE;
         }
-        // SAFETY: a new mapping at an address of the kernel's choice is nobody else's.
-        let mapping = unsafe { Self::map(0, len, options.protection, flags, None, 0) }?;
+        // SAFETY: a new mapping at an address of the kernel's choice is nobody else's; ours is a wish.
+        let mapping = unsafe { Self::map(place(len), len, options.protection, flags, None, 0) }?;
         advise(mapping.range, Advice::DontDump)?;
         // EINVAL where the kernel is built without transparent huge pages: then there are none to refuse.
         let _ = advise(mapping.range, Advice::NoHugePage);
@@ -265,8 +283,20 @@ impl Mapping {
 
     /// Map a file or device shared with others who map it. A page is backed when it is touched first.
     pub fn shared(fd: &Fd, offset: u64, len: usize, protection: Protection) -> Result<Self, Errno> {
-        // SAFETY: a new mapping at an address of the kernel's choice is nobody else's.
-        unsafe { Self::map(0, len, protection, k::MAP_SHARED, Some(fd), offset) }
+        // SAFETY: a new mapping at an address of the kernel's choice is nobody else's; ours is a wish.
+        match unsafe { Self::map(place(len), len, protection, k::MAP_SHARED, Some(fd), offset) } {
+            // The memory of an io_uring lies where the kernel says.
+            // SAFETY: as above.
+            Err(Errno::EINVAL) => unsafe { Self::map(0, len, protection, k::MAP_SHARED, Some(fd), offset) },
+            answer => answer,
+        }
+    }
+
+    /// Take addresses where nothing is mapped, so that nothing else comes there. EEXIST: something is.
+    pub fn reserve(start: u64, len: u64) -> Result<Self, Errno> {
+        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE | k::MAP_FIXED_NOREPLACE;
+        // SAFETY: nothing that is mapped is replaced.
+        unsafe { Self::map(usize_of(start), usize_of(len), Protection::None, flags, None, 0) }
     }
 
     /// # Safety

@@ -91,6 +91,9 @@ pub struct Pagemap {
 impl Pagemap {
     /// Open the map of this process. After a fork it still shows the parent: open it anew.
     pub fn open() -> Result<Self, Errno> {
+        if let Some(fd) = proc::given(proc::Given::Pagemap) {
+            return Ok(Self { fd });
+        }
         proc::open(c"self/pagemap").map(|fd| Self { fd })
     }
 

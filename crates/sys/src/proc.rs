@@ -1,9 +1,11 @@
 //! Numbers of processes from /proc: statm, status, stat. Buffers on the stack; a file that is read again and again stays open.
 
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, Ordering};
 
 use linux_raw_sys::general::{
-    __NR_fchdir, __NR_getdents64, __NR_prlimit64, RLIMIT_AS, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_NOFILE,
+    __NR_fchdir, __NR_getdents64, __NR_kcmp, __NR_prlimit64, __NR_process_vm_readv, __NR_process_vm_writev, RLIMIT_AS,
+    RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_NOFILE,
 };
 
 use crate::fd::Fd;
@@ -11,7 +13,7 @@ use crate::file::{self, FsKind, flags};
 use crate::syscall;
 use crate::syscall::Errno;
 use crate::text::{Text, decimal};
-use crate::word::addr_of;
+use crate::word::{addr_of, int_arg, usize_of};
 
 /// Generations of processes that are followed: more than a machine has process numbers.
 const GENERATIONS_MAX: u32 = 1 << 22;
@@ -36,6 +38,36 @@ impl Statm {
     }
 }
 
+/// Files of this process's own directory in /proc that somebody else opened for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// `pagemap`
+    Pagemap,
+    /// `maps`, for questions about single addresses.
+    Maps,
+    /// `statm`
+    Statm,
+}
+
+static GIVEN: [AtomicI32; 3] = [const { AtomicI32::new(-1) }; 3];
+
+/// Use these from now on instead of opening them: the process may have given up the right, or have no /proc. They stay open. None:
+/// there is no such file any more.
+pub fn give(which: Given, file: Option<Fd>) {
+    GIVEN[which as usize].store(file.map_or(-1, Fd::into_raw), Ordering::Relaxed);
+}
+
+/// A descriptor of our own of a file that was given.
+pub(crate) fn given(which: Given) -> Option<Fd> {
+    let raw = GIVEN[which as usize].load(Ordering::Relaxed);
+    if raw < 0 {
+        return None;
+    }
+    // SAFETY: a file that was given stays open; the value is not dropped.
+    let file = core::mem::ManuallyDrop::new(unsafe { Fd::from_raw(raw) });
+    file.dup_high(0).ok()
+}
+
 /// /proc/PID/statm, open.
 #[derive(Debug)]
 pub struct StatmFile {
@@ -45,6 +77,9 @@ pub struct StatmFile {
 impl StatmFile {
     /// Of this process. After a fork it still shows the parent: open it anew.
     pub fn open_self() -> Result<Self, Errno> {
+        if let Some(fd) = given(Given::Statm) {
+            return Ok(Self { fd });
+        }
         open(c"self/statm").map(|fd| Self { fd })
     }
 
@@ -320,6 +355,46 @@ pub struct Limit {
 
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
+
+/// Copy bytes out of another process's memory, all or none. EPERM: it may not be traced; EFAULT: they are not there; ESRCH.
+pub fn read_memory(pid: i32, address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    let here = [addr_of(bytes.as_mut_ptr()), bytes.len()];
+    let there = [usize_of(address), bytes.len()];
+    let (here, there) = (addr_of(here.as_ptr()), addr_of(there.as_ptr()));
+    // SAFETY: the kernel writes into `bytes`.
+    let copied = unsafe { syscall!(__NR_process_vm_readv, int_arg(pid), here, 1, there, 1, 0) }?;
+    if copied == bytes.len() { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// Write bytes into another process's memory, as [`read_memory`].
+///
+/// # Safety
+/// Whoever runs there expects that they change.
+pub unsafe fn write_memory(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+    let here = [addr_of(bytes.as_ptr()), bytes.len()];
+    let there = [usize_of(address), bytes.len()];
+    let (here, there) = (addr_of(here.as_ptr()), addr_of(there.as_ptr()));
+    // SAFETY: the kernel reads `bytes`; the caller vouches for the other process.
+    let copied = unsafe { syscall!(__NR_process_vm_writev, int_arg(pid), here, 1, there, 1, 0) }?;
+    if copied == bytes.len() { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// Have two processes one address space (`vfork`)? Kernels without kcmp(2) say ENOSYS.
+pub fn share_memory(one: i32, other: i32) -> Result<bool, Errno> {
+    /// `KCMP_VM`
+    const ADDRESS_SPACE: usize = 1;
+    // SAFETY: changes nothing.
+    unsafe { syscall!(__NR_kcmp, int_arg(one), int_arg(other), ADDRESS_SPACE, 0, 0) }.map(|order| order == 0)
+}
+
+/// Replace the limit on open descriptors of a process (0: this one), if `new` is given; the one before. EPERM: not ours to change.
+pub fn descriptor_limit(pid: i32, new: Option<Limit>) -> Result<Limit, Errno> {
+    let mut limit = Limit { soft: UNLIMITED, hard: UNLIMITED };
+    let new = new.as_ref().map_or(0, |new| addr_of(new));
+    let old = addr_of(&raw mut limit);
+    // SAFETY: the kernel reads one limit and writes one.
+    unsafe { syscall!(__NR_prlimit64, int_arg(pid), RLIMIT_NOFILE as usize, new, old) }.map(|_| limit)
+}
 
 /// The limit of this process.
 pub fn limit(of: Resource) -> Result<Limit, Errno> {

@@ -126,6 +126,19 @@ pub fn peer(socket: &Fd) -> Result<Peer, Errno> {
     Ok(peer)
 }
 
+/// Is it a unix socket for sequenced packets, as [`pair`] makes?
+pub fn is_packets(socket: &Fd) -> bool {
+    let ask = |option: u32| {
+        let mut value = 0u32;
+        let mut len = low_u32(u64_of(size_of::<u32>()));
+        let (out, out_len) = (addr_of(&raw mut value), addr_of(&raw mut len));
+        // SAFETY: the kernel writes at most `len` bytes into `value`, and `len`.
+        unsafe { syscall!(__NR_getsockopt, socket.arg(), k::SOL_SOCKET as usize, option as usize, out, out_len) }
+            .map(|_| value)
+    };
+    ask(k::SO_DOMAIN) == Ok(k::AF_UNIX) && ask(k::SO_TYPE) == Ok(k::SOCK_SEQPACKET)
+}
+
 #[repr(C)]
 struct Piece {
     base: usize,

@@ -1,0 +1,243 @@
+//! What the preloaded object offers the supervisor: a few words in the object's own memory, found from outside.
+//!
+//! A process begins without anything of ours but these words: no thread, no descriptor, no name. The supervisor finds them in the
+//! mapping of the object by their magic, reads them with process_vm_readv, and when the memory is to be managed it makes one of the
+//! process's threads run `enter` for a moment, which starts the agent (see `supervise::start`). So a process that never pages
+//! has no thread of ours, and it does not matter what it does to its descriptors, environment, namespaces and credentials before.
+//!
+//! *The bell*: a thread that maps more than the run has left waits here until its memory is managed or found to fit: the
+//! supervisor looks at a native process every few milliseconds, and a thread fills 10 MiB in each of them.
+//!
+//! Any word may be written by the program, which is not trusted: `View::decode` checks what has a range, and the addresses matter
+//! to the process itself only.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use pagetide_sys::futex::{self, Scope};
+use pagetide_sys::thread;
+
+use crate::spans::PAGE_SHIFT;
+
+/// A mapping of fewer bytes is not worth a look.
+const BYTES_MIN: usize = 1 << 20;
+/// Who waits looks again after this time.
+const WAIT_NS: u64 = 500_000;
+/// After so many waits (2 s) nobody listens: the thread goes on.
+const WAITS_MAX: u32 = 4000;
+
+const MAGIC: [u64; 3] = [0x7065_6761_7469_6465, 0x666f_6f74_686f_6c64, 0x9e37_79b9_7f4a_7c15];
+/// Of the words' layout and of what the commands mean.
+const VERSION: u64 = 1;
+
+/// No agent.
+pub(crate) const NATIVE: u32 = 1;
+/// The agent manages the memory.
+pub(crate) const MANAGED: u32 = 2;
+/// A forked child of a managed process, which waits for an agent of its own.
+pub(crate) const FORKED: u32 = 3;
+/// The same, whose memory is complete: it needs no agent.
+pub(crate) const COMPLETE: u32 = 4;
+
+/// A copy of an address space that becomes a process of its own.
+pub(crate) const BUSY: u32 = 5;
+
+/// Command to `enter`: start the agent.
+pub(crate) const START: u32 = 1;
+/// Command to `enter`: start the agent with its socket in its own table of descriptors, for a program that may open no more.
+pub(crate) const APART: u32 = 3;
+/// Command to `enter`: close the two ends of the agent's socket in the program's table.
+pub(crate) const CLOSE: u32 = 2;
+
+/// The words.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Foothold {
+    magic: [u64; 3],
+    version: u64,
+    /// Its own address once the object is loaded: bytes that look like it elsewhere are none.
+    address: AtomicU64,
+    /// Address of `enter`, and the end of its stack.
+    enter: AtomicU64,
+    stack: AtomicU64,
+    /// The number of the last command that was run, and its answer.
+    done: AtomicU64,
+    answer: AtomicU64,
+    /// Pages that the run has left, as the supervisor saw it last.
+    left_pages: AtomicU64,
+    /// Pages that a thread has mapped and waits with; 0: none waits.
+    wanted_pages: AtomicU64,
+    state: AtomicU32,
+    /// The process whose words these are: a copy of the address space that was not announced has its maker's.
+    pid: AtomicI32,
+    /// Forks so far, as far as libc made them: the supervisor looks for the children.
+    forks: AtomicU64,
+}
+
+/// Bytes of the words.
+pub(crate) const BYTES: usize = size_of::<Foothold>();
+/// Where the words lie that the supervisor writes.
+pub(crate) const LEFT_AT: u64 = std::mem::offset_of!(Foothold, left_pages) as u64;
+/// As `LEFT_AT`.
+pub(crate) const WANTED_AT: u64 = std::mem::offset_of!(Foothold, wanted_pages) as u64;
+/// As `LEFT_AT`.
+pub(crate) const STATE_AT: u64 = std::mem::offset_of!(Foothold, state) as u64;
+
+// In the object's initialised data: the search looks there.
+static FOOTHOLD: Foothold = Foothold {
+    magic: MAGIC,
+    version: VERSION,
+    address: AtomicU64::new(0),
+    enter: AtomicU64::new(0),
+    stack: AtomicU64::new(0),
+    done: AtomicU64::new(0),
+    answer: AtomicU64::new(0),
+    left_pages: AtomicU64::new(u64::MAX),
+    wanted_pages: AtomicU64::new(0),
+    state: AtomicU32::new(NATIVE),
+    pid: AtomicI32::new(0),
+    forks: AtomicU64::new(0),
+};
+
+/// The words as the supervisor reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) address: u64,
+    pub(crate) enter: u64,
+    pub(crate) stack: u64,
+    pub(crate) done: u64,
+    pub(crate) answer: u64,
+    pub(crate) left_pages: u64,
+    pub(crate) wanted_pages: u64,
+    pub(crate) state: u32,
+    pub(crate) pid: i32,
+    pub(crate) forks: u64,
+}
+
+impl View {
+    /// From bytes at `address` of a process; None if they are no words of this version.
+    pub(crate) fn decode(bytes: &[u8], address: u64) -> Option<Self> {
+        let word = |index: usize| {
+            let bytes = bytes.get(index * 8..index * 8 + 8)?;
+            Some(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")))
+        };
+        let has_magic = MAGIC.iter().enumerate().all(|(index, &magic)| word(index) == Some(magic));
+        if !has_magic || word(3) != Some(VERSION) || word(4) != Some(address) {
+            return None;
+        }
+        let last = word(11)?.to_ne_bytes();
+        Some(Self {
+            address,
+            enter: word(5)?,
+            stack: word(6)?,
+            done: word(7)?,
+            answer: word(8)?,
+            left_pages: word(9)?,
+            wanted_pages: word(10)?,
+            state: u32::from_ne_bytes(last[..4].try_into().expect("four bytes")),
+            pid: i32::from_ne_bytes(last[4..].try_into().expect("four bytes")),
+            forks: word(12)?,
+        })
+    }
+
+    /// Where the magic may begin in the object's memory.
+    pub(crate) fn offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {
+        let first = MAGIC[0].to_ne_bytes();
+        bytes.chunks_exact(8).enumerate().filter(move |(_, word)| *word == first).map(|(index, _)| index * 8)
+    }
+}
+const _: () = assert!(BYTES == 13 * 8 && STATE_AT == 11 * 8 && LEFT_AT == 9 * 8 && WANTED_AT == 10 * 8);
+
+/// At load: publish the words. A mapping of more than `left_pages` is told of until the supervisor says otherwise.
+pub(crate) fn publish(enter: u64, stack: u64, left_pages: u64) {
+    FOOTHOLD.enter.store(enter, Ordering::Relaxed);
+    FOOTHOLD.stack.store(stack, Ordering::Relaxed);
+    FOOTHOLD.left_pages.store(left_pages, Ordering::Relaxed);
+    FOOTHOLD.pid.store(thread::getpid(), Ordering::Relaxed);
+    FOOTHOLD.address.store(std::ptr::from_ref(&FOOTHOLD).addr() as u64, Ordering::Release);
+}
+
+/// A command was run.
+pub(crate) fn answer(ticket: u32, answer: u64) {
+    FOOTHOLD.answer.store(answer, Ordering::Relaxed);
+    FOOTHOLD.done.store(u64::from(ticket), Ordering::Release);
+}
+
+/// A child was forked.
+pub(crate) fn count_fork() {
+    FOOTHOLD.forks.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The process that the words are of.
+pub(crate) fn owner() -> i32 {
+    FOOTHOLD.pid.load(Ordering::Acquire)
+}
+
+/// In a copy of the address space: it begins anew, in this state, after `reset`. Once: later calls do nothing.
+pub(crate) fn restart(state: u32, reset: impl FnOnce()) {
+    if owner() == thread::getpid() {
+        return;
+    }
+    // The supervisor starts no agent in the midst of this. A child that was stopped at birth may be complete already.
+    let state = if FOOTHOLD.state.swap(BUSY, Ordering::AcqRel) == COMPLETE { NATIVE } else { state };
+    reset();
+    FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
+    FOOTHOLD.pid.store(thread::getpid(), Ordering::Release);
+    FOOTHOLD.state.store(state, Ordering::Release);
+}
+
+/// The agent manages the memory: who waits goes on.
+pub(crate) fn managed() {
+    FOOTHOLD.state.store(MANAGED, Ordering::Release);
+    futex::wake(&FOOTHOLD.state, u32::MAX, Scope::Private);
+}
+
+/// A forked child waits until its memory is served by its own agent, or complete. The supervisor cannot wake a thread of another
+/// process, so it looks now and then.
+pub(crate) fn wait_for_agent() {
+    while FOOTHOLD.state.load(Ordering::Acquire) == FORKED {
+        futex::wait(&FOOTHOLD.state, FORKED, Some(WAIT_NS), Scope::Private);
+    }
+    let _ = FOOTHOLD.state.compare_exchange(COMPLETE, NATIVE, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// The program has mapped so much fresh private memory: manage it before it is filled, if it does not fit into what is left.
+pub(crate) fn mapped(bytes: usize) {
+    let pages = (bytes >> PAGE_SHIFT) as u64;
+    let fits = || pages <= FOOTHOLD.left_pages.load(Ordering::Relaxed);
+    if bytes < BYTES_MIN || fits() || FOOTHOLD.state.load(Ordering::Acquire) != NATIVE {
+        return;
+    }
+    FOOTHOLD.wanted_pages.fetch_max(pages, Ordering::AcqRel);
+    for _ in 0..WAITS_MAX {
+        if FOOTHOLD.state.load(Ordering::Acquire) != NATIVE || FOOTHOLD.wanted_pages.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        futex::wait(&FOOTHOLD.state, NATIVE, Some(WAIT_NS), Scope::Private);
+    }
+    // Nobody looks: no more of this.
+    FOOTHOLD.left_pages.store(u64::MAX, Ordering::Relaxed);
+    FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_known_by_their_magic_version_and_place() {
+        let mut bytes = [0u8; BYTES];
+        let words =
+            [MAGIC[0], MAGIC[1], MAGIC[2], VERSION, 0x7000, 1, 2, 3, 4, 5, 6, u64::from(FORKED) | (42 << 32), 7];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        let view = View::decode(&bytes, 0x7000).expect("good words");
+        assert_eq!((view.enter, view.stack, view.wanted_pages, view.state, view.pid), (1, 2, 6, FORKED, 42));
+        assert_eq!(view.forks, 7);
+        assert_eq!(View::decode(&bytes, 0x7008), None, "a copy of them elsewhere");
+        assert_eq!(View::decode(&bytes[..BYTES - 1], 0x7000), None, "cut");
+        assert_eq!(View::offsets(&bytes).collect::<Vec<_>>(), [0]);
+        bytes[24] += 1;
+        assert_eq!(View::decode(&bytes, 0x7000), None, "another version");
+    }
+}

@@ -1,0 +1,124 @@
+//! A copy of the address space between the kernel's copying and the moment when it needs its parent's agent no longer: what is where,
+//! and what the copy does to its mappings meanwhile.
+
+use pagetide_sys::fd::Fd;
+use pagetide_sys::mem::ManagedRange;
+use pagetide_sys::uffd::{Stop, Uffd, Wake};
+
+use crate::inherit::{SlotRun, SpanRecord};
+use crate::machine::managed;
+
+impl SlotRun {
+    fn end(&self) -> u64 {
+        self.vpn + u64::from(self.len)
+    }
+
+    /// The pages of it in `[from, to)`.
+    fn part(&self, from: u64, to: u64) -> Option<Self> {
+        let (from, to) = (from.max(self.vpn), to.min(self.end()));
+        let offset = u32::try_from(from.checked_sub(self.vpn)?).ok()?;
+        let len = u32::try_from(to.checked_sub(from)?).ok().filter(|&len| len > 0)?;
+        Some(Self { vpn: from, len, slot: self.slot + offset, ..*self })
+    }
+}
+
+/// What the copy has to find at its addresses: in slots, and in frames of the parent's agent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content {
+    /// Ascending by address.
+    pub(crate) runs: Vec<SlotRun>,
+    /// Ascending by address; empty as soon as the parent's agent goes on.
+    pub(crate) frames: Vec<(u64, ManagedRange)>,
+}
+
+impl Content {
+    /// The slot of a page.
+    pub(super) fn slot(&self, vpn: u64) -> Option<SlotRun> {
+        let index = self.runs.partition_point(|run| run.end() <= vpn);
+        self.runs.get(index)?.part(vpn, vpn + 1)
+    }
+
+    /// The frame of a page.
+    pub(super) fn frame(&self, vpn: u64) -> Option<ManagedRange> {
+        let index = self.frames.binary_search_by_key(&vpn, |&(vpn, _)| vpn).ok()?;
+        Some(self.frames[index].1)
+    }
+
+    /// The copy unmapped or discarded these pages.
+    pub(super) fn forget(&mut self, from: u64, to: u64) {
+        self.frames.retain(|&(vpn, _)| vpn < from || vpn >= to);
+        let kept = |run: &SlotRun| [run.part(0, from), run.part(to, u64::MAX)].into_iter().flatten();
+        self.runs = self.runs.iter().flat_map(kept).collect();
+    }
+
+    /// The copy moved `[from, from + pages)` to `to`.
+    pub(super) fn relocate(&mut self, from: u64, to: u64, pages: u64) {
+        let place = |vpn: u64| vpn - from + to;
+        let moved = self.runs.iter().filter_map(|run| run.part(from, from + pages));
+        let moved: Vec<_> = moved.map(|run| SlotRun { vpn: place(run.vpn), ..run }).collect();
+        let frames = self.frames.iter().filter(|(vpn, _)| (from..from + pages).contains(vpn));
+        let frames: Vec<_> = frames.map(|&(vpn, frame)| (place(vpn), frame)).collect();
+        self.forget(from, from + pages);
+        self.forget(to, to + pages);
+        self.runs.extend(moved);
+        self.runs.sort_unstable_by_key(|run| run.vpn);
+        self.frames.extend(frames);
+        self.frames.sort_unstable_by_key(|&(vpn, _)| vpn);
+    }
+
+    /// The last page of the runs is there.
+    pub(super) fn drop_last_page(&mut self) {
+        if let Some(run) = self.runs.last_mut() {
+            run.len -= 1;
+            if run.len == 0 {
+                self.runs.pop();
+            }
+        }
+    }
+}
+
+/// The copy.
+#[derive(Debug)]
+pub(super) struct Newborn {
+    pub(super) uffd: Uffd,
+    pub(super) content: Content,
+    pub(super) spans: Vec<SpanRecord>,
+    /// Sent; the child has yet to say that it serves itself.
+    pub(super) call: Option<Fd>,
+    /// The writing end of the lease's pipe, for the child to hold.
+    pub(super) lease: Option<Fd>,
+}
+
+impl Newborn {
+    pub(super) const fn new(uffd: Uffd, content: Content, spans: Vec<SpanRecord>) -> Self {
+        Self { uffd, content, spans, call: None, lease: None }
+    }
+
+    /// True if the child's address space is gone.
+    pub(super) fn is_dead(&self) -> bool {
+        // A page that lies in no registered mapping: a living child answers ENOENT or EINVAL, a dead one ESRCH.
+        self.uffd.zeropage_run(managed(1, 1), Wake::Later).stop == Some(Stop::Gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn run(vpn: u64, len: u32, slot: u32) -> SlotRun {
+        SlotRun { vpn, len, device: 0, slot, _pad: 0 }
+    }
+
+    #[test]
+    fn what_a_copy_unmaps_is_not_brought_back_and_what_it_moves_is_found_there() {
+        let mut content = Content { runs: vec![run(10, 10, 100), run(30, 2, 500)], frames: Vec::new() };
+        content.forget(13, 15);
+        assert_eq!(content.runs, [run(10, 3, 100), run(15, 5, 105), run(30, 2, 500)]);
+        content.relocate(16, 28, 3);
+        assert_eq!(content.runs, [run(10, 3, 100), run(15, 1, 105), run(19, 1, 109), run(28, 3, 106), run(31, 1, 501)]);
+        assert_eq!(content.slot(29), Some(run(29, 1, 107)));
+        assert_eq!((content.slot(14), content.slot(16), content.slot(32)), (None, None, None));
+        content.drop_last_page();
+        assert_eq!(content.slot(31), None);
+    }
+}

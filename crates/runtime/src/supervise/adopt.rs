@@ -1,0 +1,316 @@
+//! Which processes get an agent, and when: near the budget, at a bell, and at birth.
+
+use std::sync::atomic::Ordering;
+
+use pagetide_sys::fd::Fd;
+use pagetide_sys::text::Text;
+use pagetide_sys::{file, proc, signal, socket};
+
+use crate::control::Control;
+use crate::foothold;
+use crate::protocol::{ALONE, CHILD, Hello};
+use crate::setup::{self, BUDGET_PAGES_MIN};
+use crate::supervise::start::{self, Refusal, Starting};
+use crate::supervise::tree::{Link, Process, Tree, Words};
+use crate::supervise::{Birth, Supervisor};
+
+/// No process keeps more pages than this, whatever its page says.
+const RESIDENT_MAX: u64 = 1 << 40;
+
+impl Process {
+    /// It has no agent, and could have one.
+    pub(super) fn may_start(&self) -> bool {
+        self.link.is_none() && self.starting.is_none() && !self.is_refused && !self.is_borrower && self.resident > 0
+    }
+
+    /// It will be managed soon.
+    pub(super) fn is_about_to_start(&self) -> bool {
+        let rings = self.view.is_some_and(|view| view.state == foothold::NATIVE && view.wanted_pages > 0);
+        self.link.is_none() && (self.starting.is_some() || rings)
+    }
+
+    /// The thread `tid` of it is being stopped to start its agent.
+    pub(super) fn is_started_by(&self, tid: i32) -> bool {
+        self.starting.as_ref().is_some_and(|starting| starting.tid() == tid)
+    }
+
+    /// What its agent says it keeps.
+    pub(super) fn told_resident(&self) -> Option<u64> {
+        let entry = self.link.as_ref()?.control.entry();
+        let pages = entry.resident_pages.load(Ordering::Relaxed);
+        entry.is_managed().then_some(pages.min(RESIDENT_MAX))
+    }
+
+    /// Its words are its own, not those of the process that it was copied from.
+    fn has_own_words(&self) -> bool {
+        self.view.is_some_and(|view| Some(view.pid) == own_number(self.pid))
+    }
+}
+
+impl Tree {
+    /// Where the words of process `pid` are.
+    pub(super) fn words_of(&self, pid: i32) -> Option<u64> {
+        self.list.iter().find(|process| process.pid == pid).and_then(|process| match process.words {
+            Words::At(at) => Some(at),
+            Words::Sought(_) | Words::None => None,
+        })
+    }
+}
+
+impl Supervisor {
+    /// Threads that have mapped more than was left wait for a word.
+    pub(super) fn answer_bells(&mut self) {
+        let left = self.left_pages();
+        for index in 0..self.tree.list.len() {
+            let process = &self.tree.list[index];
+            let (Words::At(at), Some(view)) = (process.words, process.view) else { continue };
+            if process.is_complete {
+                self.tree.list[index].let_wait_no_more(at);
+            }
+            let process = &self.tree.list[index];
+            if view.state != foothold::NATIVE || process.link.is_some() {
+                continue;
+            }
+            if view.wanted_pages == 0 {
+                if view.left_pages != u64::MAX && view.left_pages != left && process.rings {
+                    start::write(process.pid, at + foothold::LEFT_AT, &left.to_ne_bytes());
+                }
+                continue;
+            }
+            if view.wanted_pages > left && !process.is_refused {
+                self.ask(index);
+                continue;
+            }
+            let left = if process.is_refused { u64::MAX } else { left };
+            start::write(process.pid, at + foothold::LEFT_AT, &left.to_ne_bytes());
+            start::write(process.pid, at + foothold::WANTED_AT, &0_u64.to_ne_bytes());
+            self.tree.list[index].rings = true;
+        }
+    }
+
+    /// Begin to start the agent of a process.
+    pub(super) fn ask(&mut self, index: usize) {
+        let process = &mut self.tree.list[index];
+        if process.starting.is_some() || process.link.is_some() {
+            return;
+        }
+        match process.words {
+            // It may be loading the object.
+            Words::Sought(_) => return,
+            Words::None => {
+                let name = name_of(process.pid);
+                process.is_refused = true;
+                let why = "runs without the preloaded library (a cleaned environment or a static program): its memory counts, \
+                           and cannot be paged; hand LD_PRELOAD and PAGETIDE_RUN down to it";
+                return self.tell_once("library", &format!("process {name} {why}"));
+            }
+            Words::At(_) => {}
+        }
+        let is_native = process.view.is_some_and(|view| view.state == foothold::NATIVE) && process.has_own_words();
+        if is_native {
+            self.begin(index);
+        }
+    }
+
+    fn begin(&mut self, index: usize) {
+        match Starting::ask(self.tree.list[index].pid) {
+            Ok(starting) => self.tree.list[index].starting = Some(starting),
+            Err(refusal) => self.refuse(index, refusal),
+        }
+    }
+
+    /// A thread that was asked to stop has changed.
+    pub(super) fn note_stop(&mut self, index: usize, status: i32) {
+        let Some(starting) = &mut self.tree.list[index].starting else { return };
+        if let Err(refusal) = starting.note(status) {
+            self.refuse(index, refusal);
+        }
+    }
+
+    /// Go on with the processes whose agents are being started.
+    pub(super) fn serve_starting(&mut self) {
+        for index in 0..self.tree.list.len() {
+            let Some(mut starting) = self.tree.list[index].starting.take() else { continue };
+            let process = &mut self.tree.list[index];
+            let Words::At(at) = process.words else {
+                // It became another program meanwhile.
+                process.starting = Some(starting);
+                self.let_go(index);
+                continue;
+            };
+            match starting.is_stopped() {
+                Ok(false) => process.starting = Some(starting),
+                Ok(true) => match starting.finish(process.pid, at) {
+                    Ok(socket) => self.link(index, socket),
+                    Err(refusal) => self.refuse(index, refusal),
+                },
+                Err(refusal) => self.refuse(index, refusal),
+            }
+        }
+    }
+
+    fn let_go(&mut self, index: usize) {
+        let Some(mut starting) = self.tree.list[index].starting.take() else { return };
+        match starting.is_stopped() {
+            Ok(true) => starting.give_up(),
+            Ok(false) => self.tree.list[index].starting = Some(starting),
+            Err(refusal) => self.refuse(index, refusal),
+        }
+    }
+
+    /// The agent has started: tell it what it needs.
+    fn link(&mut self, index: usize, socket: Fd) {
+        let pid = self.tree.list[index].pid;
+        let control = Control::create();
+        let others = self.tree.list.iter().filter(|process| process.is_about_to_start()).count() as u64;
+        let share = (self.left_pages() / (others + 1)).max(self.budget_pages / 16);
+        let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
+        let call = birth.and_then(|birth| {
+            let (ours, theirs) = socket::pair().ok()?;
+            let parent = self.tree.list.iter().find(|process| process.pid == birth.parent)?.link.as_ref()?;
+            socket::send(&parent.socket, CHILD, &[&ours], false).ok()?;
+            birth.is_answered = true;
+            Some(theirs)
+        });
+        let linked = control.and_then(|(control, page)| {
+            let relaxed = Ordering::Relaxed;
+            control.entry().budget_pages.store(self.budget_pages, relaxed);
+            control.entry().share_pages.store(share, relaxed);
+            let hello = Hello { forked: call.is_some(), ..self.hello.clone() };
+            let open = |name: &str| {
+                let path = Text::<64>::format(format_args!("/proc/{pid}/{name}"));
+                Fd::open(path.as_c_str(), file::flags::READ, 0)
+            };
+            let [pagemap, maps, statm] = [open("pagemap")?, open("maps")?, open("statm")?];
+            let mut fds = vec![&page, &self.proc, &pagemap, &maps, &statm];
+            fds.extend(&call);
+            // The program may have given up the right to make files there.
+            let swap_files: Vec<Fd> = self.directories.iter().map(setup::swap_file).collect::<Result<_, _>>()?;
+            fds.extend(&swap_files);
+            fds.extend(&self.record_directory);
+            fds.extend(&self.uffd_device);
+            socket::send(&socket, hello.encode().as_bytes(), &fds, false)?;
+            Ok(Link { socket, control })
+        });
+        match linked {
+            Ok(link) => self.tree.list[index].link = Some(link),
+            Err(errno) => {
+                // An agent that hears nothing ends its process; so does this.
+                self.tell_once("link", &format!("process {pid}: its agent cannot be told anything: {}", errno.name()));
+                let _ = signal::kill(pid, signal::number::KILL);
+            }
+        }
+    }
+
+    fn refuse(&mut self, index: usize, refusal: Refusal) {
+        let process = &mut self.tree.list[index];
+        process.is_refused = true;
+        let pid = process.pid;
+        let name = name_of(pid);
+        let counts = "its memory counts, and cannot be paged";
+        match refusal {
+            Refusal::Ended(Some(status)) => self.note_end(pid, status),
+            Refusal::Ended(None) => self.tree.list[index].is_refused = false,
+            Refusal::Filter => self.tell_once("filter", &format!("process {name} has a system call filter: {counts}")),
+            Refusal::Foreign => self.tell_once("foreign", &format!("process {name} does not answer: {counts}")),
+            Refusal::Errno(errno) => {
+                let why = if errno == pagetide_sys::Errno::EPERM { "another process traces it" } else { errno.name() };
+                self.tell_once("errno", &format!("process {name}: no agent can be started ({why}): {counts}"));
+            }
+        }
+        self.answer_alone(pid);
+    }
+
+    /// If process `pid` was just born: its parent's agent is to complete its memory.
+    fn answer_alone(&mut self, pid: i32) {
+        let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
+        let Some(birth) = birth else { return };
+        birth.is_answered = true;
+        let parent = self.tree.list.iter().find(|process| process.pid == birth.parent);
+        if let Some(link) = parent.and_then(|parent| parent.link.as_ref()) {
+            let _ = socket::send(&link.socket, ALONE, &[], false);
+        }
+    }
+
+    /// Find the children that agents have told of, and start their agents.
+    pub(super) fn serve_births(&mut self) {
+        for index in 0..self.births.len() {
+            let Birth { parent, child: None, is_answered: false } = self.births[index] else { continue };
+            let Some(at) = self.tree.words_of(parent) else { continue };
+            self.tree.scan_children(parent);
+            let taken: Vec<i32> = self.births.iter().filter_map(|birth| birth.child).collect();
+            let child = self.tree.list.iter_mut().position(|process| {
+                let is_free = process.link.is_none() && process.starting.is_none() && !taken.contains(&process.pid);
+                process.parent == parent && is_free && process.is_newborn(at)
+            });
+            if let Some(child) = child {
+                let pid = self.tree.list[child].pid;
+                self.births[index].child = Some(pid);
+                if is_stopped(pid) || self.is_small(parent) {
+                    // No thread of it runs, so none of ours would; or an agent would take more than it could save. It goes on
+                    // without, and may get one when it has grown.
+                    self.answer_alone(pid);
+                } else {
+                    self.begin(child);
+                }
+            }
+        }
+    }
+
+    /// True if so little of a process is managed that a child of it need not be.
+    fn is_small(&self, pid: i32) -> bool {
+        let process = self.tree.list.iter().find(|process| process.pid == pid);
+        let link = process.and_then(|process| process.link.as_ref());
+        let managed = |link: &Link| link.control.entry().managed_pages_max.load(Ordering::Relaxed);
+        link.is_some_and(|link| managed(link) <= 4 * BUDGET_PAGES_MIN)
+    }
+
+    /// A line for the person, once for each `kind`.
+    fn tell_once(&mut self, kind: &'static str, text: &str) {
+        if self.told.insert(kind) {
+            eprintln!("pagetide: {text}");
+        }
+    }
+}
+
+impl Process {
+    /// Its memory is complete: let it go on, wherever it has come to.
+    fn let_wait_no_more(&mut self, at: u64) {
+        let Some(view) = start::read(self.pid, at) else { return };
+        let is_copy = view.state == foothold::MANAGED && Some(view.pid) != own_number(self.pid);
+        if view.state == foothold::FORKED || is_copy {
+            start::write(self.pid, at + foothold::STATE_AT, &foothold::COMPLETE.to_ne_bytes());
+        } else if view.state == foothold::NATIVE {
+            self.is_complete = false;
+        }
+    }
+
+    /// A forked child that waits for its agent, or was stopped before it could: its words are at the parent's address.
+    fn is_newborn(&mut self, at: u64) -> bool {
+        let Some(view) = start::read(self.pid, at) else { return false };
+        let is_copy = view.state == foothold::MANAGED && Some(view.pid) != own_number(self.pid) && is_stopped(self.pid);
+        if view.state != foothold::FORKED && !is_copy {
+            return false;
+        }
+        self.words = Words::At(at);
+        self.view = Some(view);
+        true
+    }
+}
+
+fn is_stopped(pid: i32) -> bool {
+    proc::stat(Some(pid)).is_ok_and(|stat| matches!(stat.state, b'T' | b't'))
+}
+
+/// The number that a process has in its own namespace.
+fn own_number(pid: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    line.map_or(Some(pid), |line| line.split_ascii_whitespace().last()?.parse().ok())
+}
+
+/// A process's number and name.
+fn name_of(pid: i32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("{pid} ({})", crate::supervise::printable(name.trim_ascii()))
+}

@@ -1,0 +1,113 @@
+//! What a run is given before its program starts: a userfaultfd, directories for swap files and for records.
+
+use std::ffi::CString;
+
+use pagetide_sys::fd::Fd;
+use pagetide_sys::uffd::{ReadMode, Uffd};
+use pagetide_sys::{Errno, file};
+
+use crate::error::{Error, ErrorKind};
+use crate::protocol::DeviceOffer;
+use crate::setup;
+use crate::spans::PAGE_BYTES;
+use crate::supervise::{FaultMode, RunOptions, system};
+
+/// Space that stays free on the file system of a swap file.
+pub(super) const FLOOR_BYTES: u64 = 256 << 20;
+/// Slots of one device at most: 256 GiB.
+const SLOTS_MAX: u64 = 1 << 26;
+
+/// The device that gives a full userfaultfd without a privilege of the program's own. None: the agents use the system call.
+pub(super) fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
+    if mode == FaultMode::Signal {
+        return Ok(None);
+    }
+    if let Ok(device) = Fd::open(c"/dev/userfaultfd", file::flags::READ_WRITE, 0)
+        && let Ok(uffd) = Uffd::from_device(&device, ReadMode::NonBlocking)
+    {
+        check_features(&uffd)?;
+        return Ok(Some(device));
+    }
+    match Uffd::open(pagetide_sys::uffd::Reach::Full, ReadMode::NonBlocking) {
+        Ok((uffd, _)) => check_features(&uffd).map(|()| None),
+        Err(refused) => {
+            let why = refused.syscall.map_or("", Errno::name);
+            Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "no full userfaultfd ({why}): run as root or with CAP_SYS_PTRACE; `pagetide doctor` tells more"
+                ),
+            ))
+        }
+    }
+}
+
+/// What the agents will ask of the kernel must be granted now: later the program is running already. Following forks needs
+/// CAP_SYS_PTRACE even where the userfaultfd itself does not.
+fn check_features(uffd: &Uffd) -> Result<(), Error> {
+    let missing = match uffd.handshake(setup::thread_features()) {
+        Ok(offer) if offer.features.has(setup::thread_features()) => return Ok(()),
+        Ok(_) => "the kernel does not know them all",
+        Err(errno) => errno.name(),
+    };
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "the userfaultfd lacks what paging a whole program needs ({missing}): following forks needs root or \
+             CAP_SYS_PTRACE, moving and poisoning pages Linux 6.8; `pagetide doctor` shows what this machine offers"
+        ),
+    ))
+}
+
+/// Open the directories of the swap devices, and size them.
+pub(super) fn open_devices(options: &RunOptions) -> Result<(Vec<Fd>, Vec<DeviceOffer>), Error> {
+    let mut directories = Vec::new();
+    let mut offers = Vec::new();
+    for spec in &options.swap {
+        let directory = open_directory(&spec.path)?;
+        let refuse =
+            |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
+        let info = system("the file system's size", file::fs_info(&directory))?;
+        if info.kind.is_memory() {
+            return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
+        }
+        let free = info.available_bytes.saturating_sub(FLOOR_BYTES);
+        let size = spec.size_bytes.unwrap_or_else(|| free.min(options.budget_bytes.saturating_mul(16)));
+        if size > free {
+            let text = format!("{} MiB are asked for, {} MiB are free beyond the floor", size >> 20, free >> 20);
+            return Err(refuse(format!("{text} of {} MiB; give a smaller SIZE or another place", FLOOR_BYTES >> 20)));
+        }
+        let slots = (size / PAGE_BYTES).min(SLOTS_MAX);
+        if slots < 256 {
+            return Err(refuse(format!("{size} bytes are too small for a swap file (at least 1 MiB)")));
+        }
+        let rotational = setup::is_rotational(&spec.path);
+        let slots = u32::try_from(slots).expect("limited above");
+        offers.push(DeviceOffer { slots, priority: spec.priority, rotational });
+        directories.push(directory);
+    }
+    Ok((directories, offers))
+}
+
+/// The directory of the records, and how they are named.
+pub(super) fn open_record(options: &RunOptions) -> Result<Option<(Fd, String)>, Error> {
+    let Some(path) = &options.record else { return Ok(None) };
+    let refuse = |why: &str| Error::new(ErrorKind::Config, format!("--record {}: {why}", path.display()));
+    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains('\n'));
+    let name = name.ok_or_else(|| refuse("no name of a file in UTF-8"))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+    let directory = CString::new(directory.as_os_str().as_encoded_bytes()).map_err(|_| refuse("a zero byte"))?;
+    let directory = Fd::open(&directory, file::flags::READ | file::flags::DIRECTORY, 0)
+        .map_err(|errno| refuse(&format!("the directory cannot be opened: {}", errno.name())))?;
+    Ok(Some((directory, name.to_owned())))
+}
+
+fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
+    let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    let name = CString::new(directory.as_os_str().as_encoded_bytes())
+        .map_err(|error| Error::new(ErrorKind::Config, format!("--swap {}", path.display())).because(error))?;
+    Fd::open(&name, file::flags::READ | file::flags::DIRECTORY, 0).map_err(|errno| {
+        let text = format!("--swap {}: the directory cannot be opened: {}", path.display(), errno.name());
+        Error::new(ErrorKind::NoSwapSpace, text)
+    })
+}

@@ -1,0 +1,246 @@
+//! Starting the agent in a process of the program, from outside.
+//!
+//! One of the process's threads is stopped, runs `enter` of the preloaded object twice on a stack of ours (make a pair of sockets and
+//! a thread; close the pair again), and goes on as if nothing had been: its registers and its mask are put back, and a system
+//! call that was interrupted is started again by the kernel. Between the two our end of the pair is taken out of the process. So
+//! nothing has a name, nothing is inherited, and what the program did to its descriptors, environment, namespaces and credentials
+//! does not matter.
+//!
+//! The thread may be anywhere, also where it cannot be stopped for long (`vfork`): it is asked, and looked at again later. A process that
+//! is stopped (SIGSTOP) gets its agent without going on.
+
+use pagetide_core::types::Nanos;
+use pagetide_sys::fd::{self, Fd};
+use pagetide_sys::proc;
+use pagetide_sys::trace::{self, Halt, Saved, Tracee};
+use pagetide_sys::{Errno, clock, socket, thread};
+
+use crate::foothold::{self, View};
+
+/// A stop usually takes some 10 us; after this long other processes are looked at first.
+const STOP_WAIT: Nanos = 500_000;
+/// What runs in the thread is a handful of system calls; it may wait for a CPU.
+const RUN_WAIT: Nanos = 2_000_000_000;
+
+/// Why a process cannot have an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The kernel says so.
+    Errno(Errno),
+    /// Its threads have system call filters, which would bind ours.
+    Filter,
+    /// Its words are not what ours are, or it did not answer.
+    Foreign,
+    /// It has ended, with this status if it is known.
+    Ended(Option<i32>),
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        if errno == Errno::ESRCH { Self::Ended(None) } else { Self::Errno(errno) }
+    }
+}
+
+/// A thread that was asked to stop.
+#[derive(Debug)]
+pub(super) struct Starting {
+    tracee: Tracee,
+    is_stopped: bool,
+}
+
+impl Starting {
+    /// Ask a thread of `pid` to stop.
+    pub(super) fn ask(pid: i32) -> Result<Self, Refusal> {
+        let tid = choose_thread(pid)?;
+        let tracee = Tracee::seize(tid, trace::END_WITH_TRACER)?;
+        tracee.interrupt()?;
+        Ok(Self { tracee, is_stopped: false })
+    }
+
+    pub(super) const fn tid(&self) -> i32 {
+        self.tracee.tid()
+    }
+
+    /// A status of the thread that another wait has collected.
+    pub(super) fn note(&mut self, status: i32) -> Result<(), Refusal> {
+        self.on_halt(Halt::of(status))
+    }
+
+    fn on_halt(&mut self, halt: Halt) -> Result<(), Refusal> {
+        match halt {
+            Halt::None => {}
+            Halt::Trap | Halt::Group => self.is_stopped = true,
+            Halt::Signal(signal) => self.tracee.resume(signal)?,
+            Halt::Ended(status) => return Err(Refusal::Ended(Some(status))),
+        }
+        Ok(())
+    }
+
+    /// True once it is stopped. Waits for a moment at most.
+    pub(super) fn is_stopped(&mut self) -> Result<bool, Refusal> {
+        let end = clock::now() + STOP_WAIT;
+        while !self.is_stopped {
+            let halt = self.tracee.look()?;
+            self.on_halt(halt)?;
+            if !self.is_stopped {
+                if clock::now() > end {
+                    return Ok(false);
+                }
+                thread::yield_now();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Let the stopped thread go on as it was.
+    pub(super) fn give_up(self) {
+        // It may have ended meanwhile.
+        let _ = self.tracee.release();
+    }
+
+    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped.
+    pub(super) fn finish(mut self, pid: i32, at: u64) -> Result<Fd, Refusal> {
+        let saved = Box::new(self.tracee.save()?);
+        let started = self.start(pid, at, &saved);
+        self.stop()?;
+        self.tracee.restore(&saved)?;
+        self.tracee.release()?;
+        started
+    }
+
+    fn start(&mut self, pid: i32, at: u64, saved: &Saved) -> Result<Fd, Refusal> {
+        let mut answer = self.run(pid, at, saved, foothold::START)?;
+        let mut holder = self.tracee.tid();
+        let is_full = Errno::from_negated(answer) == Some(Errno::EMFILE);
+        if is_full {
+            answer = self.run(pid, at, saved, foothold::APART)?;
+            holder = agent_of(pid).ok_or(Refusal::Foreign)?;
+        }
+        if let Some(errno) = Errno::from_negated(answer) {
+            return Err(Refusal::Errno(errno));
+        }
+        let outside = i32::try_from(answer).map_err(|_| Refusal::Foreign)?;
+        let taken = fd::pidfd_of_thread(pid, holder).and_then(|process| fd::take_from(&process, outside));
+        if !is_full {
+            self.run(pid, at, saved, foothold::CLOSE)?;
+        }
+        let socket = taken?;
+        if socket::is_packets(&socket) { Ok(socket) } else { Err(Refusal::Foreign) }
+    }
+
+    /// Run one command in the thread.
+    fn run(&mut self, pid: i32, at: u64, saved: &Saved, command: u32) -> Result<i64, Refusal> {
+        self.stop()?;
+        let before = read(pid, at).ok_or(Refusal::Foreign)?;
+        let ticket = (before.done & 0xffff) + 1;
+        // SAFETY: `enter` does not return, and only one thread of the process runs it at a time, because one supervisor asks. If
+        // the program forged the words, it is its own memory that it runs on.
+        unsafe { self.tracee.call(saved, before.enter, before.stack, ticket, u64::from(command)) }?;
+        self.is_stopped = false;
+        let end = clock::now() + RUN_WAIT;
+        loop {
+            let view = read(pid, at).ok_or(Refusal::Foreign)?;
+            if view.done == ticket {
+                return Ok(view.answer.cast_signed());
+            }
+            match self.tracee.look()? {
+                Halt::None => thread::yield_now(),
+                Halt::Trap | Halt::Group => self.tracee.resume(0)?,
+                // Only signals that cannot be blocked come here: the process is stopped, or our code is at fault.
+                Halt::Signal(signal) if signal == libc::SIGSTOP.cast_unsigned() => self.tracee.resume(signal)?,
+                Halt::Signal(_) => {
+                    self.is_stopped = true;
+                    return Err(Refusal::Foreign);
+                }
+                Halt::Ended(status) => return Err(Refusal::Ended(Some(status))),
+            }
+            if clock::now() > end {
+                return Err(Refusal::Foreign);
+            }
+        }
+    }
+
+    /// Stop the thread, wherever it is.
+    fn stop(&mut self) -> Result<(), Refusal> {
+        let end = clock::now() + RUN_WAIT;
+        if !self.is_stopped {
+            self.tracee.interrupt()?;
+        }
+        while !self.is_stopped()? {
+            if clock::now() > end {
+                return Err(Refusal::Foreign);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The agent's thread: the newest that has its name.
+fn agent_of(pid: i32) -> Option<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let is_agent = |path: std::path::PathBuf| std::fs::read(path.join("comm")).is_ok_and(|name| name == b"pagetide\n");
+    tasks.filter(|task| is_agent(task.path())).filter_map(|task| task.file_name().to_str()?.parse().ok()).max()
+}
+
+/// The words of a process at an address.
+pub(super) fn read(pid: i32, at: u64) -> Option<View> {
+    let mut bytes = [0; foothold::BYTES];
+    proc::read_memory(pid, at, &mut bytes).ok()?;
+    View::decode(&bytes, at)
+}
+
+/// Where the words of a process are: in the writable mapping of the object called `library`. None: it has none.
+pub(super) fn find(pid: i32, library: &str) -> Option<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    for line in maps.lines().filter(|line| line.contains(" rw-p ")) {
+        let path = line.strip_suffix(" (deleted)").unwrap_or(line);
+        if !path.ends_with(library) {
+            continue;
+        }
+        let (start, rest) = line.split_once('-')?;
+        let start = u64::from_str_radix(start, 16).ok()?;
+        let end = u64::from_str_radix(rest.split(' ').next()?, 16).ok()?;
+        let mut bytes = vec![0; usize::try_from((end.checked_sub(start)?).min(1 << 20)).ok()?];
+        proc::read_memory(pid, start, &mut bytes).ok()?;
+        let found = View::offsets(&bytes)
+            .filter_map(|offset| {
+                bytes.get(offset..offset + foothold::BYTES).map(|words| (start + offset as u64, words))
+            })
+            .find(|(at, words)| View::decode(words, *at).is_some());
+        if let Some((at, _)) = found {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// Change a word of a process.
+pub(super) fn write(pid: i32, at: u64, bytes: &[u8]) {
+    // It may have ended meanwhile: then nobody reads them.
+    // SAFETY: the words are there to be written by the supervisor; a process that forged them forged its own.
+    let _ = unsafe { proc::write_memory(pid, at, bytes) };
+}
+
+/// The thread that is to run our code: the first if it lives, one without a system call filter in any case.
+fn choose_thread(pid: i32) -> Result<i32, Refusal> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Refusal::Ended(None))?;
+    let mut tids: Vec<i32> = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
+    tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
+    let mut filtered = false;
+    let mut waiting = None;
+    for tid in tids {
+        let (Ok(stat), Ok(status)) = (proc::stat(Some(tid)), proc::status(Some(tid))) else { continue };
+        if matches!(stat.state, b'Z' | b'X') {
+            continue;
+        }
+        if status.seccomp != 0 {
+            filtered = true;
+            continue;
+        }
+        if stat.state != b'D' {
+            return Ok(tid);
+        }
+        waiting = waiting.or(Some(tid));
+    }
+    waiting.ok_or(if filtered { Refusal::Filter } else { Refusal::Ended(None) })
+}

@@ -1,0 +1,211 @@
+//! The processes of a run, as they are seen from outside: who there is, and what they keep.
+//!
+//! The supervisor is their subreaper, so every process of the tree is its descendant, whatever started it and whatever it loaded. It
+//! walks the lists of children that the kernel keeps, now and then, and as soon as somebody opens the preloaded object.
+
+use std::collections::BTreeSet;
+
+use pagetide_sys::fd::Fd;
+use pagetide_sys::proc::{self, StatmFile};
+
+use crate::control::Control;
+use crate::foothold::View;
+use crate::supervise::start::{self, Starting};
+
+/// Looks at a process before it counts as one without the object: it may be loading it.
+const LOOKS_MAX: u32 = 8;
+
+/// An agent, and what it shares with us.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) socket: Fd,
+    pub(super) control: Control,
+}
+
+/// Where the words of a process's preloaded object are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    /// Not found so far, in so many looks.
+    Sought(u32),
+    At(u64),
+    /// It has none: another environment, or a static program.
+    None,
+}
+
+/// One process of the tree.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pub(super) parent: i32,
+    statm: Option<StatmFile>,
+    pub(super) words: Words,
+    pub(super) view: Option<View>,
+    /// Forks that were looked after.
+    forks: u64,
+    /// It runs in its parent's address space (`vfork`).
+    pub(super) is_borrower: bool,
+    pub(super) link: Option<Link>,
+    pub(super) starting: Option<Starting>,
+    /// It cannot have an agent.
+    pub(super) is_refused: bool,
+    /// Its threads have mapped more than was left before.
+    pub(super) rings: bool,
+    /// A forked child whose memory was filled by its parent's agent, and which may still wait for an agent of its own.
+    pub(super) is_complete: bool,
+    pub(super) is_gone: bool,
+    /// In pages.
+    pub(super) resident: u64,
+    pub(super) major_faults: u64,
+}
+
+impl Process {
+    fn new(pid: i32, parent: i32) -> Self {
+        Self {
+            pid,
+            parent,
+            statm: StatmFile::open(pid).ok(),
+            words: Words::Sought(0),
+            view: None,
+            forks: 0,
+            is_borrower: proc::share_memory(parent, pid).unwrap_or(false),
+            link: None,
+            starting: None,
+            is_refused: false,
+            rings: false,
+            is_complete: false,
+            is_gone: false,
+            resident: 0,
+            major_faults: 0,
+        }
+    }
+
+    pub(super) fn is_managed(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.control.entry().is_managed())
+    }
+
+    /// Look at what it keeps and says, from outside. True if it runs a program that was not seen before.
+    pub(super) fn look(&mut self, library: &str) -> bool {
+        self.resident = 0;
+        if self.is_borrower {
+            self.is_borrower = proc::share_memory(self.parent, self.pid).unwrap_or(false);
+        }
+        let statm = match &self.statm {
+            Some(statm) => statm.read(),
+            // Without a descriptor to spare.
+            None => StatmFile::open(self.pid).and_then(|statm| statm.read()),
+        };
+        let Ok(statm) = statm else {
+            self.is_gone = true;
+            return false;
+        };
+        if self.is_borrower {
+            return false;
+        }
+        self.resident = self.told_resident().unwrap_or(statm.anon_pages());
+        match self.words {
+            Words::At(at) => {
+                self.view = start::read(self.pid, at);
+                if self.view.is_none() {
+                    self.words = Words::Sought(0);
+                    self.is_refused = false;
+                    return self.seek(library);
+                }
+            }
+            Words::Sought(_) => return self.seek(library),
+            Words::None => {}
+        }
+        false
+    }
+
+    fn seek(&mut self, library: &str) -> bool {
+        let Words::Sought(looks) = self.words else { return false };
+        self.words = match start::find(self.pid, library) {
+            Some(at) => Words::At(at),
+            None if looks < LOOKS_MAX => Words::Sought(looks + 1),
+            None => Words::None,
+        };
+        if let Words::At(at) = self.words {
+            self.view = start::read(self.pid, at);
+        }
+        !matches!(self.words, Words::Sought(_))
+    }
+}
+
+/// The processes that are known.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub(super) list: Vec<Process>,
+    known: BTreeSet<i32>,
+}
+
+impl Tree {
+    /// Walk all lists of children from `root` on, which is not of the tree itself.
+    pub(super) fn scan(&mut self, root: i32) {
+        let mut next = vec![root];
+        let mut seen = BTreeSet::new();
+        while let Some(pid) = next.pop() {
+            for child in children(pid) {
+                if seen.insert(child) {
+                    self.add(child, pid);
+                    next.push(child);
+                }
+            }
+        }
+    }
+
+    /// Somebody opened the object: a process that had none may have become another program.
+    pub(super) fn seek_again(&mut self) {
+        for process in &mut self.list {
+            if process.words == Words::None {
+                process.words = Words::Sought(1);
+                process.is_refused = false;
+            }
+        }
+    }
+
+    /// Find the children of processes that have forked since the last look.
+    pub(super) fn scan_forked(&mut self) {
+        for index in 0..self.list.len() {
+            let process = &mut self.list[index];
+            let forks = process.view.map_or(process.forks, |view| view.forks);
+            if forks != process.forks {
+                process.forks = forks;
+                let pid = process.pid;
+                self.scan_children(pid);
+            }
+        }
+    }
+
+    /// The children of one process are known from now on.
+    pub(super) fn scan_children(&mut self, pid: i32) {
+        for child in children(pid) {
+            self.add(child, pid);
+        }
+    }
+
+    fn add(&mut self, pid: i32, parent: i32) {
+        if self.known.insert(pid) {
+            self.list.push(Process::new(pid, parent));
+        }
+    }
+
+    /// Forget a process.
+    pub(super) fn remove(&mut self, index: usize) -> Process {
+        let process = self.list.swap_remove(index);
+        self.known.remove(&process.pid);
+        process
+    }
+
+    pub(super) fn resident(&self) -> u64 {
+        self.list.iter().map(|process| process.resident).fold(0, u64::saturating_add)
+    }
+}
+
+/// The children of all threads of a process.
+fn children(pid: i32) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
