@@ -611,13 +611,13 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::
     }
     clock::init();
     let now = clock::now();
-    let spans =
-        read_records::<SpanRecord>(&snapshot, 0, handover.spans).map_err(|errno| step("the snapshot", errno))?;
+    let spans = inherit::read_records::<SpanRecord>(&snapshot, 0, handover.spans)
+        .map_err(|errno| step("the snapshot", errno))?;
     let holes = agent.fill_holes(&spans);
     let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
     drop(holes);
     agent.exclude_initial(&mut pager);
-    let runs = read_records::<SlotRun>(&snapshot, size_of_val(spans.as_slice()), handover.runs)
+    let runs = inherit::read_records::<SlotRun>(&snapshot, size_of_val(spans.as_slice()), handover.runs)
         .map_err(|errno| step("the snapshot", errno))?;
     agent.take_over_spans(&mut pager, now, &spans);
     for run in &runs {
@@ -664,21 +664,4 @@ fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
         }
         offset += len.max(1);
     }
-}
-
-fn read_records<T: Copy>(from: &Fd, offset: usize, count: usize) -> Result<Vec<T>, Errno> {
-    let bytes = count * size_of::<T>();
-    let mut records: Vec<T> = Vec::with_capacity(count);
-    // SAFETY: the capacity is reserved, and reading into it as bytes forms no value yet.
-    let buffer = unsafe { std::slice::from_raw_parts_mut(records.as_mut_ptr().cast::<u8>(), bytes) };
-    let mut done = 0;
-    while done < bytes {
-        match file::pread(from, &mut buffer[done..], (offset + done) as u64)? {
-            0 => return Err(Errno::EPROTO),
-            read => done += read,
-        }
-    }
-    // SAFETY: all bytes were read, and any bytes are values of a record of integers.
-    unsafe { records.set_len(count) };
-    Ok(records)
 }

@@ -7,8 +7,9 @@
 
 use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::PageRange;
-use pagetide_sys::Errno;
+use pagetide_sys::fd::Fd;
 use pagetide_sys::smaps::{Flags, SmapsText};
+use pagetide_sys::{Errno, file};
 
 use crate::fork::newborn::Content;
 use crate::pager::Pager;
@@ -136,6 +137,24 @@ fn snapshot_of(pager: &Pager, vpn: u64, pages: PageRange, content: &mut Content)
             _ => content.runs.push(SlotRun { vpn, len: 1, device: u32::from(device.0), slot: slot.0, _pad: 0 }),
         }
     }
+}
+
+/// `count` records from `offset` of a file on.
+pub(crate) fn read_records<T: Copy>(from: &Fd, offset: usize, count: usize) -> Result<Vec<T>, Errno> {
+    let bytes = count * size_of::<T>();
+    let mut records: Vec<T> = Vec::with_capacity(count);
+    // SAFETY: the capacity is reserved, and reading into it as bytes forms no value yet.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(records.as_mut_ptr().cast::<u8>(), bytes) };
+    let mut done = 0;
+    while done < bytes {
+        match file::pread(from, &mut buffer[done..], (offset + done) as u64)? {
+            0 => return Err(Errno::EPROTO),
+            read => done += read,
+        }
+    }
+    // SAFETY: all bytes were read, and any bytes are values of a record of integers.
+    unsafe { records.set_len(count) };
+    Ok(records)
 }
 
 #[cfg(test)]
