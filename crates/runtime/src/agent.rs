@@ -8,6 +8,8 @@
 //! The end of the supervisor (its socket closes) ends the program: its budget would hold no more, and nothing may be left
 //! behind. The end of the program ends the thread with it.
 
+mod inherited;
+
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagetide_core::types::{Access, Nanos, TaskId};
@@ -23,7 +25,6 @@ use pagetide_sys::{Errno, clock, signal, thread};
 use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
 use crate::held::HELD;
-use crate::inherit::SpanRecord;
 use crate::pager::{FaultAnswer, Followup, Pager};
 use crate::protocol::{ALONE, CHILD, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
 use crate::space::Why;
@@ -244,55 +245,6 @@ impl Agent {
     pub(crate) fn exclude_initial(&self, pager: &mut Pager) {
         for &(start, end) in &self.initial {
             pager.exclude(start, end);
-        }
-    }
-
-    /// What the copy left out of the parent's spans (MADV_DONTFORK) is the program's to map: the rings, which cannot be placed, must
-    /// not come there. Taken as long as the answer lives.
-    pub(crate) fn fill_holes(&mut self, spans: &[SpanRecord]) -> Vec<Mapping> {
-        let mut holes = Vec::new();
-        let mut spans = spans.iter().map(|span| (span.vpn << PAGE_SHIFT, (span.vpn + span.pages) << PAGE_SHIFT));
-        let mut span = spans.next();
-        let Ok(mut walk) = MapsWalk::open(&mut self.maps_buffer) else { return Vec::new() };
-        let mut walked = 0;
-        while let Some((from, to)) = span {
-            let (start, end) = match walk.next_vma() {
-                Ok(Some(vma)) => (vma.start as u64, vma.end as u64),
-                Ok(None) | Err(_) => (u64::MAX, u64::MAX),
-            };
-            // What lies between the mapping before and this one.
-            let mut left = Some((from, to));
-            while let Some((from, to)) = left.filter(|&(from, _)| from < end) {
-                let (first, last) = (from.max(walked), to.min(start));
-                if first < last {
-                    holes.push((first, last));
-                }
-                if to > end {
-                    break;
-                }
-                left = spans.next();
-            }
-            span = left;
-            walked = end;
-        }
-        holes.into_iter().filter_map(|(from, to)| Mapping::reserve(from, to - from).ok()).collect()
-    }
-
-    /// The spans of a forked parent, as far as this process has them: what was MADV_DONTFORK is not there.
-    pub(crate) fn take_over_spans(&mut self, pager: &mut Pager, now: Nanos, spans: &[SpanRecord]) {
-        let mut walk = match MapsWalk::open(&mut self.maps_buffer) {
-            Ok(walk) => walk,
-            Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
-        };
-        while let Ok(Some(vma)) = walk.next_vma() {
-            if !vma.is_private_anon() {
-                continue;
-            }
-            let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
-            let first = spans.partition_point(|span| span.vpn + span.pages <= start);
-            for span in spans[first..].iter().take_while(|span| span.vpn < end) {
-                pager.take_over_span(now, span.vpn.max(start), (span.vpn + span.pages).min(end));
-            }
         }
     }
 
