@@ -22,9 +22,6 @@ use crate::{limits, locks};
 /// Mappings that exist before the runtime, at most.
 const INITIAL_MAX: usize = 128;
 const STACK_BYTES: usize = 512 << 10;
-/// Who wants to know the budget looks again after this time, so many times.
-const BUDGET_WAIT_NS: u64 = 1_000_000;
-const BUDGET_WAITS_MAX: u32 = 1000;
 /// Of a thread's control block, at most, what the kernel or the C library uses at the end of the thread: its first page is what
 /// counts, the rest may lie in the next.
 const THREAD_BLOCK_BYTES: usize = 1024;
@@ -139,17 +136,8 @@ pub fn begins_lending() {
 
 /// May so many more bytes be locked?
 pub fn may_lock(bytes: usize) -> bool {
-    if !is_running() {
-        return true;
-    }
-    // A program may lock its memory first of all: the agent is about to learn the budget.
-    for _ in 0..BUDGET_WAITS_MAX {
-        if locks::is_budget_known() || AGENT_ALIVE.load(Ordering::Relaxed) == 0 {
-            break;
-        }
-        futex::wait(&AtomicU32::new(0), 0, Some(BUDGET_WAIT_NS), Scope::Private);
-    }
-    locks::may_lock(bytes)
+    // The budget is known since the object was loaded.
+    !is_running() || locks::may_lock(bytes)
 }
 
 /// As mlockall(2), without the runtime's own memory. EINVAL, ENOMEM, EPERM as there; ENOMEM also if the budget cannot carry it.

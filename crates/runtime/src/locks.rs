@@ -25,11 +25,6 @@ pub(crate) fn note_budget(pages: u64) {
     BUDGET_PAGES.store(pages, Ordering::Relaxed);
 }
 
-/// True once the agent has been told.
-pub(crate) fn is_budget_known() -> bool {
-    BUDGET_PAGES.load(Ordering::Relaxed) != 0
-}
-
 /// Locked bytes that one process may have: three quarters of the budget.
 fn bytes_max() -> u64 {
     match BUDGET_PAGES.load(Ordering::Relaxed) {
