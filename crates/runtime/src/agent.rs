@@ -271,11 +271,12 @@ impl Agent {
             if !managed.faults.is_empty() {
                 self.answer_faults(&mut managed, now);
             }
+            // A child's agent is met, and given what it needs, through descriptors.
+            let files = managed.forks.is_under_way().then(limits::for_files);
             if is_supervisor {
                 self.hear_supervisor(&mut managed);
             }
             let mut busy = managed.pager.pump(now);
-            let files = managed.forks.is_under_way().then(limits::for_files);
             busy |= managed.forks.serve(&self, &mut managed.pager, now);
             drop(files);
             self.look_at_outbox(&mut managed);

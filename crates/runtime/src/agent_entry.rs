@@ -300,7 +300,7 @@ extern "C" fn agent_main(arg: *mut u8) -> ! {
         drop(files);
         agent.manage()
     };
-    match fork::take_over(&mut agent, &call) {
+    match fork::takeover::take_over(&mut agent, &call) {
         Ok(managed) => {
             drop(files);
             agent.serve_child(managed)

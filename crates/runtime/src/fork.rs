@@ -28,28 +28,28 @@
 //! own: the parent's agent fills every page into it at once, and it runs natively from then on.
 
 pub(crate) mod newborn;
+pub(crate) mod takeover;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_core::event::Event;
-use pagetide_core::page::{Flight, PageState};
-use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
+use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
 use pagetide_sys::fd::{self, Fd, PollFd};
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::mem::{self, Mapping};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::{Modes, Msg, RawMsg, ReadAnswer, Stop, Uffd, Wake};
-use pagetide_sys::{Errno, clock, file, thread};
+use pagetide_sys::{Errno, file, thread};
 
 use crate::agent::{Agent, Managed, die, say};
 use crate::fork::newborn::Newborn;
 use crate::inherit::{self, Exceptions, SlotRun, SpanRecord};
 use crate::machine::managed;
 use crate::pager::Pager;
-use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_BYTES, PACKET_FDS, TAKEN};
+use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
 use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
-use crate::store::{Store, checksum};
+use crate::store::checksum;
 use crate::{limits, own, setup};
 
 /// A fork waits this long for memory to be paged out.
@@ -58,8 +58,6 @@ const SHRINK_NS: Nanos = 2_000_000_000;
 const SETTLE_NS: Nanos = 100_000_000;
 /// Attempts to fill a page while the kernel says "again".
 const FILL_TRIES: u32 = 100_000;
-/// Descriptors of a handover that do not belong to a device: the userfaultfd, the snapshot, the lease.
-const HANDOVER_FDS: usize = 3;
 
 /// Address of the doorbells; 0 while this process is native.
 static DOORBELLS: AtomicUsize = AtomicUsize::new(0);
@@ -572,96 +570,4 @@ pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
     managed.forks.doorbells = Some(doorbells);
     managed.forks.witness = Some(witness);
     DOORBELLS.store(address, Ordering::Release);
-}
-
-/// The descriptors and the text of a handover.
-fn receive_handover(call: &Fd) -> Result<(Handover, Vec<Fd>), Errno> {
-    let mut packet = vec![0; PACKET_BYTES];
-    let mut fds = [const { None }; PACKET_FDS];
-    let Received::Message { bytes, .. } = socket::receive(call, &mut packet, &mut fds, true)? else {
-        return Err(Errno::ECONNRESET);
-    };
-    let handover = Handover::decode(&packet[..bytes]).ok_or(Errno::EPROTO)?;
-    let mut all: Vec<Fd> = fds.iter_mut().filter_map(Option::take).collect();
-    while all.len() < handover.fds {
-        let Received::Message { fds: 1.., .. } = socket::receive(call, &mut packet, &mut fds, true)? else {
-            return Err(Errno::EPROTO);
-        };
-        all.extend(fds.iter_mut().filter_map(Option::take));
-    }
-    if all.len() < HANDOVER_FDS + 2 * handover.devices.len() {
-        return Err(Errno::EPROTO);
-    }
-    Ok((handover, all))
-}
-
-/// In a forked child's agent: take over from the parent's agent, which is at the other end of `call`.
-pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::SetupError> {
-    let step = |name, errno| setup::SetupError::Step(name, errno);
-    let (handover, fds) = receive_handover(call).map_err(|errno| step("the handover", errno))?;
-    let broken = || step("the handover", Errno::EPROTO);
-    let mut fds = fds.into_iter();
-    let mut next = || fds.next().ok_or_else(broken);
-    let (uffd, snapshot, lease) = (Uffd::from_fd(next()?), next()?, next()?);
-    let mut stores = Vec::new();
-    for &(device, slots_max, backed) in &handover.devices {
-        let store = Store::inherit(next()?, next()?, slots_max, backed)
-            .map_err(|errno| step("the parent's swap file", errno))?;
-        stores.push((DeviceId(device), store));
-    }
-    clock::init();
-    let now = clock::now();
-    let spans = inherit::read_records::<SpanRecord>(&snapshot, 0, handover.spans)
-        .map_err(|errno| step("the snapshot", errno))?;
-    let holes = agent.fill_holes(&spans);
-    let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
-    drop(holes);
-    agent.exclude_initial(&mut pager);
-    let runs = inherit::read_records::<SlotRun>(&snapshot, size_of_val(spans.as_slice()), handover.runs)
-        .map_err(|errno| step("the snapshot", errno))?;
-    agent.take_over_spans(&mut pager, now, &spans);
-    for run in &runs {
-        take_over_run(&mut pager, now, *run);
-    }
-    let mut forks = Forks::new();
-    forks.inherited = std::iter::once(lease).chain(fds).collect();
-    let mut managed = Managed::new(pager, forks, now);
-    publish(agent, &mut managed);
-    socket::send(call, TAKEN, &[], true).map_err(|errno| step("the handover", errno))?;
-    Ok(managed)
-}
-
-/// Pages of a run that are not present already are in the parent's slots.
-fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
-    let mut offset = 0;
-    while offset < run.len {
-        let spans = &pager.machine().spans;
-        let Some(page) = spans.page(run.vpn + u64::from(offset)) else {
-            // Left out of the copy (MADV_DONTFORK).
-            offset += 1;
-            continue;
-        };
-        // A run may go on in the next span, whose pages have other indices.
-        let (_, in_span) = spans.place(page).expect("a page of a span has a place");
-        let most = in_span.min(run.len - offset);
-        let untouched = |pager: &Pager, ahead: u32| {
-            let view = pager.core().page(PageIdx(page.0 + ahead));
-            view.state == PageState::Untouched && view.flight == Flight::None
-        };
-        let len = u32::try_from((0..most).take_while(|&ahead| untouched(pager, ahead)).count()).expect("a run");
-        if len > 0 {
-            let device = DeviceId(u8::try_from(run.device).expect("few devices"));
-            let slot = SlotIdx(run.slot + offset);
-            let range = PageRange::new(page, len);
-            pager.step(now, Event::Inherited { range, device, slot });
-            for page in range.pages() {
-                let state = pager.core().page(page).state;
-                assert!(
-                    state == PageState::Swapped,
-                    "I5: inherited page {page:?} is {state:?}: its content would be lost"
-                );
-            }
-        }
-        offset += len.max(1);
-    }
 }
