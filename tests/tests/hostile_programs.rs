@@ -13,9 +13,13 @@ use rustix::process::{Signal, kill_process};
 
 const BUDGET: u64 = 16 * MIB;
 
+/// `mode` with its argument, if it has one.
 fn run_hostile(scratch: &Scratch, mode: &str, run: &PagetideRun) -> Finished {
     let binary = victim::build(scratch, "hostile");
+    let mut words = mode.split(' ');
+    let mode = words.next().expect("a name");
     let argv = [OsString::from(binary), mode.into(), "64".into()];
+    let argv = argv.into_iter().chain(words.map(OsString::from));
     run.wrap(&Program::new(argv)).deadline_s(60).run(scratch, mode)
 }
 
@@ -83,6 +87,20 @@ fn parent_and_child_share_the_budget_while_both_rewrite() {
 #[test]
 fn a_handler_on_a_paged_out_alternate_stack_runs() {
     expect_right("alternate-stack", FaultMode::Default);
+}
+
+/// The requests that the ring has are not lost, and the next ones go another way.
+#[test]
+fn a_program_that_denies_io_uring_while_it_pages_goes_on() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        expect_right(&format!("deny-ring {errno}"), FaultMode::Default);
+    }
+}
+
+/// An error that the kernel itself gives for a moment, for ever.
+#[test]
+fn a_program_that_makes_io_uring_ask_again_for_ever_goes_on() {
+    expect_right(&format!("deny-ring {}", libc::EAGAIN), FaultMode::Default);
 }
 
 /// 16 MiB of memory and 16 MiB of swap for 64 MiB: it cannot work. It ends soon, with a message that names the swap.

@@ -14,18 +14,23 @@
 //   exhaust-threads   starts 200 threads that touch memory       no-new-memory    RLIMIT_AS just above what it has
 //   recheck           waits for SIGUSR1, then checks
 //   two               a child rewrites as well                   alternate-stack  a handler on a paged-out stack overflowed
+//   deny-ring N       io_uring_enter fails with error N in every thread, by a filter that comes while pages move
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -275,6 +280,52 @@ static void alternate_stack(void) {
     work();
 }
 
+static int denial;
+static volatile int denied;
+
+static void *deny(void *unused) {
+    (void)unused;
+    usleep(20000);
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_enter, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)denial),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {.len = sizeof code / sizeof *code, .filter = code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter)) {
+        give_up("seccomp");
+    }
+    denied = 1;
+    return NULL;
+}
+
+static void deny_ring(void) {
+    pthread_t denier;
+    if (pthread_create(&denier, NULL, deny, NULL)) {
+        give_up("pthread_create");
+    }
+    while (!denied) {
+        check();
+        rewrite();
+    }
+    pthread_join(denier, NULL);
+    if (syscall(SYS_io_uring_enter, -1, 0, 0, 0, NULL, 0) == 0 || errno != denial) {
+        give_up("io_uring_enter is not denied");
+    }
+    work();
+    pid_t child = fork();
+    if (child == 0) {
+        work();
+        _exit(0);
+    }
+    int status;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        give_up("the child");
+    }
+}
+
 static void recheck(void) {
     // Blocked since before "ready", so that a signal that comes early is not lost.
     sigset_t set;
@@ -300,6 +351,7 @@ static const struct {
     {"close-loop", close_loop},         {"exhaust-files", exhaust_files},     {"exhaust-maps", exhaust_maps},
     {"exhaust-threads", exhaust_threads}, {"no-new-memory", no_new_memory},   {"two", two},
     {"alternate-stack", alternate_stack}, {"recheck", recheck},
+    {"deny-ring", deny_ring},
 };
 
 int main(int argc, char **argv) {
@@ -345,6 +397,7 @@ int main(int argc, char **argv) {
     }
     for (unsigned i = 0; i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(mode, modes[i].name) == 0) {
+            denial = argument;
             modes[i].run();
             dprintf(1, "ok\n");
             return 0;

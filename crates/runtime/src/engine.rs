@@ -1,26 +1,95 @@
 //! The two engines: io_uring, and threads that call preadv2 and pwritev2 where io_uring is refused (containers).
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use pagetide_sys::Errno;
+use pagetide_core::types::Nanos;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
-use pagetide_sys::file;
+use pagetide_sys::file::{self, IoVec};
 use pagetide_sys::futex::{self, Mutex, Scope};
 use pagetide_sys::mem::Mapping;
 use pagetide_sys::thread::{self, RawThread, Table};
 use pagetide_sys::uring::{Refused, Ring, SetupFlags};
+use pagetide_sys::{Errno, clock};
 
-use crate::io::{Direction, Engine, REQUESTS, Request, WATCHED};
+use crate::io::{Direction, Engine, REQUEST_PAGES, REQUESTS, Request, WATCHED};
 use crate::own;
 
 /// User data of the wait for the first watched descriptor; those of requests are smaller.
 const WATCH_TOKEN: u64 = 1 << 32;
+/// Calls in a row that the kernel may put off. More are no lack of memory for a moment.
+const PUT_OFF_MAX: u32 = 10_000;
+/// Requests of a ring that is given up end within this time.
+const LAST_REQUESTS_NS: Nanos = 120_000_000_000;
 
-/// io_uring.
+/// A request as an engine keeps it: the table of requests is the host's to change meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    direction: Direction,
+    fd: i32,
+    offset: u64,
+    pieces: [IoVec; REQUEST_PAGES],
+    pieces_len: usize,
+}
+
+impl Job {
+    fn new(request: &Request) -> Self {
+        let mut pieces = [IoVec::default(); REQUEST_PAGES];
+        let used = request.pieces();
+        pieces[..used.len()].copy_from_slice(used);
+        let (direction, fd, offset) = (request.direction, request.fd, request.offset());
+        Self { direction, fd, offset, pieces, pieces_len: used.len() }
+    }
+
+    fn pieces(&self) -> &[IoVec] {
+        &self.pieces[..self.pieces_len]
+    }
+
+    fn file(&self) -> std::mem::ManuallyDrop<Fd> {
+        // SAFETY: the swap file stays open while its store lives, which outlasts its requests.
+        std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(self.fd) })
+    }
+
+    /// Read or write in this thread.
+    fn carry_out(&self) -> Result<usize, Errno> {
+        match self.direction {
+            Direction::Read => file::preadv(&self.file(), self.pieces(), self.offset, 0),
+            Direction::Write => file::pwritev(&self.file(), self.pieces(), self.offset, 0),
+        }
+    }
+}
+
+/// Sleep until one of the descriptors is readable; which of the watched ones are.
+fn poll_watched([first, second]: [&Fd; WATCHED], event: PollFd, timeout_ns: u64) -> [bool; WATCHED] {
+    let mut fds = [PollFd::new(first, events::IN), PollFd::new(second, events::IN), event];
+    match fd::poll(&mut fds, Some(timeout_ns)) {
+        Ok(_) => [fds[0].seen() != 0, fds[1].seen() != 0],
+        // An interrupted wait is one that saw nothing.
+        Err(Errno::EINTR | Errno::EAGAIN) => [false; WATCHED],
+        // A filter of the program: look at both without sleeping.
+        Err(_) => {
+            thread::yield_now();
+            [true; WATCHED]
+        }
+    }
+}
+
+/// io_uring. Should the kernel refuse to go on with the ring (a seccomp filter of the program), preadv and pwritev in the calling
+/// thread take its place.
 #[derive(Debug)]
 pub(crate) struct UringEngine {
-    ring: Ring,
+    /// None once it was given up.
+    ring: Option<Ring>,
+    /// Reading end of a pipe whose other end only the ring holds: hung up when the last request of a ring that was given up is over.
+    last_request: Option<Fd>,
+    /// Readable while results are there, once the ring was given up.
+    event: Fd,
+    /// By token. The kernel reads the pieces of those that are open, so they are changed through `Cell` only.
+    jobs: Vec<Cell<Job>>,
+    is_open: [bool; REQUESTS],
+    /// Calls in a row that were put off.
+    put_off: u32,
     /// Waits for watched descriptors that the kernel has.
     armed: [bool; WATCHED],
     readable: [bool; WATCHED],
@@ -46,68 +115,181 @@ impl UringEngine {
     fn make(flags: SetupFlags) -> Result<Self, Refused> {
         let entries = u32::try_from((REQUESTS + WATCHED).next_power_of_two()).expect("a small constant");
         let ring = Ring::new(entries, entries * 2, flags)?;
-        let finished = VecDeque::with_capacity(REQUESTS);
-        Ok(Self { ring, armed: [false; WATCHED], readable: [false; WATCHED], finished })
+        // Without it, a ring can be given up only while it has no request.
+        let pipe = fd::pipe(0).and_then(|(read, write)| ring.hold_file(&write).map(|()| read));
+        Ok(Self {
+            ring: Some(ring),
+            last_request: pipe.ok(),
+            event: fd::eventfd(0)?,
+            jobs: Vec::with_capacity(REQUESTS),
+            is_open: [false; REQUESTS],
+            put_off: 0,
+            armed: [false; WATCHED],
+            readable: [false; WATCHED],
+            finished: VecDeque::with_capacity(REQUESTS),
+        })
     }
 
     /// Take what the kernel has finished.
     fn collect(&mut self) {
-        while let Some(completion) = self.ring.next_completion() {
+        while let Some(completion) = self.ring.as_mut().and_then(Ring::next_completion) {
             if let Some(watch) = completion.user_data.checked_sub(WATCH_TOKEN) {
                 let watch = usize::try_from(watch).expect("few are watched");
                 (self.armed[watch], self.readable[watch]) = (false, true);
                 continue;
             }
             let token = u32::try_from(completion.user_data).expect("tokens are 32 bit");
+            self.is_open[token as usize] = false;
             self.finished.push_back((token, completion.result.map(|bytes| bytes as usize)));
         }
+    }
+
+    /// What a call that was to pass on `pending` requests answered. False: it did not get on.
+    fn heed(&mut self, pending: u32, answer: Result<u32, Errno>) -> bool {
+        match answer {
+            Ok(taken) if taken > 0 || pending == 0 => {
+                self.put_off = 0;
+                return true;
+            }
+            // Interrupted, short of memory for a moment or full of completions: what is left is passed on at the next call.
+            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY) if self.put_off < PUT_OFF_MAX => self.put_off += 1,
+            Ok(_) => self.give_up_ring(Errno::EAGAIN),
+            Err(errno) => self.give_up_ring(errno),
+        }
+        false
+    }
+
+    /// Go on without the ring.
+    ///
+    /// What its requests have come to can no longer be learned: their completions are run by the call that is refused. They are
+    /// made again as soon as none of them is under way in the kernel, which would otherwise still read or write the frames.
+    fn give_up_ring(&mut self, errno: Errno) {
+        self.collect();
+        let Some(ring) = self.ring.take() else { return };
+        let fd = ring.into_fd();
+        // Other threads sleep on this number.
+        // SAFETY: what it was is the ring, which nothing uses any more.
+        let replaced = unsafe { fd::dup_onto(&self.event, fd.raw(), true) };
+        assert!(replaced.is_ok(), "io_uring is refused ({}), and so is dup3: {replaced:?}", errno.name());
+        self.event = fd;
+        self.armed = [false; WATCHED];
+        if self.is_open.contains(&true) {
+            self.await_last_request(errno);
+        }
+        for (index, token) in (0..REQUESTS).zip(0..) {
+            if self.is_open[index] {
+                self.carry_out(token);
+            }
+        }
+    }
+
+    /// Wait until no request of the ring is under way.
+    fn await_last_request(&self, errno: Errno) {
+        let why = errno.name();
+        let Some(last_request) = &self.last_request else {
+            panic!("io_uring is refused ({why}) while it reads or writes pages, and nothing tells when it has ended");
+        };
+        let end = clock::now().saturating_add(LAST_REQUESTS_NS);
+        loop {
+            let left = end.saturating_sub(clock::now());
+            assert!(left > 0, "io_uring is refused ({why}), and what it reads or writes does not end");
+            let mut fds = [PollFd::new(last_request, 0)];
+            match fd::poll(&mut fds, Some(left)) {
+                Ok(_) if fds[0].seen() & events::HUP != 0 => return,
+                Ok(_) | Err(Errno::EINTR | Errno::EAGAIN) => {}
+                Err(other) => panic!("io_uring is refused ({why}), and so is ppoll ({})", other.name()),
+            }
+        }
+    }
+
+    /// Carry an open request out in this thread.
+    fn carry_out(&mut self, token: u32) {
+        let result = self.jobs[token as usize].get().carry_out();
+        self.is_open[token as usize] = false;
+        self.finished.push_back((token, result));
+        self.tell();
+    }
+
+    /// Results are there, and no ring that says so.
+    fn tell(&self) {
+        let told = file::signal_event(&self.event, 1);
+        debug_assert!(told.is_ok(), "the engine's eventfd is open: {told:?}");
     }
 }
 
 impl Engine for UringEngine {
     fn submit(&mut self, token: u32, request: &Request) {
-        // SAFETY: the swap file stays open while its store lives, which outlasts its requests.
-        let file = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(request.fd) });
-        let (pieces, offset, token) = (request.pieces(), request.offset(), u64::from(token));
-        match request.direction {
-            // SAFETY: the pieces lie in the table of requests, which does not move, and stay as they are until the request
-            // is over; their memory is frames that the machine leaves alone meanwhile.
-            Direction::Read => unsafe { self.ring.put_readv(&file, pieces, offset, token) },
+        let (index, job) = (token as usize, Job::new(request));
+        while self.jobs.len() <= index {
+            self.jobs.push(Cell::new(job));
+        }
+        self.jobs[index].set(job);
+        self.is_open[index] = true;
+        let Some(ring) = &mut self.ring else { return self.carry_out(token) };
+        // SAFETY: nothing changes this entry while the slice is used.
+        let kept = unsafe { &*self.jobs[index].as_ptr() };
+        match kept.direction {
+            // SAFETY: the pieces lie in the table of jobs, which never grows beyond its capacity and so does not move, and stay as
+            // they are until the request is over; their memory is frames that the machine leaves alone meanwhile.
+            Direction::Read => unsafe { ring.put_readv(&kept.file(), kept.pieces(), kept.offset, u64::from(token)) },
             // SAFETY: as for reads.
-            Direction::Write => unsafe { self.ring.put_writev(&file, pieces, offset, token) },
+            Direction::Write => unsafe { ring.put_writev(&kept.file(), kept.pieces(), kept.offset, u64::from(token)) },
         }
     }
 
     fn flush(&mut self) {
-        // Interrupted or short of memory for a moment: what is left is passed on at the next flush.
-        while self.ring.pending() > 0 && self.ring.enter(0).is_ok_and(|taken| taken > 0) {}
-    }
-
-    fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool) {
-        self.collect();
-        while let Some((token, result)) = self.finished.pop_front() {
-            if !done(token, result) {
+        while let Some(ring) = &mut self.ring {
+            let pending = ring.pending();
+            if pending == 0 {
+                break;
+            }
+            let answer = ring.enter(0);
+            if !self.heed(pending, answer) {
                 break;
             }
         }
     }
 
+    fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool) {
+        self.collect();
+        if self.ring.is_none() {
+            let _ = file::take_event(&self.event);
+        }
+        while let Some((token, result)) = self.finished.pop_front() {
+            if !done(token, result) {
+                break;
+            }
+        }
+        if self.ring.is_none() && !self.finished.is_empty() {
+            self.tell();
+        }
+    }
+
     fn event(&self) -> &Fd {
-        self.ring.fd()
+        self.ring.as_ref().map_or(&self.event, Ring::fd)
     }
 
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {
-        for (index, fd) in watched.into_iter().enumerate() {
-            if !self.armed[index] {
-                // Tells of the state, not of a change: what is readable now ends the wait at once.
-                self.ring.put_poll(fd, events::IN, WATCH_TOKEN + index as u64);
-                self.armed[index] = true;
+        if let Some(ring) = &mut self.ring {
+            for (index, fd) in watched.into_iter().enumerate() {
+                if !self.armed[index] {
+                    // Tells of the state, not of a change: what is readable now ends the wait at once.
+                    ring.put_poll(fd, events::IN, WATCH_TOKEN + index as u64);
+                    self.armed[index] = true;
+                }
             }
+            let wait_for = u32::from(timeout_ns > 0 && self.finished.is_empty());
+            let pending = ring.pending();
+            let answer = ring.enter_timeout(wait_for, timeout_ns);
+            self.heed(pending, answer);
+            self.collect();
         }
-        let wait_for = u32::from(timeout_ns > 0 && self.finished.is_empty());
-        // Interrupted, or short of memory for a moment: the caller comes again, and what is pending is passed on then.
-        let _ = self.ring.enter_timeout(wait_for, timeout_ns);
-        self.collect();
+        if self.ring.is_none() {
+            let is_idle = self.finished.is_empty() && !self.readable.contains(&true);
+            let timeout_ns = if is_idle { timeout_ns } else { 0 };
+            let seen = poll_watched(watched, PollFd::none(), timeout_ns);
+            (0..WATCHED).for_each(|index| self.readable[index] |= seen[index]);
+        }
         std::mem::take(&mut self.readable)
     }
 }
@@ -116,20 +298,10 @@ impl Engine for UringEngine {
 const WORKERS: usize = 4;
 const STACK_BYTES: usize = 64 << 10;
 
-/// What a worker needs of a request, and where its pieces are.
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    token: u32,
-    request: *const Request,
-}
-
-// SAFETY: the request lies in a table that does not move and is left alone until the job's result has been taken.
-unsafe impl Send for Job {}
-
 /// What engine and workers share; lives until the workers have ended.
 #[derive(Debug)]
 struct Shared {
-    jobs: Mutex<Queue<Job>>,
+    jobs: Mutex<Queue<(u32, Job)>>,
     results: Mutex<Queue<(u32, Result<usize, Errno>)>>,
     /// Counts submissions; workers sleep on it.
     submitted: AtomicU32,
@@ -141,14 +313,14 @@ struct Shared {
 /// A ring of at most all requests.
 #[derive(Debug)]
 struct Queue<T> {
-    entries: [Option<T>; REQUESTS],
+    entries: Box<[Option<T>]>,
     head: usize,
     len: usize,
 }
 
 impl<T: Copy> Queue<T> {
-    const fn new() -> Self {
-        Self { entries: [None; REQUESTS], head: 0, len: 0 }
+    fn new() -> Self {
+        Self { entries: vec![None; REQUESTS].into_boxed_slice(), head: 0, len: 0 }
     }
 
     fn push(&mut self, entry: T) {
@@ -218,22 +390,14 @@ extern "C" fn work(arg: *mut u8) -> ! {
     loop {
         let seen = shared.submitted.load(Ordering::Acquire);
         let job = shared.jobs.lock("next job").pop();
-        let Some(job) = job else {
+        let Some((token, job)) = job else {
             if shared.is_over.load(Ordering::Acquire) {
                 thread::exit_thread();
             }
             futex::wait(&shared.submitted, seen, None, Scope::Private);
             continue;
         };
-        // SAFETY: the engine hands a request out once and leaves it alone until its result is taken.
-        let request = unsafe { &*job.request };
-        // SAFETY: the swap file stays open while its store lives, which outlasts its requests.
-        let file = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(request.fd) });
-        let result = match request.direction {
-            Direction::Read => file::preadv(&file, request.pieces(), request.offset(), 0),
-            Direction::Write => file::pwritev(&file, request.pieces(), request.offset(), 0),
-        };
-        shared.results.lock("a result").push((job.token, result));
+        shared.results.lock("a result").push((token, job.carry_out()));
         let told = file::signal_event(&shared.event, 1);
         debug_assert!(told.is_ok(), "the engine's eventfd is open: {told:?}");
     }
@@ -241,7 +405,7 @@ extern "C" fn work(arg: *mut u8) -> ! {
 
 impl Engine for ThreadEngine {
     fn submit(&mut self, token: u32, request: &Request) {
-        self.shared.jobs.lock("a new job").push(Job { token, request });
+        self.shared.jobs.lock("a new job").push((token, Job::new(request)));
         self.shared.submitted.fetch_add(1, Ordering::Release);
         futex::wake(&self.shared.submitted, 1, Scope::Private);
     }
@@ -267,10 +431,108 @@ impl Engine for ThreadEngine {
     }
 
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {
-        let [first, second] = watched;
-        let mut fds = [first, second, &self.shared.event].map(|fd| PollFd::new(fd, events::IN));
-        // An interrupted wait is one that saw nothing.
-        let _ = fd::poll(&mut fds, Some(timeout_ns));
-        [fds[0].seen() != 0, fds[1].seen() != 0]
+        poll_watched(watched, PollFd::new(&self.shared.event, events::IN), timeout_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetide_core::types::{DeviceId, IoId, PageIdx, PageRange, SlotIdx};
+    use pagetide_sys::file::flags;
+    use pagetide_sys::mem::PAGE_BYTES;
+
+    use super::*;
+    use crate::io::{PagePart, Requests, Transfer};
+
+    const PAGES: u32 = 120;
+
+    /// A file whose pages say which they are, past the page cache if its file system lets us.
+    fn numbered_file() -> Fd {
+        let place = std::env::current_exe().expect("our own path").parent().expect("a directory").to_owned();
+        let place = std::ffi::CString::new(place.as_os_str().as_encoded_bytes()).expect("no zero byte");
+        let unnamed = flags::READ_WRITE | flags::UNNAMED;
+        let file = Fd::open_at(None, &place, unnamed | flags::DIRECT, 0o600)
+            .or_else(|_| Fd::open_at(None, &place, unnamed, 0o600))
+            .expect("a file beside the test");
+        let memory = Mapping::plain(PAGES as usize * PAGE_BYTES, PAGE_BYTES).expect("memory");
+        for page in 0..PAGES {
+            word(&memory, page).store(page + 1, Ordering::Relaxed);
+        }
+        let all = [IoVec::new(memory.range())];
+        assert_eq!(file::pwritev(&file, &all, 0, 0), Ok(memory.range().len()));
+        file
+    }
+
+    fn word(memory: &Mapping, page: u32) -> &AtomicU32 {
+        let pointer = memory.range().part(page as usize * PAGE_BYTES, PAGE_BYTES).as_ptr().cast();
+        // SAFETY: the first word of a page of the test's own memory, which lives as long as the reference.
+        unsafe { AtomicU32::from_ptr(pointer) }
+    }
+
+    /// One request for each page, begun and passed on.
+    fn begin(engine: &mut UringEngine, requests: &mut Requests, file: &Fd, direction: Direction, memory: &Mapping) {
+        for page in 0..PAGES {
+            let (io, device, slot) = (IoId(page), DeviceId(0), SlotIdx(page));
+            // Every second slot first, so that no two pages are neighbours.
+            let slot = SlotIdx(if slot.0 < PAGES / 2 { slot.0 * 2 } else { (slot.0 - PAGES / 2) * 2 + 1 });
+            requests.push(Transfer { direction, io, device, slot, range: PageRange::one(PageIdx(slot.0)) });
+            let (token, _) = requests.begin(false).expect("an entry is free");
+            let (page, slot, io) = requests.next_page(token).expect("a page");
+            requests.add(token, slot, PagePart { page, io, sum: 0 });
+            let part = memory.range().part(page.0 as usize * PAGE_BYTES, PAGE_BYTES);
+            requests.fill(token, file.raw(), std::iter::once(part));
+            engine.submit(token, requests.get(token));
+        }
+        engine.flush();
+    }
+
+    fn expect_all_done(engine: &mut UringEngine, requests: &mut Requests) {
+        assert!(file::take_event(engine.event()).is_ok(), "the results are told of");
+        let mut count = 0;
+        engine.reap(&mut |token, result| {
+            assert_eq!(result, Ok(PAGE_BYTES));
+            requests.end(token);
+            count += 1;
+            true
+        });
+        assert_eq!(count, PAGES, "each request ends once");
+    }
+
+    fn give_up_with_requests_under_way(make: fn() -> Result<UringEngine, Refused>) {
+        clock::init();
+        let Ok(mut engine) = make() else {
+            eprintln!("skipped: io_uring is refused here");
+            return;
+        };
+        let file = numbered_file();
+        let mut requests = Requests::new();
+        let memory = Mapping::plain(PAGES as usize * PAGE_BYTES, PAGE_BYTES).expect("memory");
+        let number = engine.event().raw();
+        begin(&mut engine, &mut requests, &file, Direction::Read, &memory);
+        engine.give_up_ring(Errno::EPERM);
+        assert_eq!(engine.event().raw(), number, "who sleeps on the number goes on");
+        expect_all_done(&mut engine, &mut requests);
+        for page in 0..PAGES {
+            assert_eq!(word(&memory, page).load(Ordering::Relaxed), page + 1);
+            word(&memory, page).store(page + 1001, Ordering::Relaxed);
+        }
+        // And from now on without a ring.
+        begin(&mut engine, &mut requests, &file, Direction::Write, &memory);
+        expect_all_done(&mut engine, &mut requests);
+        begin(&mut engine, &mut requests, &file, Direction::Read, &memory);
+        expect_all_done(&mut engine, &mut requests);
+        for page in 0..PAGES {
+            assert_eq!(word(&memory, page).load(Ordering::Relaxed), page + 1001);
+        }
+    }
+
+    #[test]
+    fn a_ring_of_one_thread_is_given_up_with_requests_under_way() {
+        give_up_with_requests_under_way(UringEngine::new);
+    }
+
+    #[test]
+    fn a_ring_of_several_threads_is_given_up_with_requests_under_way() {
+        give_up_with_requests_under_way(UringEngine::for_threads);
     }
 }

@@ -1,8 +1,7 @@
 //! Requests in flight: what was asked of the device, for which pages, and the engine that carries it out.
 //!
 //! An engine is io_uring where the kernel allows it, otherwise threads that call preadv2 and pwritev2; both are asynchronous
-//! and behave the same. The table of requests is allocated once and its entries do not move: the kernel holds addresses of
-//! their vectors until the request is over.
+//! and behave the same. An engine keeps what it needs of a request: nothing points into the table.
 
 use std::collections::VecDeque;
 
@@ -46,7 +45,7 @@ pub(crate) struct PagePart {
     pub(crate) sum: u128,
 }
 
-/// What an engine has: pages of one or several transfers in neighbouring slots, with what must stay in place meanwhile.
+/// What an engine has: pages of one or several transfers in neighbouring slots, and their memory.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) direction: Direction,
@@ -69,7 +68,7 @@ pub(crate) const WATCHED: usize = 2;
 
 /// Carries requests out.
 pub(crate) trait Engine: Send + std::fmt::Debug {
-    /// Take a request; `token` comes back with its result. May only queue it until `flush` or `wait`.
+    /// Take a request; `token` comes back with its result. May only queue it until `flush` or `wait`, or carry it out at once.
     fn submit(&mut self, token: u32, request: &Request);
     /// Pass on everything that is queued.
     fn flush(&mut self);
@@ -85,7 +84,7 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
 /// The requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    /// Entries that were ever used: engines point into them, so they never move.
+    /// Entries that were ever used.
     table: Vec<Request>,
     free: Vec<u32>,
     /// Reads go first: a task may wait for one.

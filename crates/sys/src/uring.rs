@@ -347,6 +347,20 @@ impl Ring {
         self.flags
     }
 
+    /// Let the ring hold `fd`, too. The kernel lets it go when the ring is no more, which is when its last request is over: a
+    /// pipe's reader sees it hung up then. Once for a ring.
+    pub fn hold_file(&self, fd: &Fd) -> Result<(), Errno> {
+        let raw = fd.raw();
+        let op = k::io_uring_register_op::IORING_REGISTER_FILES as usize;
+        // SAFETY: the kernel reads one descriptor number.
+        unsafe { syscall!(__NR_io_uring_register, self.fd.arg(), op, addr_of(&raw const raw), 1) }.map(|_| ())
+    }
+
+    /// Unmap the ring: its descriptor is all that keeps it then. Results that were not taken are lost.
+    pub fn into_fd(self) -> Fd {
+        self.fd
+    }
+
     /// Wake `event` (an event counter) on every completion.
     pub fn set_event(&self, event: &Fd) -> Result<(), Errno> {
         let raw = event.raw();
