@@ -189,29 +189,40 @@ pub(super) fn read(pid: i32, at: u64) -> Option<View> {
     View::decode(&bytes, at)
 }
 
-/// Where the words of a process are: in the writable mapping of the object called `library`. None: it has none.
-pub(super) fn find(pid: i32, library: &str) -> Option<u64> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    for line in maps.lines().filter(|line| line.contains(" rw-p ")) {
-        let path = line.strip_suffix(" (deleted)").unwrap_or(line);
-        if !path.ends_with(library) {
-            continue;
-        }
-        let (start, rest) = line.split_once('-')?;
-        let start = u64::from_str_radix(start, 16).ok()?;
-        let end = u64::from_str_radix(rest.split(' ').next()?, 16).ok()?;
-        let mut bytes = vec![0; usize::try_from((end.checked_sub(start)?).min(1 << 20)).ok()?];
-        proc::read_memory(pid, start, &mut bytes).ok()?;
-        let found = View::offsets(&bytes)
-            .filter_map(|offset| {
-                bytes.get(offset..offset + foothold::BYTES).map(|words| (start + offset as u64, words))
-            })
-            .find(|(at, words)| View::decode(words, *at).is_some());
-        if let Some((at, _)) = found {
-            return Some(at);
+/// What is seen of the preloaded object in a process.
+pub(super) enum Object {
+    /// It has said where its words are.
+    At(u64),
+    /// It is mapped and has said nothing so far: a large program is still being linked when its objects are mapped.
+    Silent,
+    Absent,
+}
+
+/// Look for the words of a process: in the writable mapping of the object called `library`.
+pub(super) fn find(pid: i32, library: &str) -> Object {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let is_object = |line: &&str| line.strip_suffix(" (deleted)").unwrap_or(line).ends_with(library);
+    let mut object = Object::Absent;
+    for line in maps.lines().filter(is_object) {
+        object = Object::Silent;
+        if line.contains(" rw-p ")
+            && let Some(at) = words_in(pid, line)
+        {
+            return Object::At(at);
         }
     }
-    None
+    object
+}
+
+/// The address of the words in the mapping that a line of the list tells of.
+fn words_in(pid: i32, line: &str) -> Option<u64> {
+    let (start, rest) = line.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(rest.split(' ').next()?, 16).ok()?;
+    let mut bytes = vec![0; usize::try_from((end.checked_sub(start)?).min(1 << 20)).ok()?];
+    proc::read_memory(pid, start, &mut bytes).ok()?;
+    let words = |offset| Some((start + offset as u64, bytes.get(offset..offset + foothold::BYTES)?));
+    View::offsets(&bytes).filter_map(words).find(|(at, words)| View::decode(words, *at).is_some()).map(|(at, _)| at)
 }
 
 /// Change a word of a process.

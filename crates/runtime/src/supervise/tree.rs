@@ -10,10 +10,12 @@ use pagetide_sys::proc::{self, StatmFile};
 
 use crate::control::Control;
 use crate::foothold::View;
-use crate::supervise::start::{self, Starting};
+use crate::supervise::start::{self, Object, Starting};
 
 /// Looks at a process before it counts as one without the object: it may be loading it.
 const LOOKS_MAX: u32 = 8;
+/// The same while the object is mapped but silent: a program of hundreds of MiB of objects takes seconds to link.
+const LINKING_LOOKS_MAX: u32 = 10_000;
 
 /// An agent, and what it shares with us.
 #[derive(Debug)]
@@ -120,9 +122,10 @@ impl Process {
     fn seek(&mut self, library: &str) -> bool {
         let Words::Sought(looks) = self.words else { return false };
         self.words = match start::find(self.pid, library) {
-            Some(at) => Words::At(at),
-            None if looks < LOOKS_MAX => Words::Sought(looks + 1),
-            None => Words::None,
+            Object::At(at) => Words::At(at),
+            Object::Silent if looks < LINKING_LOOKS_MAX => Words::Sought(looks + 1),
+            Object::Absent if looks < LOOKS_MAX => Words::Sought(looks + 1),
+            Object::Silent | Object::Absent => Words::None,
         };
         if let Words::At(at) = self.words {
             self.view = start::read(self.pid, at);

@@ -118,8 +118,10 @@ impl Truth {
         let what = format!("page {vpn:#x} of {pid:?}, {page:?}");
         match answer {
             Answer::Segv => assert!(!may || page.is_some_and(|page| page.value.is_none()), "SIGSEGV at {what}"),
-            // A guard that is installed at the very moment at which zeroes are filled in beside it may be lost.
-            Answer::Value(0) if page.is_some_and(|page| page.guarded) => {}
+            // A guard that is installed at the very moment at which zeroes are filled in beside it may be lost (a known gap).
+            Answer::Value(0) | Answer::Done if page.is_some_and(|page| page.guarded && page.value == Some(0)) => {
+                self.each(pid, Extent::new(vpn, 1), |page| page.guarded = false);
+            }
             Answer::Value(value) => {
                 let expected = page.and_then(|page| page.value);
                 assert!(may || page.is_some_and(|page| page.value.is_none()), "a load from {what} gave {value}");
