@@ -156,6 +156,11 @@ impl Tree {
         }
     }
 
+    /// True if there may be processes that nobody counts: children of others than the first, or of one without words.
+    pub(super) fn may_grow_unseen(&self) -> bool {
+        self.list.len() > 1 || self.list.iter().any(|process| process.words == Words::None)
+    }
+
     /// Somebody opened the object: a process that had none may have become another program.
     pub(super) fn seek_again(&mut self) {
         for process in &mut self.list {
