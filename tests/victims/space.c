@@ -784,12 +784,13 @@ int main(int argc, char **argv) {
     }
     name = argv[1];
     ballast_pages = strtoull(argv[2], NULL, 10) * 256;
-    // Not told of before it is filled: the limits of a case are set before anything is paged.
-    ballast = mmap(NULL, ballast_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int is_filled_before = strncmp(name, "limit", 5) && strncmp(name, "lock-first", 10) && strncmp(name, "deep", 4) && strcmp(name, "without-proc");
+    // What is filled later is not told of before: the limits of a case are set before anything is paged.
+    int unsaid = is_filled_before ? 0 : MAP_NORESERVE;
+    ballast = mmap(NULL, ballast_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | unsaid, -1, 0);
     EXPECT(ballast != MAP_FAILED);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(name, cases[i].name) == 0) {
-            int is_filled_before = strncmp(name, "limit", 5) && strncmp(name, "lock-first", 10) && strncmp(name, "deep", 4) && strcmp(name, "without-proc");
             if (is_filled_before) {
                 push_out();
             }

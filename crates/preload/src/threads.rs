@@ -26,6 +26,9 @@ struct Task {
     argument: *mut c_void,
 }
 
+/// A stack of at least so many bytes is announced before it is filled.
+const DEEP_STACK_BYTES: usize = 32 << 20;
+
 /// As pthread_create(3).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
@@ -37,6 +40,15 @@ unsafe extern "C" fn pthread_create(
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     // SAFETY: libc's function of this name has this type.
     let create: Create = unsafe { std::mem::transmute(next(&NEXT, c"pthread_create")) };
+    let mut stack_bytes = 0;
+    if !attributes.is_null() {
+        // SAFETY: attributes that the caller has initialised, and a place for a number.
+        unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut stack_bytes) };
+    }
+    // A usual stack is hardly used; who asks for more means to.
+    if stack_bytes >= DEEP_STACK_BYTES {
+        agent_entry::mapped(stack_bytes);
+    }
     // From the program's allocator: it may be given back in a thread that ends before this call returns.
     // SAFETY: a plain allocation.
     let task = unsafe { libc::malloc(size_of::<Task>()) }.cast::<Task>();
