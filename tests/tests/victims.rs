@@ -22,8 +22,8 @@ fn seconds() -> u64 {
     std::env::var("PAGETIDE_TEST_SECONDS").map_or(10, |text| text.parse().expect("PAGETIDE_TEST_SECONDS is a number"))
 }
 
-#[test]
-fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
+/// Eight threads over 256 MiB in an eighth of it, with these arguments of `run`.
+fn eight_threads_lose_no_byte(arguments: &[&'static str]) {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
@@ -31,33 +31,23 @@ fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "threads");
     let long = program(&binary, &["256", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
-    Budgeted::new(long).native(program(&binary, &["256", "8", "1", "1"])).divisor(8).check(&scratch);
+    let native = program(&binary, &["256", "8", "1", "1"]);
+    Budgeted::new(long).native(native).divisor(8).arguments(arguments).check(&scratch);
+}
+
+#[test]
+fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
+    eight_threads_lose_no_byte(&[]);
 }
 
 #[test]
 fn eight_threads_lose_no_byte_where_threads_read_and_write() {
-    if !need::has(&[Feature::Uffd]) {
-        return;
-    }
-    let _turn = serial::turn();
-    let scratch = Scratch::new();
-    let binary = victim::build(&scratch, "threads");
-    let long = program(&binary, &["256", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
-    let native = program(&binary, &["256", "8", "1", "1"]);
-    Budgeted::new(long).native(native).divisor(8).arguments(&["--set", "io=threads"]).check(&scratch);
+    eight_threads_lose_no_byte(&["--set", "io=threads"]);
 }
 
 #[test]
 fn eight_threads_under_an_eighth_lose_no_byte_with_pages_compressed() {
-    if !need::has(&[Feature::Uffd]) {
-        return;
-    }
-    let _turn = serial::turn();
-    let scratch = Scratch::new();
-    let binary = victim::build(&scratch, "threads");
-    let long = program(&binary, &["256", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
-    let native = program(&binary, &["256", "8", "1", "1"]);
-    Budgeted::new(long).native(native).divisor(8).arguments(&["--set", "compress=lz4"]).check(&scratch);
+    eight_threads_lose_no_byte(&["--set", "compress=lz4"]);
 }
 
 #[test]
