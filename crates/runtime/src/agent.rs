@@ -24,12 +24,12 @@ use pagetide_sys::{Errno, clock, signal, thread};
 
 use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
-use crate::held::HELD;
 use crate::pager::{FaultAnswer, Followup, Pager};
 use crate::protocol::{ALONE, CHILD, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
-use crate::space::Why;
-use crate::spans::PAGE_SHIFT;
-use crate::{foothold, limits, locks, own, setup};
+use crate::space::PAGE_SHIFT;
+use crate::space::held::HELD;
+use crate::space::{Why, locks};
+use crate::{foothold, limits, own, setup};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.

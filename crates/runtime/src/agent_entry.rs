@@ -16,8 +16,9 @@ use crate::agent::{self, Agent};
 use crate::alloc::OwnMemory;
 use crate::foothold;
 use crate::fork;
-use crate::held::HELD;
-use crate::{limits, locks};
+use crate::limits;
+use crate::space::held::HELD;
+use crate::space::locks;
 
 /// Mappings that exist before the runtime, at most.
 const INITIAL_MAX: usize = 128;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::thread;
 
-use crate::spans::PAGE_SHIFT;
+use crate::space::PAGE_SHIFT;
 
 /// A mapping of fewer bytes is not worth a look.
 const BYTES_MIN: usize = 1 << 20;

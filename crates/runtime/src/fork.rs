@@ -44,11 +44,11 @@ use pagetide_sys::{Errno, file, thread};
 
 use crate::agent::{Agent, Managed, die, say};
 use crate::fork::newborn::Newborn;
-use crate::inherit::{self, Exceptions, SlotRun, SpanRecord};
 use crate::machine::managed;
 use crate::pager::Pager;
 use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
-use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
+use crate::space::inherit::{self, Exceptions, SlotRun, SpanRecord};
+use crate::space::{PAGE_BYTES, PAGE_SHIFT};
 use crate::store::checksum;
 use crate::{limits, own, setup};
 

@@ -260,12 +260,12 @@ impl Request {
 
     /// Where in the file it begins.
     pub(crate) fn offset(&self) -> u64 {
-        u64::from(self.slot.0) << crate::spans::PAGE_SHIFT
+        u64::from(self.slot.0) << crate::space::PAGE_SHIFT
     }
 
     /// Bytes in all.
     pub(crate) const fn bytes(&self) -> usize {
-        self.len << crate::spans::PAGE_SHIFT
+        self.len << crate::space::PAGE_SHIFT
     }
 
     /// The slot of the page at `index`.

@@ -27,13 +27,13 @@ use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
 use crate::frames::{Frame, FrameRun, Frames};
-use crate::held::Held;
 use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::own;
-use crate::spans::{PAGE_SHIFT, Spans};
+use crate::space::held::Held;
+use crate::space::unshare::{MakePrivate, WAITING_MAX};
+use crate::space::{PAGE_SHIFT, Spans};
 use crate::store::{Store, checksum};
 use crate::tier::{Tier, TierStats};
-use crate::unshare::{MakePrivate, WAITING_MAX};
 use moves::{Busy, pages_of};
 
 /// A page in bytes, as a length.

@@ -25,10 +25,10 @@ use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use crate::machine::{LiveMachine, managed};
 use crate::own;
-use crate::recent::Recent;
 use crate::setup::BUDGET_PAGES_MIN;
+use crate::space::recent::Recent;
 use crate::space::{Backing, Census, Mapping, Standing, Why};
-use crate::spans::{Change, PAGE_SHIFT};
+use crate::space::{Change, PAGE_SHIFT};
 use crate::tier::Tier;
 
 /// Events kept for the dump after a broken invariant.

@@ -17,16 +17,16 @@ use pagetide_sys::{Errno, clock, sysinfo, thread};
 use crate::agent::{self, Agent};
 use crate::control::Entry;
 use crate::engine::{ThreadEngine, UringEngine};
-use crate::held::{HELD, Held};
 use crate::io::Engine;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
 use crate::pager::Pager;
 use crate::pool::EngineChoice;
 use crate::record;
-use crate::spans::PAGE_SHIFT;
+use crate::space::PAGE_SHIFT;
+use crate::space::held::{HELD, Held};
+use crate::space::unshare::{MakePrivate, Unsharer};
 use crate::store::Store;
 use crate::tier::TierStats;
-use crate::unshare::{MakePrivate, Unsharer};
 use crate::{limits, own};
 
 /// Pages that the core can name: 64 GiB of addresses under management. The tables are backed only where they are used.

@@ -14,7 +14,7 @@ use pagetide_sys::mem::{ManagedRange, Mapping, Protection};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::limits;
-use crate::spans::{PAGE_BYTES, PAGE_SHIFT};
+use crate::space::{PAGE_BYTES, PAGE_SHIFT};
 
 /// One swap file of this process, or of the parent it was forked from.
 #[derive(Debug)]

@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind};
 use crate::protocol::{BORN, COMPLETE, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup;
 use crate::shares::{Claim, divide};
-use crate::spans::PAGE_BYTES;
+use crate::space::PAGE_BYTES;
 use crate::supervise::places::{FLOOR_BYTES, open_devices, open_record, open_uffd_device};
 use crate::supervise::signals::SignalQueue;
 use crate::supervise::tree::{Process, Tree};

@@ -5,9 +5,9 @@ use pagetide_sys::maps::MapsWalk;
 use pagetide_sys::mem::Mapping;
 
 use crate::agent::{Agent, die};
-use crate::inherit::SpanRecord;
 use crate::pager::Pager;
-use crate::spans::PAGE_SHIFT;
+use crate::space::PAGE_SHIFT;
+use crate::space::inherit::SpanRecord;
 
 impl Agent {
     /// What the copy left out of the parent's spans (MADV_DONTFORK) is the program's to map: the rings, which cannot be placed, must

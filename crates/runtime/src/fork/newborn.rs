@@ -5,8 +5,8 @@ use pagetide_sys::fd::Fd;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Stop, Uffd, Wake};
 
-use crate::inherit::{SlotRun, SpanRecord};
 use crate::machine::managed;
+use crate::space::inherit::{SlotRun, SpanRecord};
 
 impl SlotRun {
     fn end(&self) -> u64 {

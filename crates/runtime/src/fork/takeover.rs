@@ -10,10 +10,10 @@ use pagetide_sys::{Errno, clock};
 
 use super::{Forks, publish};
 use crate::agent::{Agent, Managed};
-use crate::inherit::{self, SlotRun, SpanRecord};
 use crate::pager::Pager;
 use crate::protocol::{Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
 use crate::setup;
+use crate::space::inherit::{self, SlotRun, SpanRecord};
 use crate::store::Store;
 
 /// Descriptors of a handover that do not belong to a device: the userfaultfd, the snapshot, the lease.

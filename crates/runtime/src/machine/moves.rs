@@ -15,9 +15,9 @@ use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
 use super::deferred::with_range;
 use super::{LiveMachine, Unsharing, ZEROES_PAGES, managed};
 use crate::frames::{Frame, FrameRun};
-use crate::held::{Held, Leading};
-use crate::spans::PAGE_SHIFT;
-use crate::unshare::WAITING_MAX;
+use crate::space::PAGE_SHIFT;
+use crate::space::held::{Held, Leading};
+use crate::space::unshare::WAITING_MAX;
 
 /// What to do with a page that cannot be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use pagetide_sys::{clock, thread};
 use super::{FAILED_FAULTS, Locked, Shared, State, until};
 use crate::control::latency_bucket;
 use crate::pager::FaultAnswer;
-use crate::spans::PAGE_SHIFT;
+use crate::space::PAGE_SHIFT;
 
 /// A waiting thread looks again after this long, whatever happens.
 const LOOK_NS: Nanos = 1_000_000;

@@ -9,7 +9,7 @@ use pagetide_sys::{Errno, file};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::DeviceOffer;
 use crate::setup;
-use crate::spans::PAGE_BYTES;
+use crate::space::PAGE_BYTES;
 use crate::supervise::{FaultMode, RunOptions, system};
 
 /// Space that stays free on the file system of a swap file.

@@ -18,9 +18,9 @@ use super::disk::Disk;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES, managed};
 use crate::pager::{FaultAnswer, Followup, Pager};
 use crate::setup::live_config;
-use crate::spans::PAGE_SHIFT;
+use crate::space::PAGE_SHIFT;
+use crate::space::unshare::MakePrivate;
 use crate::store::Store;
-use crate::unshare::MakePrivate;
 
 /// Where the runtime's own memory is; the program's lies below.
 const OWN_VPN: u64 = 1 << 30;

@@ -13,7 +13,7 @@ use pagetide_sys::{Errno, file};
 
 use crate::fork::newborn::Content;
 use crate::pager::Pager;
-use crate::spans::PAGE_SHIFT;
+use crate::space::PAGE_SHIFT;
 
 /// What a child finds at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use pagetide_sys::mem::{self, ManagedRange};
 use pagetide_sys::{Errno, proc};
 
 use crate::own;
-use crate::spans::PAGE_BYTES;
+use crate::space::PAGE_BYTES;
 
 /// `MCL_CURRENT`, `MCL_FUTURE`, `MCL_ONFAULT`.
 const CURRENT: u32 = 1;
