@@ -69,6 +69,18 @@ pub enum SwapoffMode {
     LookupStats,
 }
 
+impl SwapoffMode {
+    /// As the knob spells it.
+    pub fn name(self) -> &'static str {
+        SWAPOFF.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
+
+    /// From the knob's spelling.
+    pub fn parse(text: &str) -> Option<Self> {
+        SWAPOFF.iter().find(|(name, _)| *name == text).map(|&(_, mode)| mode)
+    }
+}
+
 /// How a blind host's core finds out whether a mapped page at the inactive tail is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {

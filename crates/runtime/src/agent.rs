@@ -25,7 +25,8 @@ use pagetide_sys::{Errno, clock, signal, thread};
 use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
 use crate::pager::{FaultAnswer, Followup, Pager};
-use crate::protocol::{ALONE, CHILD, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
+use crate::protocol::{ALONE, CHILD, DID, DO, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
+use crate::session::command::{Answer, Command};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
 use crate::space::{Why, locks};
@@ -346,17 +347,31 @@ impl Agent {
     }
 
     fn hear_supervisor(&self, managed: &mut Managed) {
-        let mut packet = [0; 64];
+        let mut packet = [0; 1024];
         let mut fds = [const { None }; 1];
         match socket::receive(&self.supervisor, &mut packet, &mut fds, false) {
             Ok(Received::Closed) | Err(_) => self.orphaned(),
             Ok(Received::Message { bytes, .. }) => match &packet[..bytes] {
                 CHILD => managed.forks.on_child(fds[0].take()),
                 ALONE => managed.forks.on_child(None),
-                _ => {}
+                other => self.obey(other),
             },
             Ok(Received::Empty | Received::Cut) => {}
         }
+    }
+
+    /// A command. None can be carried out here.
+    fn obey(&self, packet: &[u8]) {
+        let text = packet.strip_prefix(DO).and_then(|text| std::str::from_utf8(text).ok());
+        let Some((number, command)) = text.and_then(|text| text.split_once(' ')) else { return };
+        let answer = Answer::Refused(match Command::decode(command) {
+            Some(_) => "not supported".to_owned(),
+            None => "not understood".to_owned(),
+        });
+        let mut packet = DID.to_vec();
+        packet.extend(format!("{number} {}", answer.encode()).as_bytes());
+        // If nobody listens any more there is nobody to tell.
+        let _ = socket::send(&self.supervisor, &packet, &[], true);
     }
 
     pub(crate) fn adopt(&mut self, managed: &mut Managed, now: Nanos) {

@@ -14,6 +14,8 @@ use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::{Errno, file};
 
+use crate::session::command::{PlaceId, PlaceReport, PlaceState};
+
 /// Buckets of the latency histogram: four to each power of two of nanoseconds.
 pub(crate) const LATENCY_BUCKETS: usize = 160;
 /// Counters of the machine, beside the core's: name, what it counts.
@@ -45,6 +47,40 @@ pub(crate) enum Phase {
     Managed = 2,
 }
 
+/// Places that a process tells of at most: the devices that a core can have.
+pub(crate) const PLACES_MAX: usize = 32;
+
+/// How one place of a process stands.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct PlaceWords {
+    /// The place's number and 1; 0: no place.
+    pub(crate) place: AtomicU32,
+    state: AtomicU32,
+    pub(crate) used: AtomicU64,
+    pub(crate) backed: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+impl PlaceWords {
+    /// Say how a place stands.
+    pub(crate) fn publish(&self, report: PlaceReport) {
+        let relaxed = Ordering::Relaxed;
+        self.used.store(report.used, relaxed);
+        self.backed.store(report.backed, relaxed);
+        self.lost.store(report.lost, relaxed);
+        self.state.store(report.state as u32, relaxed);
+        self.place.store(report.place.0 + 1, Ordering::Release);
+    }
+
+    /// What it is used for. What is not known counts as used.
+    pub(crate) fn state(&self) -> PlaceState {
+        let known = [PlaceState::Open, PlaceState::Full, PlaceState::Draining, PlaceState::Gone];
+        let word = self.state.load(Ordering::Acquire);
+        known.into_iter().find(|&state| state as u32 == word).unwrap_or(PlaceState::Draining)
+    }
+}
+
 /// One process.
 #[derive(Debug)]
 #[repr(C)]
@@ -69,6 +105,8 @@ pub(crate) struct Entry {
     pub(crate) major_faults: AtomicU64,
     /// Swap slots in use.
     pub(crate) swapped_pages: AtomicU64,
+    /// Where its pages are.
+    pub(crate) places: [PlaceWords; PLACES_MAX],
     pub(crate) counters: [AtomicU64; COUNTERS_MAX],
     pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
 }
@@ -107,6 +145,11 @@ impl Entry {
     /// True once its memory is managed.
     pub(crate) fn is_managed(&self) -> bool {
         self.phase.load(Ordering::Acquire) == Phase::Managed as u32
+    }
+
+    /// The words of a place, if the process has told of it.
+    pub(crate) fn place(&self, place: PlaceId) -> Option<&PlaceWords> {
+        self.places.iter().find(|words| words.place.load(Ordering::Acquire) == place.0 + 1)
     }
 
     /// Count a fault that took this long.

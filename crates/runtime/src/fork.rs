@@ -510,7 +510,7 @@ impl Forks {
         }
         let handover = Handover {
             seed: pager.machine().seed(),
-            devices: stores.iter().map(|(id, store)| (id.0, store.slots_max(), store.slots_backed())).collect(),
+            devices: stores.iter().map(|(id, store)| store.handover(*id)).collect(),
             fds: fds.len(),
             spans: newborn.spans.len(),
             runs: newborn.content.runs.len(),

@@ -11,6 +11,7 @@ mod foothold;
 mod fork;
 mod record;
 mod setup;
+mod session;
 mod pager;
 mod space;
 mod machine;
@@ -34,6 +35,7 @@ pub use pool::{Advice, EngineChoice, Hold, Pool, PoolBuilder, Region};
 #[cfg(fuzzing)]
 pub mod fuzzing {
     use crate::protocol::{Handover, Hello};
+    use crate::session::command::{Answer, Command};
 
     /// Decodes a packet as each message; what is understood must be so again when it is encoded.
     pub fn packet(bytes: &[u8]) {
@@ -42,6 +44,13 @@ pub mod fuzzing {
         }
         if let Some(handover) = Handover::decode(bytes) {
             assert_eq!(Handover::decode(handover.encode().as_bytes()), Some(handover));
+        }
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        if let Some(command) = Command::decode(text) {
+            assert_eq!(Command::decode(&command.encode()), Some(command));
+        }
+        if let Some(answer) = Answer::decode(text) {
+            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
     }
 }

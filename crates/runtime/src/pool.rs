@@ -53,6 +53,8 @@ use crate::control::{LATENCY_BUCKETS, LatencySummary, MACHINE_COUNTERS, summary}
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
 use crate::pager::Pager;
+use crate::protocol::DeviceOffer;
+use crate::session::command::PlaceId;
 use crate::setup::{self, BUDGET_PAGES_MIN, PAGES_MAX, SetupError, step};
 use crate::{Error, ErrorKind};
 
@@ -203,7 +205,12 @@ impl PoolBuilder {
         if info.kind.is_memory() {
             return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
         }
-        let offer = (slots_of(place.bytes), place.priority, setup::is_rotational(&place.directory));
+        let offer = DeviceOffer {
+            place: PlaceId(u32::from(device.0)),
+            slots: slots_of(place.bytes),
+            priority: place.priority,
+            rotational: setup::is_rotational(&place.directory),
+        };
         setup::add_swap(pager, device, &directory, offer, self.floor_bytes).map_err(|error| refuse(error.to_string()))
     }
 }

@@ -6,13 +6,15 @@
 
 use std::fmt::Write as _;
 
+use crate::session::command::PlaceId;
+
 /// Bytes of a packet at most.
 pub(crate) const PACKET_BYTES: usize = 8192;
 /// Descriptors in a packet at most.
 pub(crate) const PACKET_FDS: usize = 32;
 
 /// Of the packets' form: the two ends are of one build, or do not talk.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// An agent to the supervisor: what follows is for the person's eyes.
 pub(crate) const SAY: &[u8] = b"say ";
@@ -38,9 +40,16 @@ pub(crate) const HANDOVER_FDS_MAX: usize = 900;
 /// A child's agent to its parent's: everything has been taken over.
 pub(crate) const TAKEN: &[u8] = b"taken";
 
+/// The supervisor to an agent: a number, and a command of `session/command.rs`; a swap file if it is one that needs it.
+pub(crate) const DO: &[u8] = b"do ";
+/// An agent to the supervisor: the number, and the answer.
+pub(crate) const DID: &[u8] = b"did ";
+
 /// A swap device as the agents know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceOffer {
+    /// The place of the run that it lies in.
+    pub(crate) place: PlaceId,
     /// Slots at most.
     pub(crate) slots: u32,
     /// As in `DeviceSpec`.
@@ -78,7 +87,8 @@ impl Hello {
         line("floor", &self.floor_bytes);
         for device in &self.devices {
             let priority = device.priority.map_or_else(|| "auto".to_owned(), |priority| priority.to_string());
-            line("device", &format_args!("{} {priority} {}", device.slots, u8::from(device.rotational)));
+            let (place, slots, rotational) = (device.place.0, device.slots, u8::from(device.rotational));
+            line("device", &format_args!("{place} {slots} {priority} {rotational}"));
         }
         if let Some(name) = &self.record {
             line("record", name);
@@ -111,12 +121,13 @@ impl Hello {
                 "floor" => hello.floor_bytes = value.parse().ok()?,
                 "device" => {
                     let mut words = value.split(' ');
+                    let place = PlaceId(words.next()?.parse().ok()?);
                     let slots = words.next()?.parse().ok()?;
                     let priority = match words.next()? {
                         "auto" => None,
                         number => Some(number.parse().ok()?),
                     };
-                    hello.devices.push(DeviceOffer { slots, priority, rotational: words.next()? == "1" });
+                    hello.devices.push(DeviceOffer { place, slots, priority, rotational: words.next()? == "1" });
                 }
                 "record" => hello.record = Some(value.to_owned()),
                 "set" => {
@@ -130,14 +141,22 @@ impl Hello {
     }
 }
 
+/// A device of a forked parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceHandover {
+    pub(crate) device: u8,
+    pub(crate) place: PlaceId,
+    pub(crate) slots_max: u32,
+    pub(crate) slots_backed: u32,
+}
+
 /// What a forked child takes over, beside the descriptors: its userfaultfd, the snapshot, its lease (the end of a pipe that
 /// says "still needed" as long as it is open), then for each device its file and its checksums, then the parent's own leases. A
 /// packet takes [`PACKET_FDS`]; the rest comes in packets [`MORE`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Handover {
     pub(crate) seed: u64,
-    /// `(device, slots_max, slots_backed)` of each device.
-    pub(crate) devices: Vec<(u8, u32, u32)>,
+    pub(crate) devices: Vec<DeviceHandover>,
     /// Descriptors in all.
     pub(crate) fds: usize,
     /// Entries of the snapshot.
@@ -149,8 +168,9 @@ impl Handover {
     /// As a packet.
     pub(crate) fn encode(&self) -> String {
         let mut text = format!("{} {} {} {}", self.seed, self.fds, self.spans, self.runs);
-        for (device, slots_max, backed) in &self.devices {
-            write!(text, " {device} {slots_max} {backed}").expect("writing to a String does not fail");
+        for DeviceHandover { device, place, slots_max, slots_backed } in &self.devices {
+            write!(text, " {device} {} {slots_max} {slots_backed}", place.0)
+                .expect("writing to a String does not fail");
         }
         text
     }
@@ -167,8 +187,10 @@ impl Handover {
         let runs = usize::try_from(next()?).ok()?;
         let mut devices = Vec::new();
         while let Some(device) = next() {
-            let slots_max = u32::try_from(next()?).ok()?;
-            devices.push((u8::try_from(device).ok()?, slots_max, u32::try_from(next()?).ok()?));
+            let device = u8::try_from(device).ok()?;
+            let mut number = || u32::try_from(next()?).ok();
+            let (place, slots_max, slots_backed) = (PlaceId(number()?), number()?, number()?);
+            devices.push(DeviceHandover { device, place, slots_max, slots_backed });
         }
         Some(Self { seed, devices, fds, spans, runs })
     }
@@ -185,14 +207,15 @@ mod tests {
             signal_mode: true,
             floor_bytes: 1 << 30,
             devices: vec![
-                DeviceOffer { slots: 100, priority: None, rotational: true },
-                DeviceOffer { slots: 5, priority: Some(9), rotational: false },
+                DeviceOffer { place: PlaceId(0), slots: 100, priority: None, rotational: true },
+                DeviceOffer { place: PlaceId(7), slots: 5, priority: Some(9), rotational: false },
             ],
             record: Some("a=b\r".to_owned()),
             settings: vec![("swappiness".to_owned(), "60".to_owned())],
         };
         assert_eq!(Hello::decode(hello.encode().as_bytes()), Some(hello));
-        let handover = Handover { seed: u64::MAX, devices: vec![(0, 1, 2), (9, 3, 4)], fds: 33, spans: 5, runs: 6 };
+        let device = |device| DeviceHandover { device, place: PlaceId(3), slots_max: 2, slots_backed: 1 };
+        let handover = Handover { seed: u64::MAX, devices: vec![device(0), device(9)], fds: 33, spans: 5, runs: 6 };
         assert_eq!(Handover::decode(handover.encode().as_bytes()), Some(handover));
     }
 
@@ -200,7 +223,7 @@ mod tests {
     fn a_foreign_packet_is_refused() {
         assert_eq!(Hello::decode(b""), None);
         assert_eq!(Hello::decode(b"pagetide=1\nforked=1\n"), None);
-        assert_eq!(Hello::decode(b"pagetide=2\nfloor=x\n"), None);
+        assert_eq!(Hello::decode(b"pagetide=3\nfloor=x\n"), None);
         assert_eq!(Hello::decode(&[0xff, 0xfe]), None);
         assert_eq!(Handover::decode(b"1 2"), None);
         assert_eq!(Handover::decode(b"1 901 2 3"), None);

@@ -21,6 +21,7 @@ use crate::io::Engine;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
 use crate::pager::Pager;
 use crate::pool::EngineChoice;
+use crate::protocol::DeviceOffer;
 use crate::record;
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{HELD, Held};
@@ -172,19 +173,18 @@ pub(crate) fn pager(
         pager.step(clock::now(), Event::DeviceAdded { device, spec });
     }
     for ((device, offer), file) in (first_own..).zip(&agent.hello().devices).zip(agent.swap_files()) {
-        let offer = (offer.slots, offer.priority, offer.rotational);
         let file = step("the swap file", file.dup_high(0))?;
-        add_swap_file(&mut pager, DeviceId(device), file, offer, agent.hello().floor_bytes)?;
+        add_swap_file(&mut pager, DeviceId(device), file, *offer, agent.hello().floor_bytes)?;
     }
     Ok(pager)
 }
 
-/// A new swap file in `directory`; `(slots, priority, rotational)` say what it is.
+/// A new swap file in `directory`.
 pub(crate) fn add_swap(
     pager: &mut Pager,
     device: DeviceId,
     directory: &Fd,
-    offer: (u32, Option<i16>, bool),
+    offer: DeviceOffer,
     floor_bytes: u64,
 ) -> Result<(), SetupError> {
     add_swap_file(pager, device, step("the swap file", swap_file(directory))?, offer, floor_bytes)
@@ -195,10 +195,11 @@ fn add_swap_file(
     pager: &mut Pager,
     device: DeviceId,
     file: Fd,
-    (slots_max, priority, rotational): (u32, Option<i16>, bool),
+    offer: DeviceOffer,
     floor_bytes: u64,
 ) -> Result<(), SetupError> {
-    let mut store = step("the swap file", Store::new(file, slots_max))?;
+    let DeviceOffer { place, slots, priority, rotational } = offer;
+    let mut store = step("the swap file", Store::new(place, file, slots))?;
     let slots = step("the swap file", store.grow(floor_bytes))?;
     pager.machine_mut().add_store(device, store);
     let spec = DeviceSpec { slots, priority, rotational, synchronous: false, inherited: false };

@@ -7,18 +7,21 @@
 //!
 //! The checksums live in a shared mapping, so that a forked child can read those of the slots it inherits.
 
-use pagetide_core::types::SlotIdx;
+use pagetide_core::types::{DeviceId, SlotIdx};
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file;
 use pagetide_sys::mem::{ManagedRange, Mapping, Protection};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::limits;
+use crate::protocol::DeviceHandover;
+use crate::session::command::PlaceId;
 use crate::space::{PAGE_BYTES, PAGE_SHIFT};
 
 /// One swap file of this process, or of the parent it was forked from.
 #[derive(Debug)]
 pub(crate) struct Store {
+    place: PlaceId,
     file: Fd,
     sums_file: Fd,
     sums: Mapping,
@@ -33,32 +36,39 @@ const GROW_SLOTS: u32 = 8192;
 
 impl Store {
     /// A store of at most `slots_max` slots in `file`, which is empty; no slot is backed yet.
-    pub(crate) fn new(file: Fd, slots_max: u32) -> Result<Self, pagetide_sys::Errno> {
+    pub(crate) fn new(place: PlaceId, file: Fd, slots_max: u32) -> Result<Self, pagetide_sys::Errno> {
         let sums_file = pagetide_sys::fd::memfd(c"pagetide-checksums")?;
         let raised = limits::for_file_size();
         file::truncate(&sums_file, u64::from(slots_max) * 16)?;
         drop(raised);
         let sums = map_sums(&sums_file, slots_max)?;
-        Ok(Self { file, sums_file, sums, slots_max, slots_backed: 0, inherited: false })
+        Ok(Self { place, file, sums_file, sums, slots_max, slots_backed: 0, inherited: false })
     }
 
     /// The store of a parent, as handed over at a fork.
-    pub(crate) fn inherit(
-        file: Fd,
-        sums_file: Fd,
-        slots_max: u32,
-        slots_backed: u32,
-    ) -> Result<Self, pagetide_sys::Errno> {
+    pub(crate) fn inherit(file: Fd, sums_file: Fd, what: &DeviceHandover) -> Result<Self, pagetide_sys::Errno> {
+        let &DeviceHandover { place, slots_max, slots_backed, .. } = what;
         let sums = map_sums(&sums_file, slots_max)?;
-        Ok(Self { file, sums_file, sums, slots_max, slots_backed, inherited: true })
+        Ok(Self { place, file, sums_file, sums, slots_max, slots_backed, inherited: true })
+    }
+
+    /// What a forked child has to know of it.
+    pub(crate) const fn handover(&self, device: DeviceId) -> DeviceHandover {
+        let Self { place, slots_max, slots_backed, .. } = *self;
+        DeviceHandover { device: device.0, place, slots_max, slots_backed }
     }
 
     /// A store whose pages are a modelled device's: it only keeps the checksums.
     #[cfg(test)]
     pub(crate) fn modelled(slots: u32) -> Self {
         let file = pagetide_sys::fd::memfd(c"pagetide-test").expect("a memory file");
-        let store = Self::new(file, slots).expect("a few checksums");
+        let store = Self::new(PlaceId(0), file, slots).expect("a few checksums");
         Self { slots_backed: slots, ..store }
+    }
+
+    /// The place of the run or pool that it lies in.
+    pub(crate) const fn place(&self) -> PlaceId {
+        self.place
     }
 
     /// The swap file.

@@ -5,6 +5,7 @@
 //! processes counted. It stays until the last process of the tree has ended, because the budget is the tree's.
 
 mod adopt;
+mod commands;
 mod places;
 mod signals;
 mod start;
@@ -28,11 +29,12 @@ use pagetide_sys::{Errno, clock, file, thread};
 
 use crate::control::{COUNTERS_MAX, Entry, LATENCY_BUCKETS, MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
-use crate::protocol::{BORN, COMPLETE, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
+use crate::protocol::{BORN, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup;
 use crate::shares::{Claim, divide};
 use crate::space::PAGE_BYTES;
-use crate::supervise::places::{FLOOR_BYTES, open_devices, open_record, open_uffd_device};
+use crate::supervise::commands::Commands;
+use crate::supervise::places::{FLOOR_BYTES, Place, open_places, open_record, open_uffd_device};
 use crate::supervise::signals::SignalQueue;
 use crate::supervise::tree::{Process, Tree};
 
@@ -174,7 +176,11 @@ struct Supervisor {
     budget_pages: u64,
     /// /proc, for processes whose root has none.
     proc: Fd,
-    directories: Vec<Fd>,
+    places: Vec<Place>,
+    /// Numbers of places that were given out.
+    places_made: u32,
+    commands: Commands,
+    is_paused: bool,
     record_directory: Option<Fd>,
     uffd_device: Option<Fd>,
     hello: Hello,
@@ -235,7 +241,7 @@ impl Supervisor {
         }
         let budget_pages = options.budget_bytes / PAGE_BYTES;
         let uffd_device = open_uffd_device(options.fault_mode)?;
-        let (directories, devices) = open_devices(options)?;
+        let places = open_places(options)?;
         let (_, policy) =
             setup::split_settings(&options.settings).map_err(|text| Error::new(ErrorKind::Config, text))?;
         setup::live_config(&policy, 1, 1, 1)
@@ -246,7 +252,7 @@ impl Supervisor {
             forked: false,
             signal_mode: options.fault_mode == FaultMode::Signal,
             floor_bytes: FLOOR_BYTES,
-            devices,
+            devices: Vec::new(),
             record,
             settings: options.settings.clone(),
         };
@@ -256,7 +262,10 @@ impl Supervisor {
         Ok(Self {
             budget_pages,
             proc: system("/proc", Fd::open(c"/proc", file::flags::READ | file::flags::DIRECTORY, 0))?,
-            directories,
+            places_made: u32::try_from(places.len()).expect("few places"),
+            places,
+            commands: Commands::default(),
+            is_paused: false,
             record_directory,
             uffd_device,
             hello,
@@ -412,6 +421,8 @@ impl Supervisor {
             _ => {
                 if let Some(text) = word.strip_prefix(SAY) {
                     eprintln!("pagetide: {}", printable(text));
+                } else if let Some(text) = word.strip_prefix(DID) {
+                    self.hear_answer(parent, text);
                 }
             }
         }
@@ -423,6 +434,7 @@ impl Supervisor {
         let process = &mut self.tree.list[index];
         let pid = process.pid;
         let Some(link) = process.link.take() else { return };
+        self.commands.ended(pid);
         let entry = link.control.entry();
         self.totals.add(entry);
         if is_alone && entry.is_managed() {
@@ -500,6 +512,7 @@ impl Supervisor {
         self.serve_births();
         self.serve_starting();
         self.divide();
+        self.serve_commands();
     }
 
     /// `resident` pages are the sum of the processes. What several of them map since a fork counts once: the kernel walks all that

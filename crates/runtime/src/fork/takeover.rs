@@ -49,10 +49,9 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::
     let mut next = || fds.next().ok_or_else(broken);
     let (uffd, snapshot, lease) = (Uffd::from_fd(next()?), next()?, next()?);
     let mut stores = Vec::new();
-    for &(device, slots_max, backed) in &handover.devices {
-        let store = Store::inherit(next()?, next()?, slots_max, backed)
-            .map_err(|errno| step("the parent's swap file", errno))?;
-        stores.push((DeviceId(device), store));
+    for what in &handover.devices {
+        let store = Store::inherit(next()?, next()?, what).map_err(|errno| step("the parent's swap file", errno))?;
+        stores.push((DeviceId(what.device), store));
     }
     clock::init();
     let now = clock::now();

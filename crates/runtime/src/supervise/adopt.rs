@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::foothold;
 use crate::protocol::{ALONE, CHILD, Hello};
 use crate::setup::{self, BUDGET_PAGES_MIN};
+use crate::supervise::places::Place;
 use crate::supervise::start::{self, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
 use crate::supervise::{Birth, Supervisor};
@@ -172,11 +173,14 @@ impl Supervisor {
             birth.is_answered = true;
             Some(theirs)
         });
+        let is_forked = call.is_some();
         let linked = control.and_then(|(control, page)| {
             let relaxed = Ordering::Relaxed;
             control.entry().budget_pages.store(self.budget_pages, relaxed);
             control.entry().share_pages.store(share, relaxed);
-            let hello = Hello { forked: call.is_some(), ..self.hello.clone() };
+            let places: Vec<&Place> = self.places.iter().filter(|place| place.drain.is_none()).collect();
+            let devices = places.iter().map(|place| place.offer).collect();
+            let hello = Hello { forked: call.is_some(), devices, ..self.hello.clone() };
             let open = |name: &str| {
                 let path = Text::<64>::format(format_args!("/proc/{pid}/{name}"));
                 Fd::open(path.as_c_str(), file::flags::READ, 0)
@@ -185,7 +189,8 @@ impl Supervisor {
             let mut fds = vec![&page, &self.proc, &pagemap, &maps, &statm];
             fds.extend(&call);
             // The program may have given up the right to make files there.
-            let swap_files: Vec<Fd> = self.directories.iter().map(setup::swap_file).collect::<Result<_, _>>()?;
+            let files = places.iter().map(|place| setup::swap_file(&place.directory));
+            let swap_files: Vec<Fd> = files.collect::<Result<_, _>>()?;
             fds.extend(&swap_files);
             fds.extend(&self.record_directory);
             fds.extend(&self.uffd_device);
@@ -193,7 +198,10 @@ impl Supervisor {
             Ok(Link { socket, control })
         });
         match linked {
-            Ok(link) => self.tree.list[index].link = Some(link),
+            Ok(link) => {
+                self.tree.list[index].link = Some(link);
+                self.greet(pid, is_forked);
+            }
             Err(errno) => {
                 // An agent that hears nothing ends its process; so does this.
                 self.tell_once("link", &format!("process {pid}: its agent cannot be told anything: {}", errno.name()));

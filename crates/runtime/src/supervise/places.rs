@@ -1,6 +1,7 @@
 //! What a run is given before its program starts: a userfaultfd, directories for swap files and for records.
 
 use std::ffi::CString;
+use std::path::PathBuf;
 
 use pagetide_sys::fd::Fd;
 use pagetide_sys::uffd::{ReadMode, Uffd};
@@ -8,9 +9,11 @@ use pagetide_sys::{Errno, file};
 
 use crate::error::{Error, ErrorKind};
 use crate::protocol::DeviceOffer;
+use crate::session::command::PlaceId;
 use crate::setup;
 use crate::space::PAGE_BYTES;
-use crate::supervise::{FaultMode, RunOptions, system};
+use crate::supervise::commands::Drain;
+use crate::supervise::{FaultMode, RunOptions, SwapSpec, system};
 
 /// Space that stays free on the file system of a swap file.
 pub(super) const FLOOR_BYTES: u64 = 256 << 20;
@@ -59,34 +62,55 @@ fn check_features(uffd: &Uffd) -> Result<(), Error> {
     ))
 }
 
-/// Open the directories of the swap devices, and size them.
-pub(super) fn open_devices(options: &RunOptions) -> Result<(Vec<Fd>, Vec<DeviceOffer>), Error> {
-    let mut directories = Vec::new();
-    let mut offers = Vec::new();
-    for spec in &options.swap {
-        let directory = open_directory(&spec.path)?;
-        let refuse =
-            |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
-        let info = system("the file system's size", file::fs_info(&directory))?;
-        if info.kind.is_memory() {
-            return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
-        }
-        let free = info.available_bytes.saturating_sub(FLOOR_BYTES);
-        let size = spec.size_bytes.unwrap_or_else(|| free.min(options.budget_bytes.saturating_mul(16)));
-        if size > free {
-            let text = format!("{} MiB are asked for, {} MiB are free beyond the floor", size >> 20, free >> 20);
-            return Err(refuse(format!("{text} of {} MiB; give a smaller SIZE or another place", FLOOR_BYTES >> 20)));
-        }
-        let slots = (size / PAGE_BYTES).min(SLOTS_MAX);
-        if slots < 256 {
-            return Err(refuse(format!("{size} bytes are too small for a swap file (at least 1 MiB)")));
-        }
-        let rotational = setup::is_rotational(&spec.path);
-        let slots = u32::try_from(slots).expect("limited above");
-        offers.push(DeviceOffer { slots, priority: spec.priority, rotational });
-        directories.push(directory);
+/// A place to swap to: every process has a file of its own there.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// As it was named.
+    pub(super) path: PathBuf,
+    pub(super) directory: Fd,
+    /// As agents learn of it.
+    pub(super) offer: DeviceOffer,
+    /// It is being drained.
+    pub(super) drain: Option<Drain>,
+}
+
+impl Place {
+    /// Pages that fit on its file system beyond the floor.
+    pub(super) fn free_pages(&self) -> u64 {
+        let free = file::fs_info(&self.directory).map_or(0, |info| info.available_bytes);
+        free.saturating_sub(FLOOR_BYTES) / PAGE_BYTES
     }
-    Ok((directories, offers))
+}
+
+/// The places that the options name.
+pub(super) fn open_places(options: &RunOptions) -> Result<Vec<Place>, Error> {
+    let budget_pages = options.budget_bytes / PAGE_BYTES;
+    (0..).map(PlaceId).zip(&options.swap).map(|(id, spec)| open_place(spec, id, budget_pages)).collect()
+}
+
+/// Open a place, and size it.
+pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Result<Place, Error> {
+    let directory = open_directory(&spec.path)?;
+    let refuse = |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
+    let info = system("the file system's size", file::fs_info(&directory))?;
+    if info.kind.is_memory() {
+        return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
+    }
+    let free = info.available_bytes.saturating_sub(FLOOR_BYTES);
+    let budget_bytes = budget_pages.saturating_mul(PAGE_BYTES);
+    let size = spec.size_bytes.unwrap_or_else(|| free.min(budget_bytes.saturating_mul(16)));
+    if size > free {
+        let text = format!("{} MiB are asked for, {} MiB are free beyond the floor", size >> 20, free >> 20);
+        return Err(refuse(format!("{text} of {} MiB; give a smaller SIZE or another place", FLOOR_BYTES >> 20)));
+    }
+    let slots = (size / PAGE_BYTES).min(SLOTS_MAX);
+    if slots < 256 {
+        return Err(refuse(format!("{size} bytes are too small for a swap file (at least 1 MiB)")));
+    }
+    let rotational = setup::is_rotational(&spec.path);
+    let slots = u32::try_from(slots).expect("limited above");
+    let offer = DeviceOffer { place: id, slots, priority: spec.priority, rotational };
+    Ok(Place { path: spec.path.clone(), directory, offer, drain: None })
 }
 
 /// The directory of the records, and how they are named.

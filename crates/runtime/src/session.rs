@@ -1,0 +1,3 @@
+//! What drives one pager, whoever catches its faults.
+
+pub(crate) mod command;

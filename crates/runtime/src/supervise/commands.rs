@@ -1,0 +1,417 @@
+//! Commands to a run while it goes on: they reach every agent, and their answers are collected.
+//!
+//! How a control socket uses it, in the supervisor's loop:
+//!
+//! 1. a request becomes a [`RunCommand`]; [`Supervisor::command`] refuses it with an error and without having changed anything, or
+//!    returns a [`Ticket`];
+//! 2. at every turn [`Supervisor::outcome`] is asked with the ticket, until it is `Some`: every agent has answered, or ended. An agent
+//!    answers within milliseconds, one whose process is stopped (SIGSTOP) when it goes on: whoever asks decides how long he
+//!    waits, and may drop the ticket at any time ([`Supervisor::forget`]);
+//! 3. `SwapOff` is over when [`Supervisor::places`] says so: its outcome only says that it has begun. Its progress is there, too.
+//!
+//! The budget is no command: `budget_pages` of the supervisor and of every agent's page is divided at the next turn.
+//!
+//! Agents that start later are told what holds then: a place that is on is in their hello; one that is being drained reaches the
+//! agents of forked children, which inherit pages there.
+//!
+//! Invariant: an agent is sent commands only while its memory is managed: before, it waits for other answers on the same socket.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use pagetide_core::config::SwapoffMode;
+use pagetide_core::types::Nanos;
+use pagetide_sys::fd::Fd;
+use pagetide_sys::{Errno, clock, socket};
+
+use crate::control::PlaceWords;
+use crate::error::{Error, ErrorKind};
+use crate::protocol::{DO, DeviceOffer};
+use crate::session::command::{Answer, Command, PlaceId, PlaceState, Report};
+use crate::setup;
+use crate::supervise::places::{Place, open_place};
+use crate::supervise::{Supervisor, SwapSpec};
+
+/// Answers that nobody has fetched yet, at most.
+const TICKETS_MAX: usize = 1024;
+/// Places of a run at one time, at most: a core knows 32 devices, those of forked parents included.
+const PLACES_MAX: usize = 8;
+
+/// What a run can be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RunCommand {
+    /// A further place.
+    SwapOn(SwapSpec),
+    /// Bring back, or to other places, what is in this one; then forget it.
+    SwapOff { path: PathBuf, mode: Option<SwapoffMode> },
+    /// Use the place again that is being drained.
+    StopSwapOff { path: PathBuf },
+    /// A knob of the policy, in all processes and in those that start later.
+    Set { knob: String, value: String },
+    /// Page nothing out: the budget does not hold.
+    Pause,
+    /// It holds again.
+    Resume,
+    /// How each process stands.
+    Report,
+}
+
+/// Names a command that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// What became of a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Processes that were asked.
+    pub(crate) asked: usize,
+    /// Those that refused, and why.
+    pub(crate) refused: Vec<(i32, String)>,
+    /// What `Report` is answered with.
+    pub(crate) reports: Vec<(i32, Report)>,
+}
+
+/// How a place of the run stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlaceStatus {
+    pub(crate) path: PathBuf,
+    pub(crate) state: PlaceState,
+    pub(crate) priority: Option<i16>,
+    /// What one process may take there, in pages.
+    pub(crate) size_pages: u64,
+    /// Pages that are there: of a place that is being drained, those that are left.
+    pub(crate) used_pages: u64,
+    /// Pages that could not be read back.
+    pub(crate) lost_pages: u64,
+    /// Pages a second that leave a place that is being drained; 0 if that is not known.
+    pub(crate) rate: u64,
+    /// Time until it is drained, at this rate.
+    pub(crate) left_ns: Option<Nanos>,
+}
+
+/// A place that is being drained.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drain {
+    began: Nanos,
+    began_with: u64,
+    mode: Option<SwapoffMode>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    left: Vec<i32>,
+    outcome: Outcome,
+}
+
+/// What is under way.
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    next: u64,
+    pending: BTreeMap<u64, Pending>,
+    /// What each process has yet to be told.
+    queues: BTreeMap<i32, VecDeque<(u64, Command)>>,
+}
+
+impl Commands {
+    /// Process `pid` is not there any more, or another program: it answers nothing.
+    pub(super) fn ended(&mut self, pid: i32) {
+        self.queues.remove(&pid);
+        for pending in self.pending.values_mut() {
+            pending.left.retain(|&left| left != pid);
+        }
+    }
+
+    fn note(&mut self, pid: i32, number: u64, answer: Answer) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        let Some(index) = pending.left.iter().position(|&left| left == pid) else { return };
+        pending.left.swap_remove(index);
+        match answer {
+            Answer::Done => {}
+            Answer::Refused(why) => pending.outcome.refused.push((pid, crate::supervise::printable(why.as_bytes()))),
+            Answer::Report(report) => pending.outcome.reports.push((pid, report)),
+        }
+    }
+}
+
+impl Supervisor {
+    /// Check a command, and hand it to all agents.
+    pub(crate) fn command(&mut self, command: RunCommand) -> Result<Ticket, Error> {
+        if self.commands.pending.len() >= TICKETS_MAX {
+            return Err(Error::new(ErrorKind::Config, "too many commands are under way"));
+        }
+        let command = match command {
+            RunCommand::SwapOn(spec) => self.begin_swapon(&spec)?,
+            RunCommand::SwapOff { path, mode } => self.begin_swapoff(&path, mode)?,
+            RunCommand::StopSwapOff { path } => self.begin_stop(&path)?,
+            RunCommand::Set { knob, value } => self.begin_set(knob, value)?,
+            RunCommand::Pause => Command::PauseReclaim,
+            RunCommand::Resume => Command::ResumeReclaim,
+            RunCommand::Report => Command::Report,
+        };
+        match command {
+            Command::PauseReclaim => self.is_paused = true,
+            Command::ResumeReclaim => self.is_paused = false,
+            Command::SetBudget { .. }
+            | Command::Set { .. }
+            | Command::SwapOn { .. }
+            | Command::SwapOff { .. }
+            | Command::StopSwapOff { .. }
+            | Command::Report => {}
+        }
+        Ok(self.tell_all(&command))
+    }
+
+    fn tell_all(&mut self, command: &Command) -> Ticket {
+        let number = self.commands.next;
+        self.commands.next += 1;
+        let linked = self.tree.list.iter().filter(|process| process.link.is_some());
+        let left: Vec<i32> = linked.map(|process| process.pid).collect();
+        for &pid in &left {
+            self.commands.queues.entry(pid).or_default().push_back((number, command.clone()));
+        }
+        let outcome = Outcome { asked: left.len(), ..Outcome::default() };
+        self.commands.pending.insert(number, Pending { left, outcome });
+        Ticket(number)
+    }
+
+    /// What became of a command; None while answers are missing. It is told once.
+    pub(crate) fn outcome(&mut self, ticket: Ticket) -> Option<Outcome> {
+        let pending = self.commands.pending.get(&ticket.0)?;
+        if !pending.left.is_empty() {
+            return None;
+        }
+        self.commands.pending.remove(&ticket.0).map(|pending| pending.outcome)
+    }
+
+    /// Nobody asks for this outcome any more. The command goes on.
+    pub(crate) fn forget(&mut self, ticket: Ticket) {
+        self.commands.pending.remove(&ticket.0);
+    }
+
+    /// The places of the run, those that are being drained included.
+    pub(crate) fn places(&self) -> Vec<PlaceStatus> {
+        self.places.iter().map(|place| self.status_of(place)).collect()
+    }
+
+    fn status_of(&self, place: &Place) -> PlaceStatus {
+        let id = place.offer.place;
+        let (mut used, mut lost, mut is_full) = (0_u64, 0_u64, false);
+        for (_, words) in self.words_of_place(id) {
+            used = used.saturating_add(words.used.load(Ordering::Relaxed));
+            lost = lost.saturating_add(words.lost.load(Ordering::Relaxed));
+            is_full |= words.state() == PlaceState::Full;
+        }
+        let state = match (place.drain, is_full) {
+            (Some(_), _) => PlaceState::Draining,
+            (None, true) => PlaceState::Full,
+            (None, false) => PlaceState::Open,
+        };
+        let (rate, left_ns) = place.drain.map_or((0, None), |drain| {
+            let (gone, took) = (drain.began_with.saturating_sub(used), clock::now().saturating_sub(drain.began));
+            let rate = u128::from(gone) * 1_000_000_000 / u128::from(took.max(1));
+            let left = (gone > 0).then(|| u128::from(used) * u128::from(took) / u128::from(gone));
+            (u64::try_from(rate).unwrap_or(u64::MAX), left.and_then(|left| u64::try_from(left).ok()))
+        });
+        PlaceStatus {
+            path: place.path.clone(),
+            state,
+            priority: place.offer.priority,
+            size_pages: u64::from(place.offer.slots).saturating_sub(1),
+            used_pages: used,
+            lost_pages: lost,
+            rate,
+            left_ns,
+        }
+    }
+
+    /// What each agent says of a place.
+    fn words_of_place(&self, place: PlaceId) -> impl Iterator<Item = (i32, &PlaceWords)> {
+        let linked = self.tree.list.iter().filter_map(|process| Some((process.pid, process.link.as_ref()?)));
+        linked.filter_map(move |(pid, link)| Some((pid, link.control.entry().place(place)?)))
+    }
+
+    fn find_place(&self, path: &Path) -> Result<usize, Error> {
+        let found = self.places.iter().position(|place| place.path == path);
+        found
+            .ok_or_else(|| Error::new(ErrorKind::Config, format!("{}: the run has no such swap place", path.display())))
+    }
+
+    fn begin_swapon(&mut self, spec: &SwapSpec) -> Result<Command, Error> {
+        if self.places.iter().any(|place| place.path == spec.path) {
+            let text = format!("{}: the run swaps there already", spec.path.display());
+            return Err(Error::new(ErrorKind::Config, text));
+        }
+        if self.places.len() >= PLACES_MAX {
+            return Err(Error::new(ErrorKind::Config, format!("a run has at most {PLACES_MAX} swap places")));
+        }
+        let place = open_place(spec, self.next_place(), self.budget_pages)?;
+        let DeviceOffer { place: id, slots, priority, rotational } = place.offer;
+        self.places.push(place);
+        Ok(Command::SwapOn { place: id, slots, priority, rotational })
+    }
+
+    fn next_place(&mut self) -> PlaceId {
+        self.places_made += 1;
+        PlaceId(self.places_made - 1)
+    }
+
+    fn begin_swapoff(&mut self, path: &Path, mode: Option<SwapoffMode>) -> Result<Command, Error> {
+        let index = self.find_place(path)?;
+        if self.places[index].drain.is_some() {
+            return Err(Error::new(ErrorKind::Config, format!("{}: it is being drained already", path.display())));
+        }
+        self.check_that_it_fits(index)?;
+        let used = self.status_of(&self.places[index]).used_pages;
+        let place = &mut self.places[index];
+        place.drain = Some(Drain { began: clock::now(), began_with: used, mode });
+        Ok(Command::SwapOff { place: place.offer.place, mode })
+    }
+
+    /// What is in the place has room in the others and in the budget, of each process and on the disks.
+    fn check_that_it_fits(&self, index: usize) -> Result<(), Error> {
+        let place = &self.places[index];
+        let refuse = |needed: u64, room: u64, what: &str| {
+            let text = format!(
+                "{}: {} MiB are there, and {} MiB are free {what}: give another place or more memory first",
+                place.path.display(),
+                needed.div_ceil(256),
+                room >> 8
+            );
+            Err(Error::new(ErrorKind::NoSwapSpace, text))
+        };
+        let others: Vec<&Place> = self
+            .places
+            .iter()
+            .filter(|other| other.offer.place != place.offer.place && other.drain.is_none())
+            .collect();
+        let mut needed_in_all = 0_u64;
+        for (pid, words) in self.words_of_place(place.offer.place) {
+            let Some(process) = self.tree.list.iter().find(|process| process.pid == pid) else { continue };
+            let Some(entry) = process.link.as_ref().map(|link| link.control.entry()) else { continue };
+            let needed = words.used.load(Ordering::Relaxed);
+            needed_in_all = needed_in_all.saturating_add(needed);
+            let free = |other: &&Place| {
+                let used = entry.place(other.offer.place).map_or(0, |words| words.used.load(Ordering::Relaxed));
+                u64::from(other.offer.slots).saturating_sub(1).saturating_sub(used)
+            };
+            let in_memory = entry.share_pages.load(Ordering::Relaxed).saturating_sub(process.resident);
+            let room = others.iter().map(free).fold(in_memory, u64::saturating_add);
+            if needed > room {
+                return refuse(needed, room, &format!("elsewhere for process {pid}"));
+            }
+        }
+        let room = others.iter().map(|other| self.room_on_disk(other)).fold(self.left_pages(), u64::saturating_add);
+        if needed_in_all > room { refuse(needed_in_all, room, "on other disks and in memory") } else { Ok(()) }
+    }
+
+    /// Pages that the agents may still write to a place: in slots that are backed already, and on the disk beyond the floor.
+    fn room_on_disk(&self, place: &Place) -> u64 {
+        let backed = self
+            .words_of_place(place.offer.place)
+            .map(|(_, words)| words.backed.load(Ordering::Relaxed).saturating_sub(words.used.load(Ordering::Relaxed)));
+        backed.fold(place.free_pages(), u64::saturating_add)
+    }
+
+    fn begin_stop(&mut self, path: &Path) -> Result<Command, Error> {
+        let index = self.find_place(path)?;
+        let place = &mut self.places[index];
+        if place.drain.take().is_none() {
+            return Err(Error::new(ErrorKind::Config, format!("{}: it is not being drained", path.display())));
+        }
+        Ok(Command::StopSwapOff { place: place.offer.place })
+    }
+
+    fn begin_set(&mut self, knob: String, value: String) -> Result<Command, Error> {
+        let settings = [(knob.clone(), value.clone())];
+        setup::live_config(&settings, 1, 1, 1)
+            .build()
+            .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+        self.hello.settings.push((knob.clone(), value.clone()));
+        Ok(Command::Set { knob, value })
+    }
+
+    /// Commands that a new agent has to hear beside its hello.
+    pub(super) fn greet(&mut self, pid: i32, is_forked: bool) {
+        let drained = self.places.iter().filter(|_| is_forked);
+        let drained = drained.filter_map(|place| place.drain.map(|drain| (place.offer.place, drain.mode)));
+        let mut orders: VecDeque<_> =
+            drained.map(|(place, mode)| (u64::MAX, Command::SwapOff { place, mode })).collect();
+        if self.is_paused {
+            orders.push_back((u64::MAX, Command::PauseReclaim));
+        }
+        self.commands.queues.insert(pid, orders);
+    }
+
+    /// Tell the agents what they have yet to be told, and let go of places that nobody needs any more.
+    pub(super) fn serve_commands(&mut self) {
+        for process in &self.tree.list {
+            let Some(link) = process.link.as_ref().filter(|link| link.control.entry().is_managed()) else { continue };
+            let Some(queue) = self.commands.queues.get_mut(&process.pid) else { continue };
+            while let Some((number, command)) = queue.front() {
+                match tell(&link.socket, *number, command, &self.places) {
+                    // The agent has to read what is there first.
+                    Err(Errno::EAGAIN) => break,
+                    // Told; or its end is about to be seen.
+                    Ok(()) | Err(_) => {}
+                }
+                queue.pop_front();
+            }
+        }
+        let drained = |place: &Place| place.drain.is_some() && self.is_drained(place.offer.place);
+        let gone: Vec<PlaceId> =
+            self.places.iter().filter(|place| drained(place)).map(|place| place.offer.place).collect();
+        for id in gone {
+            let index = self.places.iter().position(|place| place.offer.place == id).expect("just found");
+            let place = self.places.remove(index);
+            eprintln!("pagetide: {}: nothing is swapped there any more", place.path.display());
+        }
+    }
+
+    /// Every agent was told, and says that it has nothing there; no agent is about to take over what its parent has there.
+    fn is_drained(&self, place: PlaceId) -> bool {
+        let is_told = |pid: i32| {
+            let queue = self.commands.queues.get(&pid);
+            queue.is_none_or(|queue| {
+                !queue.iter().any(|(_, command)| matches!(command, Command::SwapOff { place: of, .. } if *of == place))
+            })
+        };
+        let mut linked = self.tree.list.iter().filter_map(|process| Some((process.pid, process.link.as_ref()?)));
+        self.births.is_empty()
+            && linked.all(|(pid, link)| {
+                let entry = link.control.entry();
+                let is_empty = entry.place(place).is_none_or(|words| words.state() == PlaceState::Gone);
+                is_told(pid) && entry.is_managed() && is_empty
+            })
+    }
+
+    /// An agent's answer.
+    pub(super) fn hear_answer(&mut self, pid: i32, text: &[u8]) {
+        let Ok(text) = std::str::from_utf8(text) else { return };
+        let Some((number, answer)) = text.split_once(' ') else { return };
+        if let (Ok(number), Some(answer)) = (number.parse(), Answer::decode(answer)) {
+            self.commands.note(pid, number, answer);
+        }
+    }
+}
+
+/// One command, with the swap file that belongs to it.
+fn tell(socket: &Fd, number: u64, command: &Command, places: &[Place]) -> Result<(), Errno> {
+    let mut packet = DO.to_vec();
+    packet.extend(format!("{number} {}", command.encode()).as_bytes());
+    let file = match command {
+        Command::SwapOn { place, .. } => {
+            let Some(place) = places.iter().find(|known| known.offer.place == *place) else { return Ok(()) };
+            Some(setup::swap_file(&place.directory)?)
+        }
+        Command::SetBudget { .. }
+        | Command::Set { .. }
+        | Command::SwapOff { .. }
+        | Command::StopSwapOff { .. }
+        | Command::PauseReclaim
+        | Command::ResumeReclaim
+        | Command::Report => None,
+    };
+    let fds: Vec<&Fd> = file.iter().collect();
+    socket::send(socket, &packet, &fds, false)
+}
