@@ -19,6 +19,8 @@ extern crate std;
 pub mod word;
 
 pub mod syscall;
+#[cfg(target_arch = "x86_64")]
+pub mod syscalls;
 
 pub mod clock;
 pub mod futex;
