@@ -6,6 +6,7 @@
 use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping};
 use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
+use pagetide_sys::smaps::{Flags, SmapsText};
 use pagetide_sys::uffd::{Modes, Msg, RangeAnswer, RawMsg, ReadAnswer, Uffd, Wake};
 use pagetide_sys::{Errno, clock, proc};
 
@@ -106,6 +107,15 @@ impl AddressSpace for Linux {
             }
         }
         Ok(None)
+    }
+
+    fn flagged_mappings(&self, each: &mut dyn FnMut(&Vma<'_>, Flags)) -> Result<(), Errno> {
+        let mut buffer = vec![0; MAPS_BYTES];
+        let mut smaps = SmapsText::open(&mut buffer)?;
+        while let Some(mapping) = smaps.next_mapping()? {
+            each(&mapping.vma, mapping.flags);
+        }
+        Ok(())
     }
 
     fn next_message(&self) -> Result<Option<Message<Uffd>>, Errno> {

@@ -11,6 +11,7 @@ use pagetide_sys::Errno;
 use pagetide_sys::maps::Vma;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Run, Scanned};
+use pagetide_sys::smaps::Flags;
 use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Wake, run};
 
 /// Memory that the runtime has mapped for itself; unmapped when dropped.
@@ -180,6 +181,12 @@ pub trait AddressSpace: Debug + Send {
     /// # Errors
     /// The list of mappings cannot be read.
     fn mapping_at_or_after(&mut self, address: usize) -> Result<Option<Vma<'static>>, Errno>;
+
+    /// Tell `each` of all mappings with their flags, ascending. The kernel looks at every page for it: for rare questions.
+    ///
+    /// # Errors
+    /// The list cannot be read, or is not understood.
+    fn flagged_mappings(&self, each: &mut dyn FnMut(&Vma<'_>, Flags)) -> Result<(), Errno>;
 
     /// The next message, if there is one. Who waits for a change to be read goes on by it.
     ///

@@ -10,7 +10,7 @@
 //!    agent pages out half of what is resident, because what both sides write after the copy exists twice, and the kernel does
 //!    not ask us then. It holds the core (nothing is unmapped any more, everything resident is mapped back), lets what is in
 //!    flight end, and answers by filling the page.
-//! 2. The kernel copies. The agent reads EVENT_FORK, takes a snapshot (spans, and which page is in which slot), pins those
+//! 2. The kernel copies. The agent reads EVENT_FORK, takes a snapshot (regions, and which page is in which slot), pins those
 //!    slots, tells the supervisor, and serves the child's faults from the snapshot. A page that every child inherits is
 //!    registered, so the event comes even if all large memory is left out of the copy.
 //! 3. *child* (the forked thread, before any code of the program): waits. The supervisor starts an agent in it, as in any process,
@@ -27,7 +27,8 @@
 //! A copy of the address space that was not announced (clone without libc), or in which no agent can be started, has no agent of its
 //! own: the parent's agent fills every page into it at once, and it runs natively from then on.
 
-pub(crate) mod newborn;
+mod newborn;
+pub(crate) mod snapshot;
 pub(crate) mod takeover;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -44,10 +45,10 @@ use pagetide_sys::{Errno, file, thread};
 
 use crate::agent::{Agent, Managed, die, say};
 use crate::fork::newborn::Newborn;
+use crate::fork::snapshot::{RegionRecord, SlotRun, snapshot};
 use crate::machine::managed;
 use crate::pager::Pager;
 use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
-use crate::space::inherit::{self, Exceptions, SlotRun, SpanRecord};
 use crate::space::{PAGE_BYTES, PAGE_SHIFT};
 use crate::store::checksum;
 use crate::{limits, own, setup};
@@ -280,15 +281,14 @@ impl Forks {
 
     /// The kernel has copied the address space.
     pub(crate) fn on_fork(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos, uffd: Uffd) {
-        let exceptions = match Exceptions::read() {
-            Ok(exceptions) => exceptions,
-            Err(errno) => die(
+        if let Err(errno) = pager.look_at_fork_policies() {
+            die(
                 agent.supervisor(),
                 format_args!("what a forked child is to get cannot be read (/proc/self/smaps): {}", errno.name()),
-            ),
-        };
-        let (content, spans) = inherit::snapshot(pager, &exceptions);
-        let mut newborn = Newborn::new(uffd, content, spans);
+            );
+        }
+        let (content, regions) = snapshot(pager);
+        let mut newborn = Newborn::new(uffd, content, regions);
         self.copy_frames(agent, pager, &mut newborn);
         if self.held && self.newborn.is_none() {
             // What the disk could not take in time.
@@ -495,7 +495,7 @@ impl Forks {
     fn hand_over(&mut self, pager: &Pager, newborn: &Newborn, call: &Fd) -> Result<(), Errno> {
         let snapshot = fd::memfd(c"pagetide-snapshot")?;
         let raised = limits::for_file_size();
-        file::write_all(&snapshot, bytes_of(&newborn.spans))?;
+        file::write_all(&snapshot, bytes_of(&newborn.regions))?;
         file::write_all(&snapshot, bytes_of(&newborn.content.runs))?;
         drop(raised);
         let stores = pager.machine().stores();
@@ -512,7 +512,7 @@ impl Forks {
             seed: pager.machine().seed(),
             devices: stores.iter().map(|(id, store)| store.handover(*id)).collect(),
             fds: fds.len(),
-            spans: newborn.spans.len(),
+            regions: newborn.regions.len(),
             runs: newborn.content.runs.len(),
         };
         let text = handover.encode();
@@ -544,7 +544,7 @@ fn bytes_of<T: Copy>(records: &[T]) -> &[u8] {
     // SAFETY: the records are plain integers without padding.
     unsafe { std::slice::from_raw_parts(records.as_ptr().cast::<u8>(), size_of_val(records)) }
 }
-const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<SpanRecord>() == 16);
+const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<RegionRecord>() == 16);
 
 /// A word for the supervisor.
 fn tell(agent: &Agent, word: &[u8]) {

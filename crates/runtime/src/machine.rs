@@ -31,7 +31,7 @@ use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::own;
 use crate::space::held::Held;
 use crate::space::unshare::{MakePrivate, WAITING_MAX};
-use crate::space::{PAGE_SHIFT, Spans};
+use crate::space::{Mappings, PAGE_SHIFT};
 use crate::store::{Store, checksum};
 use crate::tier::{Tier, TierStats};
 use moves::{Busy, pages_of};
@@ -120,7 +120,7 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     space: K,
     engine: Box<dyn Engine>,
     requests: Requests,
-    pub(crate) spans: Spans,
+    pub(crate) mappings: Mappings,
     frames: Frames,
     /// Frame + 1 of each page; 0 for none. Backed lazily.
     frame_of: Vec<u32>,
@@ -183,7 +183,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             space: parts.space,
             engine: parts.engine,
             requests: Requests::new(),
-            spans: Spans::new(parts.pages_max),
+            mappings: Mappings::new(parts.pages_max),
             frames: Frames::new(frames),
             frame_of: vec![0; parts.pages_max as usize],
             zero_sum: checksum(parts.seed, &[0; PAGE]),
@@ -411,7 +411,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             if let Some(frame) = self.take_frame(page) {
                 self.frames.now_spare(frame);
             }
-            let Some((vpn, _)) = self.spans.place(page) else { continue };
+            let Some((vpn, _)) = self.mappings.place(page) else { continue };
             let answer = self.space.poison_run(managed(vpn, 1), Wake::Now);
             if answer.stop == Some(Stop::Again) {
                 self.outbox.unmarked.push(PageRange::one(page));
@@ -537,6 +537,6 @@ fn run_of(staging: ManagedRange, run: FrameRun) -> ManagedRange {
 /// The program's memory at these virtual pages, by name.
 pub(crate) fn managed(vpn: u64, pages: u32) -> ManagedRange {
     let start = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
-    // SAFETY: pages of a span belong to the program and are managed; no Rust reference to them is ever made.
+    // SAFETY: pages of a region belong to the program and are managed; no Rust reference to them is ever made.
     unsafe { ManagedRange::new(start, (pages as usize) << PAGE_SHIFT) }
 }

@@ -27,8 +27,7 @@ use crate::machine::{LiveMachine, managed};
 use crate::own;
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::space::recent::Recent;
-use crate::space::{Backing, Census, Mapping, Standing, Why};
-use crate::space::{Change, PAGE_SHIFT};
+use crate::space::{Backing, Census, Change, Listed, PAGE_SHIFT, Standing, Verdict, Why, own_pages};
 use crate::tier::Tier;
 
 /// Events kept for the dump after a broken invariant.
@@ -50,14 +49,11 @@ const REMOVE_QUIET_NS: Nanos = 1_000_000_000;
 #[derive(Debug)]
 pub(crate) struct Pager<K: AddressSpace = Linux> {
     driver: Driver<LiveMachine<K>>,
-    /// Address ranges, in page numbers, that are never managed: what existed before us, and our own memory.
-    excluded: Vec<(u64, u64)>,
     runs: Vec<Run>,
     floor_bytes: u64,
     last_fault: Nanos,
     overhead: Overhead,
     recent: Recent,
-    census: Census,
     /// What the core and the tier may have together.
     budget_pages: u32,
     /// A fork is under way: the core may have just this.
@@ -91,7 +87,7 @@ pub(crate) enum Followup<C> {
 pub(crate) enum FaultAnswer {
     /// It is answered, or the core answers it.
     Taken,
-    /// No span covers the address: the maps must be read again.
+    /// No region covers the address: the maps must be read again.
     Unknown,
     /// Not before the kernel's events have been read.
     Later,
@@ -102,13 +98,11 @@ impl<K: AddressSpace> Pager<K> {
         let budget_pages = core.budget();
         Self {
             driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, record)),
-            excluded: Vec::with_capacity(256),
             runs: vec![Run::default(); 512],
             floor_bytes,
             last_fault: 0,
             overhead: Overhead::default(),
             recent: Recent::new(REMOVE_QUIET_NS),
-            census: Census::default(),
             budget_pages,
             fork_pages: None,
         }
@@ -128,7 +122,7 @@ impl<K: AddressSpace> Pager<K> {
 
     /// Never manage these addresses.
     pub(crate) fn exclude(&mut self, start: u64, end: u64) {
-        self.excluded.push((start >> PAGE_SHIFT, end.div_ceil(1 << PAGE_SHIFT)));
+        self.machine_mut().mappings.note_before(start, end);
     }
 
     /// The last `most` events that the core was told, oldest first.
@@ -169,7 +163,7 @@ impl<K: AddressSpace> Pager<K> {
     /// A thread touched a missing page.
     pub(crate) fn on_fault(&mut self, now: Nanos, address: u64, access: Access, task: TaskId) -> FaultAnswer {
         let vpn = address >> PAGE_SHIFT;
-        let Some(page) = self.machine().spans.page(vpn) else { return FaultAnswer::Unknown };
+        let Some(page) = self.machine().mappings.page(vpn) else { return FaultAnswer::Unknown };
         let view = self.core().page(page);
         if view.state == PageState::Mapped && view.flight == Flight::None {
             return self.fill_vanished(vpn);
@@ -208,7 +202,7 @@ impl<K: AddressSpace> Pager<K> {
         answer
     }
 
-    /// Fill a page that no span covers, in a mapping that is registered: only a mapping that grew beyond what we know.
+    /// Fill a page that no region covers, in a mapping that is registered: only a mapping that grew beyond what we know.
     pub(crate) fn fill_unknown(&mut self, address: u64) -> FaultAnswer {
         self.fill_vanished(address >> PAGE_SHIFT)
     }
@@ -218,7 +212,7 @@ impl<K: AddressSpace> Pager<K> {
         self.forget(now, to, to + pages);
         let mut changes = [None; 2];
         let mut count = 0;
-        self.machine_mut().spans.moved(from, to, pages, |change| {
+        self.machine_mut().mappings.moved(from, to, pages, |change| {
             changes[count] = Some(change);
             count += 1;
         });
@@ -238,7 +232,7 @@ impl<K: AddressSpace> Pager<K> {
     /// table forgets them first, then the core, then the orders that waited (their page indices will be used again).
     fn forget(&mut self, now: Nanos, vpn: u64, end: u64) {
         let mut changes = Vec::with_capacity(8);
-        self.machine_mut().spans.remove(vpn, end, |change| changes.push(change));
+        self.machine_mut().mappings.remove(vpn, end, |change| changes.push(change));
         for &change in &changes {
             self.tell(now, change);
         }
@@ -262,7 +256,7 @@ impl<K: AddressSpace> Pager<K> {
     pub(crate) fn discard(&mut self, now: Nanos, start: u64, end: u64) {
         let (mut vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
         self.recent.note(now, vpn, end);
-        while let Some((range, behind)) = self.machine().spans.first_piece(vpn, end) {
+        while let Some((range, behind)) = self.machine().mappings.first_piece(vpn, end) {
             self.driver.step(now, Event::Discarded { range });
             self.driver.drain(now, |machine, _core, answers| machine.forget_deferred(range, answers));
             vpn = behind;
@@ -324,42 +318,64 @@ impl<K: AddressSpace> Pager<K> {
 
     /// A look through the kernel's list of mappings begins.
     pub(crate) fn begin_look(&mut self) {
-        self.census = Census::default();
+        self.machine_mut().mappings.begin_look();
     }
 
     /// Judge a mapping of the list, and take what is wanted of it under management.
     pub(crate) fn adopt_vma(&mut self, now: Nanos, vma: &Vma<'_>) {
-        let mapping = Mapping::of(vma);
-        let mut vpn = mapping.from;
-        while vpn < mapping.to {
-            let piece = mapping.piece(vpn, &self.machine().spans, &self.excluded, own_pages);
-            vpn = piece.to;
-            let native = match piece.standing {
-                Standing::Managed => None,
-                Standing::Native(why) => Some(why),
-                Standing::Wanted => self.adopt_range(now, piece.from, piece.to, mapping.backing == Backing::Heap).err(),
+        let listed = Listed::of(vma, None);
+        let mut from = listed.from;
+        while from < listed.to {
+            let (to, verdict) = self.machine().mappings.judge(&listed, from);
+            let standing = match verdict {
+                Verdict::Managed => Some(Standing::Managed),
+                Verdict::Native(why) => Some(Standing::Native(why)),
+                Verdict::Wanted => self.adopt_range(now, from, to, listed.backing == Backing::Heap),
             };
-            if let Some(why) = native {
-                self.census.add(why, piece.to - piece.from);
+            if let Some(standing) = standing {
+                self.machine_mut().mappings.note(listed.part(from, to, standing));
             }
+            from = to;
         }
     }
 
-    /// What the last look left native, and why.
-    pub(crate) const fn census(&self) -> &Census {
-        &self.census
+    /// A look that tells locks and fork policies, and takes nothing under management.
+    pub(crate) fn look_at_fork_policies(&mut self) -> Result<(), Errno> {
+        let mut list = Vec::with_capacity(self.machine().mappings.list().len());
+        self.machine().space().flagged_mappings(&mut |vma, flags| list.push(Listed::of(vma, Some(flags))))?;
+        self.begin_look();
+        let mappings = &mut self.machine_mut().mappings;
+        for listed in list {
+            let mut from = listed.from;
+            while from < listed.to {
+                let (to, verdict) = mappings.judge(&listed, from);
+                let standing = match verdict {
+                    Verdict::Managed => Standing::Managed,
+                    Verdict::Native(why) => Standing::Native(why),
+                    Verdict::Wanted => Standing::Native(Why::New),
+                };
+                mappings.note(listed.part(from, to, standing));
+                from = to;
+            }
+        }
+        Ok(())
     }
 
-    /// A span of a forked parent: the kernel registered it with the child's userfaultfd when it copied the address space, and
+    /// What the last look left native, and why.
+    pub(crate) fn census(&self) -> &Census {
+        self.machine().mappings.census()
+    }
+
+    /// A region of a forked parent: the kernel registered it with the child's userfaultfd when it copied the address space, and
     /// no code of the program has run since.
     ///
     /// What the child's agent has mapped since may lie where the copy left something out (MADV_DONTFORK).
-    pub(crate) fn take_over_span(&mut self, now: Nanos, from: u64, to: u64) {
+    pub(crate) fn take_over_region(&mut self, now: Nanos, from: u64, to: u64) {
         let mut vpn = from;
         while vpn < to {
             let (start, stop) = own_pages(vpn, to).unwrap_or((to, to));
             if start > vpn {
-                let added = self.add_span(now, vpn, start, false);
+                let added = self.add_region(now, vpn, start, false);
                 assert!(added, "a child has as many page indices as its parent");
             }
             vpn = stop;
@@ -468,19 +484,20 @@ impl<K: AddressSpace> Pager<K> {
         self.machine_mut().take_latencies(each);
     }
 
-    /// Register the range, tell the core of it, and charge what is there already; or why it stays native. (What is gone since the
-    /// list was read is nothing any more, and the next look does not find it.)
-    fn adopt_range(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> Result<(), Why> {
-        let Ok(pages) = u32::try_from(to - from) else { return Err(Why::NoIndices) };
+    /// Register the range, tell the core of it, and charge what is there already; or why it stays native. None: it has changed since
+    /// the list was read, and the next look judges what has become of it.
+    fn adopt_range(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> Option<Standing> {
+        let Ok(pages) = u32::try_from(to - from) else { return Some(Standing::Native(Why::NoIndices)) };
         match self.machine().space().register(managed(from, pages), Modes::MISSING) {
             Ok(()) => {}
-            Err(Errno::EBUSY) => return Err(Why::Refused),
-            Err(_) => return Ok(()),
+            Err(Errno::EBUSY) => return Some(Standing::Native(Why::Refused)),
+            Err(_) => return None,
         }
-        if self.is_registered(from, to) && !self.add_span(now, from, to, is_heap) {
-            return Err(Why::NoIndices);
+        if !self.is_registered(from, to) {
+            return None;
         }
-        Ok(())
+        let is_added = self.add_region(now, from, to, is_heap);
+        Some(if is_added { Standing::Managed } else { Standing::Native(Why::NoIndices) })
     }
 
     /// Manage a fresh mapping of our own making, which nobody knows yet. False: no page indices are left for it.
@@ -488,21 +505,21 @@ impl<K: AddressSpace> Pager<K> {
         let vpn = (range.start() >> PAGE_SHIFT) as u64;
         let Ok(pages) = u32::try_from(range.len() >> PAGE_SHIFT) else { return Ok(false) };
         self.machine().space().register(range, Modes::MISSING)?;
-        let Some(span) = self.machine_mut().spans.add(vpn, pages, 0) else { return Ok(false) };
-        self.driver.step(now, Event::RegionAdded { region: span.region, range: span.range });
+        let Some(region) = self.machine_mut().mappings.add(vpn, pages, 0) else { return Ok(false) };
+        self.driver.step(now, Event::RegionAdded { region: region.id, range: region.range });
         Ok(true)
     }
 
     /// The range is registered: it becomes a region, and what is there is charged. False: no page indices are left, it stays native.
-    fn add_span(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> bool {
+    fn add_region(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> bool {
         let pages = u32::try_from(to - from).unwrap_or(u32::MAX);
         let slack = if is_heap { HEAP_SLACK_PAGES } else { 0 };
-        let added = if let Some(span) = self.machine_mut().spans.grow(from, pages) {
-            self.driver.step(now, Event::RegionResized { region: span.region, range: span.range });
-            PageRange::new(PageIdx(span.range.end().0 - pages), pages)
-        } else if let Some(span) = self.machine_mut().spans.add(from, pages, slack) {
-            self.driver.step(now, Event::RegionAdded { region: span.region, range: span.range });
-            span.range
+        let added = if let Some(region) = self.machine_mut().mappings.grow(from, pages) {
+            self.driver.step(now, Event::RegionResized { region: region.id, range: region.range });
+            PageRange::new(PageIdx(region.range.end().0 - pages), pages)
+        } else if let Some(region) = self.machine_mut().mappings.add(from, pages, slack) {
+            self.driver.step(now, Event::RegionAdded { region: region.id, range: region.range });
+            region.range
         } else {
             let _ = self.machine().space().unregister(managed(from, pages));
             return false;
@@ -546,11 +563,11 @@ impl<K: AddressSpace> Pager<K> {
         let mut from = vpn;
         let end = vpn + u64::from(pages.len);
         while from < end {
-            let left = managed(from, u32::try_from(end - from).expect("inside the span"));
+            let left = managed(from, u32::try_from(end - from).expect("inside the region"));
             let wanted = Categories::PRESENT.with(Categories::SWAPPED);
             let scan = self.machine().space().scan(left, wanted, &mut runs).expect("our own page table can be read");
             for run in &runs[..scan.runs] {
-                let offset = |address: u64| u32::try_from((address >> PAGE_SHIFT) - vpn).expect("inside the span");
+                let offset = |address: u64| u32::try_from((address >> PAGE_SHIFT) - vpn).expect("inside the region");
                 let (first, stop) = (offset(run.start), offset(run.end));
                 self.driver.step(now, Event::Adopted { range: pages.part(first, stop - first) });
             }
@@ -563,12 +580,12 @@ impl<K: AddressSpace> Pager<K> {
     /// the program may be giving pages back at this moment.
     pub(crate) fn reconcile(&mut self, now: Nanos) {
         let mut index = 0;
-        while let Some(&span) = self.machine().spans.all().get(index) {
-            let mut vpn = span.vpn;
-            while let Some((from, to)) = self.recent.first_old(now, vpn, span.end_vpn()) {
+        while let Some(&region) = self.machine().mappings.regions().get(index) {
+            let mut vpn = region.vpn;
+            while let Some((from, to)) = self.recent.first_old(now, vpn, region.end_vpn()) {
                 let [first, len] =
-                    [from - span.vpn, to - from].map(|pages| u32::try_from(pages).expect("inside the span"));
-                self.adopt_present(now, from, span.range.part(first, len));
+                    [from - region.vpn, to - from].map(|pages| u32::try_from(pages).expect("inside the region"));
+                self.adopt_present(now, from, region.range.part(first, len));
                 vpn = to;
             }
             index += 1;
@@ -580,16 +597,16 @@ impl<K: AddressSpace> Pager<K> {
     pub(crate) fn read_only_pages(&mut self) -> u64 {
         let mut runs = std::mem::take(&mut self.runs);
         let (mut pages, mut index) = (0, 0);
-        while let Some(&span) = self.machine().spans.all().get(index) {
+        while let Some(&region) = self.machine().mappings.regions().get(index) {
             index += 1;
-            let mut vpn = span.vpn;
-            while vpn < span.end_vpn() {
+            let mut vpn = region.vpn;
+            while vpn < region.end_vpn() {
                 let address = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
                 let Ok(Some(vma)) = self.machine_mut().space_mut().mapping_at_or_after(address) else { break };
                 let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
-                let (from, to) = (start.clamp(vpn, span.end_vpn()), end.min(span.end_vpn()));
+                let (from, to) = (start.clamp(vpn, region.end_vpn()), end.min(region.end_vpn()));
                 if !vma.write && from < to {
-                    let range = managed(from, u32::try_from(to - from).expect("inside the span"));
+                    let range = managed(from, u32::try_from(to - from).expect("inside the region"));
                     pages += self.resident_pages(range, &mut runs);
                 }
                 vpn = to.max(from);
@@ -598,11 +615,4 @@ impl<K: AddressSpace> Pager<K> {
         self.runs = runs;
         pages
     }
-}
-
-/// The lowest range of our own that overlaps the pages `[from, to)`.
-fn own_pages(from: u64, to: u64) -> Option<(u64, u64)> {
-    let address = |vpn: u64| usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
-    let vpn = |address: usize| (address >> PAGE_SHIFT) as u64;
-    own::first_in(address(from), address(to)).map(|(start, stop)| (vpn(start), vpn(stop)))
 }

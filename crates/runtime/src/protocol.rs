@@ -160,14 +160,14 @@ pub(crate) struct Handover {
     /// Descriptors in all.
     pub(crate) fds: usize,
     /// Entries of the snapshot.
-    pub(crate) spans: usize,
+    pub(crate) regions: usize,
     pub(crate) runs: usize,
 }
 
 impl Handover {
     /// As a packet.
     pub(crate) fn encode(&self) -> String {
-        let mut text = format!("{} {} {} {}", self.seed, self.fds, self.spans, self.runs);
+        let mut text = format!("{} {} {} {}", self.seed, self.fds, self.regions, self.runs);
         for DeviceHandover { device, place, slots_max, slots_backed } in &self.devices {
             write!(text, " {device} {} {slots_max} {slots_backed}", place.0)
                 .expect("writing to a String does not fail");
@@ -183,7 +183,7 @@ impl Handover {
         let mut next = || numbers.next();
         let seed = next()?;
         let fds = usize::try_from(next()?).ok().filter(|&fds| fds <= HANDOVER_FDS_MAX)?;
-        let spans = usize::try_from(next()?).ok()?;
+        let regions = usize::try_from(next()?).ok()?;
         let runs = usize::try_from(next()?).ok()?;
         let mut devices = Vec::new();
         while let Some(device) = next() {
@@ -192,7 +192,7 @@ impl Handover {
             let (place, slots_max, slots_backed) = (PlaceId(number()?), number()?, number()?);
             devices.push(DeviceHandover { device, place, slots_max, slots_backed });
         }
-        Some(Self { seed, devices, fds, spans, runs })
+        Some(Self { seed, devices, fds, regions, runs })
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
         };
         assert_eq!(Hello::decode(hello.encode().as_bytes()), Some(hello));
         let device = |device| DeviceHandover { device, place: PlaceId(3), slots_max: 2, slots_backed: 1 };
-        let handover = Handover { seed: u64::MAX, devices: vec![device(0), device(9)], fds: 33, spans: 5, runs: 6 };
+        let handover = Handover { seed: u64::MAX, devices: vec![device(0), device(9)], fds: 33, regions: 5, runs: 6 };
         assert_eq!(Handover::decode(handover.encode().as_bytes()), Some(handover));
     }
 

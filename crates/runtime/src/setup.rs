@@ -255,7 +255,7 @@ pub(crate) fn publish(entry: &Entry, pager: &Pager, unseen_pages: u64) {
     entry.overhead_pages.store(overhead, relaxed);
     entry.overhead_pages_max.fetch_max(overhead, relaxed);
     entry.metadata_pages_max.fetch_max(metadata, relaxed);
-    entry.managed_pages_max.fetch_max(machine.spans.managed_pages(), relaxed);
+    entry.managed_pages_max.fetch_max(machine.mappings.managed_pages(), relaxed);
     let vmstat = pager.core().vmstat();
     let mut words = entry.counters.iter();
     for ((_, value), word) in with_tier(vmstat, machine.tier_stats()).zip(words.by_ref()) {

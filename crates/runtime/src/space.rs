@@ -1,12 +1,199 @@
 //! The program's address space: what each mapping is, which are managed and as which pages of the core, and why the others are not.
+//!
+//! [`Mappings`] joins two tables. Its *regions* say which addresses are managed and as which pages: every fault, order and message
+//! is looked up there. Its *list* is the kernel's list of mappings as it was read last, judged (`mapping.rs` has the rules) and cut
+//! where the judgement changes.
+//!
+//! The two are reconciled with the kernel by these rules:
+//!
+//! 1. Only a look at the kernel's list says that something is there. What a look finds wanted is registered; it becomes a region
+//!    when all of it was registered, and stays native with the kernel's reason when it was refused.
+//! 2. Only messages say that something managed is gone or has moved: a region never ends because the list lacks it (the list is
+//!    read piece by piece while the program goes on), and it ends as soon as its message has been read.
+//! 3. A change of protection, lock or fork policy makes no message and ends no region. The next look tells it.
+//! 4. A look replaces the whole list; between two looks only the regions are up to date.
+//! 5. Locks and fork policies are told by the list that the kernel is slow to make (smaps), which is read at a fork only. After any
+//!    other look they are not known.
+//!
+//! After a look in which nothing was refused and no message was waiting, the regions are exactly what is registered, and the list
+//! covers exactly what is mapped.
+//!
+//! Files have their place in the list (private or shared, each with its reason) and are not managed.
 
 pub(crate) mod held;
-pub(crate) mod inherit;
 pub(crate) mod locks;
 mod mapping;
 pub(crate) mod recent;
 mod regions;
 pub(crate) mod unshare;
 
-pub(crate) use mapping::{Backing, Census, Mapping, Standing, Why};
-pub(crate) use regions::{Change, PAGE_BYTES, PAGE_SHIFT, Spans};
+use pagetide_core::types::{PageIdx, PageRange};
+
+pub(crate) use mapping::{Backing, Census, ForkPolicy, Listed, Mapping, Standing, Verdict, Why};
+pub(crate) use regions::{Change, PAGE_BYTES, PAGE_SHIFT, Region};
+
+use crate::own;
+use regions::Regions;
+
+/// The mappings of one process.
+#[derive(Debug)]
+pub(crate) struct Mappings {
+    regions: Regions,
+    /// Ascending, without overlaps.
+    list: Vec<Mapping>,
+    census: Census,
+    /// What existed before the runtime, in page numbers.
+    before: Vec<(u64, u64)>,
+}
+
+impl Mappings {
+    /// Nothing is known yet; regions have the page indices `1..pages_max`.
+    pub(crate) fn new(pages_max: u32) -> Self {
+        Self {
+            regions: Regions::new(pages_max),
+            list: Vec::with_capacity(256),
+            census: Census::default(),
+            before: Vec::with_capacity(256),
+        }
+    }
+
+    /// These addresses existed before the runtime: they are never managed.
+    pub(crate) fn note_before(&mut self, start: u64, end: u64) {
+        self.before.push((start >> PAGE_SHIFT, end.div_ceil(PAGE_BYTES)));
+    }
+
+    /// The core's page for this virtual page.
+    pub(crate) fn page(&self, vpn: u64) -> Option<PageIdx> {
+        self.regions.page(vpn)
+    }
+
+    /// The virtual page number of a page, and how many pages from it on lie in the same region.
+    pub(crate) fn place(&self, page: PageIdx) -> Option<(u64, u32)> {
+        self.regions.place(page)
+    }
+
+    /// The pages of the first region inside `[vpn, end)`, clipped to it, and the address behind them.
+    pub(crate) fn first_piece(&self, vpn: u64, end: u64) -> Option<(PageRange, u64)> {
+        self.regions.first_piece(vpn, end)
+    }
+
+    /// All regions, ascending by address.
+    pub(crate) fn regions(&self) -> &[Region] {
+        self.regions.all()
+    }
+
+    /// Pages under management.
+    pub(crate) const fn managed_pages(&self) -> u64 {
+        self.regions.managed_pages()
+    }
+
+    /// As [`Regions::grow`].
+    pub(crate) fn grow(&mut self, vpn: u64, pages: u32) -> Option<Region> {
+        self.regions.grow(vpn, pages)
+    }
+
+    /// As [`Regions::add`].
+    pub(crate) fn add(&mut self, vpn: u64, pages: u32, slack: u32) -> Option<Region> {
+        self.regions.add(vpn, pages, slack)
+    }
+
+    /// As [`Regions::remove`]: a message has told of the end of `[vpn, end)`.
+    pub(crate) fn remove(&mut self, vpn: u64, end: u64, tell: impl FnMut(Change)) {
+        self.regions.remove(vpn, end, tell);
+    }
+
+    /// As [`Regions::moved`].
+    pub(crate) fn moved(&mut self, from: u64, to: u64, pages: u64, tell: impl FnMut(Change)) {
+        self.regions.moved(from, to, pages, tell);
+    }
+
+    /// A look through the kernel's list begins.
+    pub(crate) fn begin_look(&mut self) {
+        self.list.clear();
+        self.census = Census::default();
+    }
+
+    /// What the rules say of the page `vpn` of a mapping, and up to where they say the same.
+    pub(crate) fn judge(&self, listed: &Listed, vpn: u64) -> (u64, Verdict) {
+        listed.judge(vpn, &self.regions, &self.before, own_pages)
+    }
+
+    /// A look has found this, in ascending order; what became of it is its standing.
+    pub(crate) fn note(&mut self, mapping: Mapping) {
+        // Mappings that change while the list is read may be told twice: what was told first counts.
+        let from = mapping.from.max(self.list.last().map_or(0, |last| last.to));
+        if from >= mapping.to {
+            return;
+        }
+        if let Standing::Native(why) = mapping.standing {
+            self.census.add(why, mapping.to - from);
+        }
+        self.list.push(Mapping { from, ..mapping });
+    }
+
+    /// The list as the last look has left it.
+    pub(crate) fn list(&self) -> &[Mapping] {
+        &self.list
+    }
+
+    /// What the last look left native, and why.
+    pub(crate) const fn census(&self) -> &Census {
+        &self.census
+    }
+
+    /// What a child finds from `vpn` on, and up to which page (at most `end`). After a look that tells fork policies; where it found
+    /// nothing, a child does not either, and whatever would be copied there is not missed.
+    pub(crate) fn fork_policy(&self, vpn: u64, end: u64) -> (ForkPolicy, u64) {
+        let after = self.list.partition_point(|mapping| mapping.to <= vpn);
+        match self.list.get(after) {
+            Some(mapping) if mapping.from <= vpn => {
+                (mapping.told.map_or(ForkPolicy::Copy, |told| told.fork), mapping.to.min(end))
+            }
+            Some(mapping) => (ForkPolicy::Copy, mapping.from.min(end)),
+            None => (ForkPolicy::Copy, end),
+        }
+    }
+}
+
+/// The lowest range of our own that overlaps the pages `[from, to)`.
+pub(crate) fn own_pages(from: u64, to: u64) -> Option<(u64, u64)> {
+    let address = |vpn: u64| usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
+    let vpn = |address: usize| (address >> PAGE_SHIFT) as u64;
+    own::first_in(address(from), address(to)).map(|(start, stop)| (vpn(start), vpn(stop)))
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetide_sys::maps::{Kind, Vma};
+    use pagetide_sys::smaps::Flags;
+
+    use super::*;
+
+    fn listed(from: usize, to: usize, flags: Flags) -> Listed {
+        let (start, end) = (from << PAGE_SHIFT, to << PAGE_SHIFT);
+        let (offset, device, inode, kind) = (0, (0, 0), 0, Kind::Anon);
+        let (read, write, exec, shared, name) = (true, true, false, false, b"".as_slice());
+        Listed::of(&Vma { start, end, read, write, exec, shared, offset, device, inode, kind, name }, Some(flags))
+    }
+
+    #[test]
+    fn what_is_told_twice_counts_once_and_pages_between_exceptions_are_copied() {
+        let mut mappings = Mappings::new(1 << 20);
+        mappings.begin_look();
+        for (from, to, flags) in [
+            (10, 20, Flags::WIPE_ON_FORK),
+            (20, 30, Flags::DONT_COPY.with(Flags::WIPE_ON_FORK)),
+            (25, 28, Flags::WIPE_ON_FORK),
+            (40, 60, Flags::LOCKED),
+        ] {
+            mappings.note(listed(from, to, flags).part(from as u64, to as u64, Standing::Native(Why::New)));
+        }
+        assert_eq!(mappings.fork_policy(0, 15), (ForkPolicy::Copy, 10));
+        assert_eq!(mappings.fork_policy(10, 15), (ForkPolicy::Wipe, 15));
+        assert_eq!(mappings.fork_policy(19, 100), (ForkPolicy::Wipe, 20));
+        assert_eq!(mappings.fork_policy(26, 100), (ForkPolicy::Dont, 30));
+        assert_eq!(mappings.fork_policy(30, 100), (ForkPolicy::Copy, 40));
+        assert_eq!(mappings.fork_policy(70, 100), (ForkPolicy::Copy, 100));
+        assert_eq!(mappings.census().pages(Why::New), 40);
+    }
+}

@@ -8,6 +8,7 @@
 //! `PAGETIDE_SWARM_SEEDS=FROM..TO` (or a number) plays other seeds than the few of every run.
 
 mod disk;
+mod reconciled;
 mod rig;
 mod scenes;
 mod truth;
@@ -284,6 +285,9 @@ impl Swarm {
         self.settle();
         self.read_all();
         self.rig.pager.core().audit();
+        if !self.rig.out_of_memory {
+            reconciled::assert_reconciled(&mut self.rig);
+        }
     }
 
     /// Every thread comes to its end.

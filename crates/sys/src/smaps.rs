@@ -4,7 +4,7 @@
 
 use crate::fd::Fd;
 use crate::file;
-use crate::maps::{self, NAME_BYTES};
+use crate::maps::{self, NAME_BYTES, Vma};
 use crate::proc;
 use crate::syscall::Errno;
 
@@ -66,14 +66,10 @@ impl Flags {
 /// A mapping and its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flagged {
-    /// First address.
-    pub start: usize,
-    /// First address after it.
-    pub end: usize,
+    /// As in the list of mappings, without its name.
+    pub vma: Vma<'static>,
     /// Its flags.
     pub flags: Flags,
-    /// Of it in memory and not shared with a file (`Anonymous`), in bytes.
-    pub anonymous_bytes: u64,
 }
 
 /// Reads the flags of this process's mappings, in ascending order, with a buffer of the caller.
@@ -105,17 +101,11 @@ impl<'b> SmapsText<'b> {
         if vma.is_empty() || vma.end < vma.start {
             return Err(Errno::EIO);
         }
-        let mut found = Flagged { start: vma.start, end: vma.end, flags: Flags::NONE, anonymous_bytes: 0 };
+        let vma = Vma { name: b"", ..vma };
         loop {
             let (from, to) = self.next_line()?.ok_or(Errno::EIO)?;
-            let line = &self.buf[from..to];
-            if let Some(words) = line.strip_prefix(b"VmFlags:") {
-                found.flags = Flags::parse(words);
-                return Ok(Some(found));
-            }
-            if let Some(value) = line.strip_prefix(b"Anonymous:") {
-                let (kib, _) = crate::text::decimal(value).ok_or(Errno::EIO)?;
-                found.anonymous_bytes = kib.saturating_mul(1024);
+            if let Some(words) = self.buf[from..to].strip_prefix(b"VmFlags:") {
+                return Ok(Some(Flagged { vma, flags: Flags::parse(words) }));
             }
         }
     }
@@ -180,20 +170,20 @@ mod tests {
         let text = b"1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nAnonymous:            4 kB\nVmFlags: rd wr mr mw me ac wf dc zz\n\
             3000-4000 r--p 00000000 fd:01 7   /tmp/VmFlags: lo\nAnonymous: 0 kB\nVmFlags: rd lo \n";
         let flags = Flags::WIPE_ON_FORK.with(Flags::DONT_COPY);
-        let first = Flagged { start: 0x1000, end: 0x3000, flags, anonymous_bytes: 4096 };
-        let second = Flagged { start: 0x3000, end: 0x4000, flags: Flags::LOCKED, anonymous_bytes: 0 };
-        assert_eq!(read(text), [Ok(first), Ok(second)]);
+        let found: Vec<_> = read(text).into_iter().map(|found| found.expect("a good text")).collect();
+        let told: Vec<_> = found.iter().map(|found| (found.vma.start, found.vma.end, found.flags)).collect();
+        assert_eq!(told, [(0x1000, 0x3000, flags), (0x3000, 0x4000, Flags::LOCKED)]);
+        assert_eq!((found[0].vma.kind, found[1].vma.kind), (maps::Kind::Anon, maps::Kind::File));
     }
 
     #[test]
     fn a_text_that_is_cut_or_no_such_text_is_an_error_and_never_a_mapping() {
-        let cut: [&[u8]; 7] = [
+        let cut: [&[u8]; 6] = [
             b"1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\n",
             b"1000-2000 rw-p 00000000 00:00 0 \nVmFlags: wf",
             b"VmFlags: wf\n",
             b"2000-1000 rw-p 00000000 00:00 0 \nVmFlags: wf\n",
             b"1000-1000 rw-p 00000000 00:00 0 \nVmFlags: wf\n",
-            b"1000-2000 rw-p 00000000 00:00 0 \nAnonymous: many\nVmFlags: wf\n",
             b"\n\n\n",
         ];
         for text in cut {
@@ -215,7 +205,7 @@ mod tests {
         }
         let of = |page: usize| {
             let at = mapping.range().page(page).start();
-            found.iter().find(|mapping| mapping.start <= at && at < mapping.end).expect("it is mapped").flags
+            found.iter().find(|mapping| mapping.vma.start <= at && at < mapping.vma.end).expect("it is mapped").flags
         };
         assert!(of(1).meets(Flags::WIPE_ON_FORK) && !of(1).meets(Flags::DONT_COPY));
         assert!(of(2).meets(Flags::DONT_COPY) && !of(3).meets(Flags::DONT_COPY.with(Flags::WIPE_ON_FORK)));

@@ -6,6 +6,7 @@ use pagetide_sys::Errno;
 use pagetide_sys::maps::{self, Vma};
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::pagemap::{Categories, Run, Scanned};
+use pagetide_sys::smaps::Flags;
 use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Wake};
 
 use super::calls::Change;
@@ -61,6 +62,36 @@ fn pages(range: ManagedRange) -> (u64, u64) {
 
 fn address(vpn: u64) -> usize {
     usize::try_from(vpn).expect("64 bits") * PAGE_BYTES
+}
+
+fn vma_of(mapping: &Mapping) -> Vma<'static> {
+    Vma {
+        start: address(mapping.start),
+        end: address(mapping.end),
+        read: mapping.rights != Rights::None,
+        write: mapping.rights == Rights::ReadWrite,
+        exec: false,
+        shared: mapping.kind == Kind::Shared,
+        offset: 0,
+        device: (0, 0),
+        inode: 0,
+        kind: if mapping.kind == Kind::Stack { maps::Kind::Stack } else { maps::Kind::Anon },
+        name: b"",
+    }
+}
+
+fn flags_of(mapping: &Mapping) -> Flags {
+    let fork = match mapping.fork {
+        ForkPolicy::Copy => Flags::NONE,
+        ForkPolicy::Dont => Flags::DONT_COPY,
+        ForkPolicy::Wipe => Flags::WIPE_ON_FORK,
+    };
+    let told = [
+        (mapping.locked, Flags::LOCKED),
+        (mapping.registered, Flags::USERFAULT),
+        (mapping.kind == Kind::Stack, Flags::GROWS_DOWN),
+    ];
+    told.iter().filter(|(holds, _)| *holds).fold(fork, |flags, &(_, flag)| flags.with(flag))
 }
 
 /// How far a run of pages came.
@@ -376,20 +407,13 @@ impl AddressSpace for Model {
 
     fn mapping_at_or_after(&mut self, at: usize) -> Result<Option<Vma<'static>>, Errno> {
         let world = self.enter();
-        let found = world.process(self.pid).at_or_after((at / PAGE_BYTES) as u64);
-        Ok(found.map(|mapping| Vma {
-            start: address(mapping.start),
-            end: address(mapping.end),
-            read: mapping.rights != Rights::None,
-            write: mapping.rights == Rights::ReadWrite,
-            exec: false,
-            shared: mapping.kind == Kind::Shared,
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            kind: if mapping.kind == Kind::Stack { maps::Kind::Stack } else { maps::Kind::Anon },
-            name: b"",
-        }))
+        Ok(world.process(self.pid).at_or_after((at / PAGE_BYTES) as u64).map(vma_of))
+    }
+
+    fn flagged_mappings(&self, each: &mut dyn FnMut(&Vma<'_>, Flags)) -> Result<(), Errno> {
+        let mappings = self.enter().process(self.pid).mappings.clone();
+        mappings.iter().for_each(|mapping| each(&vma_of(mapping), flags_of(mapping)));
+        Ok(())
     }
 
     fn next_message(&self) -> Result<Option<Message<Self>>, Errno> {

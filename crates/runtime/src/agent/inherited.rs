@@ -1,24 +1,25 @@
-//! What a forked child's agent finds of its parent's spans in its own address space.
+//! What a forked child's agent finds of its parent's regions in its own address space.
 
 use pagetide_core::types::Nanos;
 use pagetide_sys::maps::MapsWalk;
 use pagetide_sys::mem::Mapping;
 
 use crate::agent::{Agent, die};
+use crate::fork::snapshot::RegionRecord;
 use crate::pager::Pager;
 use crate::space::PAGE_SHIFT;
-use crate::space::inherit::SpanRecord;
 
 impl Agent {
-    /// What the copy left out of the parent's spans (MADV_DONTFORK) is the program's to map: the rings, which cannot be placed, must
+    /// What the copy left out of the parent's regions (MADV_DONTFORK) is the program's to map: the rings, which cannot be placed, must
     /// not come there. Taken as long as the answer lives.
-    pub(crate) fn fill_holes(&mut self, spans: &[SpanRecord]) -> Vec<Mapping> {
+    pub(crate) fn fill_holes(&mut self, regions: &[RegionRecord]) -> Vec<Mapping> {
         let mut holes = Vec::new();
-        let mut spans = spans.iter().map(|span| (span.vpn << PAGE_SHIFT, (span.vpn + span.pages) << PAGE_SHIFT));
-        let mut span = spans.next();
+        let mut regions =
+            regions.iter().map(|region| (region.vpn << PAGE_SHIFT, (region.vpn + region.pages) << PAGE_SHIFT));
+        let mut region = regions.next();
         let Ok(mut walk) = MapsWalk::open(&mut self.maps_buffer) else { return Vec::new() };
         let mut walked = 0;
-        while let Some((from, to)) = span {
+        while let Some((from, to)) = region {
             let (start, end) = match walk.next_vma() {
                 Ok(Some(vma)) => (vma.start as u64, vma.end as u64),
                 Ok(None) | Err(_) => (u64::MAX, u64::MAX),
@@ -33,16 +34,16 @@ impl Agent {
                 if to > end {
                     break;
                 }
-                left = spans.next();
+                left = regions.next();
             }
-            span = left;
+            region = left;
             walked = end;
         }
         holes.into_iter().filter_map(|(from, to)| Mapping::reserve(from, to - from).ok()).collect()
     }
 
-    /// The spans of a forked parent, as far as this process has them: what was MADV_DONTFORK is not there.
-    pub(crate) fn take_over_spans(&mut self, pager: &mut Pager, now: Nanos, spans: &[SpanRecord]) {
+    /// The regions of a forked parent, as far as this process has them: what was MADV_DONTFORK is not there.
+    pub(crate) fn take_over_regions(&mut self, pager: &mut Pager, now: Nanos, regions: &[RegionRecord]) {
         let mut walk = match MapsWalk::open(&mut self.maps_buffer) {
             Ok(walk) => walk,
             Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
@@ -52,9 +53,9 @@ impl Agent {
                 continue;
             }
             let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
-            let first = spans.partition_point(|span| span.vpn + span.pages <= start);
-            for span in spans[first..].iter().take_while(|span| span.vpn < end) {
-                pager.take_over_span(now, span.vpn.max(start), (span.vpn + span.pages).min(end));
+            let first = regions.partition_point(|region| region.vpn + region.pages <= start);
+            for region in regions[first..].iter().take_while(|region| region.vpn < end) {
+                pager.take_over_region(now, region.vpn.max(start), (region.vpn + region.pages).min(end));
             }
         }
     }

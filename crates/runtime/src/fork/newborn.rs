@@ -5,8 +5,8 @@ use pagetide_sys::fd::Fd;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Stop, Uffd, Wake};
 
+use super::snapshot::{RegionRecord, SlotRun};
 use crate::machine::managed;
-use crate::space::inherit::{SlotRun, SpanRecord};
 
 impl SlotRun {
     fn end(&self) -> u64 {
@@ -82,7 +82,7 @@ impl Content {
 pub(super) struct Newborn {
     pub(super) uffd: Uffd,
     pub(super) content: Content,
-    pub(super) spans: Vec<SpanRecord>,
+    pub(super) regions: Vec<RegionRecord>,
     /// Sent; the child has yet to say that it serves itself.
     pub(super) call: Option<Fd>,
     /// The writing end of the lease's pipe, for the child to hold.
@@ -90,8 +90,8 @@ pub(super) struct Newborn {
 }
 
 impl Newborn {
-    pub(super) const fn new(uffd: Uffd, content: Content, spans: Vec<SpanRecord>) -> Self {
-        Self { uffd, content, spans, call: None, lease: None }
+    pub(super) const fn new(uffd: Uffd, content: Content, regions: Vec<RegionRecord>) -> Self {
+        Self { uffd, content, regions, call: None, lease: None }
     }
 
     /// True if the child's address space is gone.

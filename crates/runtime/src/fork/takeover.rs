@@ -8,12 +8,12 @@ use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock};
 
+use super::snapshot::{RegionRecord, SlotRun, read_records};
 use super::{Forks, publish};
 use crate::agent::{Agent, Managed};
 use crate::pager::Pager;
 use crate::protocol::{Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
 use crate::setup;
-use crate::space::inherit::{self, SlotRun, SpanRecord};
 use crate::store::Store;
 
 /// Descriptors of a handover that do not belong to a device: the userfaultfd, the snapshot, the lease.
@@ -55,15 +55,15 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::
     }
     clock::init();
     let now = clock::now();
-    let spans = inherit::read_records::<SpanRecord>(&snapshot, 0, handover.spans)
-        .map_err(|errno| step("the snapshot", errno))?;
-    let holes = agent.fill_holes(&spans);
+    let regions =
+        read_records::<RegionRecord>(&snapshot, 0, handover.regions).map_err(|errno| step("the snapshot", errno))?;
+    let holes = agent.fill_holes(&regions);
     let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
     drop(holes);
     agent.exclude_initial(&mut pager);
-    let runs = inherit::read_records::<SlotRun>(&snapshot, size_of_val(spans.as_slice()), handover.runs)
+    let runs = read_records::<SlotRun>(&snapshot, size_of_val(regions.as_slice()), handover.runs)
         .map_err(|errno| step("the snapshot", errno))?;
-    agent.take_over_spans(&mut pager, now, &spans);
+    agent.take_over_regions(&mut pager, now, &regions);
     for run in &runs {
         take_over_run(&mut pager, now, *run);
     }
@@ -79,15 +79,15 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::
 fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
     let mut offset = 0;
     while offset < run.len {
-        let spans = &pager.machine().spans;
-        let Some(page) = spans.page(run.vpn + u64::from(offset)) else {
+        let mappings = &pager.machine().mappings;
+        let Some(page) = mappings.page(run.vpn + u64::from(offset)) else {
             // Left out of the copy (MADV_DONTFORK).
             offset += 1;
             continue;
         };
-        // A run may go on in the next span, whose pages have other indices.
-        let (_, in_span) = spans.place(page).expect("a page of a span has a place");
-        let most = in_span.min(run.len - offset);
+        // A run may go on in the next region, whose pages have other indices.
+        let (_, in_region) = mappings.place(page).expect("a page of a region has a place");
+        let most = in_region.min(run.len - offset);
         let untouched = |pager: &Pager, ahead: u32| {
             let view = pager.core().page(PageIdx(page.0 + ahead));
             view.state == PageState::Untouched && view.flight == Flight::None

@@ -39,13 +39,13 @@ impl<K: AddressSpace> LiveMachine<K> {
         let mut offset = 0;
         while offset < range.len {
             let page = PageIdx(range.first.0 + offset);
-            let Some((vpn, in_span)) = self.spans.place(page) else {
+            let Some((vpn, in_region)) = self.mappings.place(page) else {
                 // The program unmapped it while the order was on its way.
                 self.gone(PageRange::one(page), answers);
                 offset += 1;
                 continue;
             };
-            let most = (range.len - offset).min(in_span);
+            let most = (range.len - offset).min(in_region);
             let piece = PageRange::new(page, most);
             let done = match source {
                 Source::Zero => self.zero_run(vpn, piece, access, answers),
@@ -60,7 +60,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         if self.woken.contains(page) {
             return;
         }
-        if let Some((vpn, _)) = self.spans.place(page) {
+        if let Some((vpn, _)) = self.mappings.place(page) {
             // An error says that the place is not registered any more: then nobody waits there.
             let _ = self.space.wake(managed(vpn, 1));
         }
@@ -223,7 +223,7 @@ impl<K: AddressSpace> LiveMachine<K> {
                 assert!(
                     page != next.first || now < since + PLACELESS_MAX_NS,
                     "I5: the place of page {next:?} ({:x?}) is gone while we hold its content",
-                    self.spans.place(next.first)
+                    self.mappings.place(next.first)
                 );
                 let left = PageRange::new(next.first, piece.len - done);
                 self.deferred.push_back(with_range(rest, left));
@@ -249,12 +249,12 @@ impl<K: AddressSpace> LiveMachine<K> {
         let mut offset = 0;
         while offset < range.len {
             let page = PageIdx(range.first.0 + offset);
-            let Some((vpn, in_span)) = self.spans.place(page) else {
+            let Some((vpn, in_region)) = self.mappings.place(page) else {
                 answers.push(Event::Unmapped { range: PageRange::one(page), answer: MoveAnswer::Gone });
                 offset += 1;
                 continue;
             };
-            let piece = PageRange::new(page, (range.len - offset).min(in_span));
+            let piece = PageRange::new(page, (range.len - offset).min(in_region));
             offset += self.unmap_run(core, vpn, piece, busy, answers);
         }
     }

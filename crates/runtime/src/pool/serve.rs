@@ -48,7 +48,7 @@ pub(super) enum Answer {
 impl State {
     /// The page of an address.
     pub(super) fn page(&self, address: usize) -> Option<PageIdx> {
-        self.pager.machine().spans.page((address >> PAGE_SHIFT) as u64)
+        self.pager.machine().mappings.page((address >> PAGE_SHIFT) as u64)
     }
 
     /// One step of all that is to be done. True if there is more at once.

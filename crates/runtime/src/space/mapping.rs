@@ -1,27 +1,22 @@
-//! What of the program's address space is managed, and why the rest is not.
+//! What a mapping is: its range, what fills it, what may be done with it, what a forked child gets of it, and whether it is managed
+//! or why not. The rules by which a mapping of the kernel's list is judged are here, too; what becomes of them is the caller's.
 //!
-//! The kernel's list of mappings is looked through when the process's size has changed. Each mapping is judged by these rules, in
-//! this order; the first that applies is its reason:
+//! A mapping is judged by these rules, in this order; the first that applies is its reason:
 //!
-//! 1. What the kernel itself put there, files, and memory shared with others are not ours to page (a private mapping of a file
+//! 1. What the kernel itself put there, files, and memory shared with others are not managed (a private mapping of a file
 //!    holds written pages of its own, which a userfaultfd cannot manage: they count against the budget).
 //! 2. The first thread's stack, and what cannot be read and written, or can be executed, stay native. Memory that is managed
-//!    already stays managed whatever becomes of its protection.
+//!    already stays managed whatever becomes of its protection, its lock or its fork policy.
 //! 3. A piece that existed before the runtime, or is the runtime's own, is never managed: the agent would wait for itself.
 //! 4. A mapping of fewer than [`SMALL_PAGES`] pages is left alone, unless it touches managed memory.
 //! 5. What the kernel refuses to register (another userfaultfd has it) stays native, and so does what no page index is left for.
 //!
-//! Only the list says that something is there, and only events say that something is gone: a piece that is managed is forgotten when
-//! the kernel tells of its end, never because the list lacks it (the list is read piece by piece while the program goes on).
-//!
-//! No system call is made here. Pages are named by their virtual page number; their indices in the core are in `spans`.
-//!
-//! Invariants: the pieces of a mapping cover it without gaps or overlaps, in ascending order; the counts of a look are those of all
-//! pieces that were judged in it.
+//! No system call is made here. Pages are named by their virtual page number.
 
 use pagetide_sys::maps::{Kind, Vma};
+use pagetide_sys::smaps::Flags;
 
-use crate::space::{PAGE_SHIFT, Spans};
+use super::regions::{PAGE_SHIFT, Regions};
 
 /// A mapping of fewer pages is left alone, unless it touches a managed one.
 const SMALL_PAGES: u64 = 16;
@@ -41,6 +36,46 @@ pub(crate) enum Backing {
     Shared,
     /// The kernel.
     Kernel,
+}
+
+/// What may be done with a mapping at present (mprotect changes it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) exec: bool,
+}
+
+/// What a forked child finds where a mapping is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForkPolicy {
+    /// The same bytes.
+    Copy,
+    /// Zeroes (`MADV_WIPEONFORK`).
+    Wipe,
+    /// No mapping (`MADV_DONTFORK`).
+    Dont,
+}
+
+/// What only smaps tells of a mapping, and nobody tells of changes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) fork: ForkPolicy,
+    pub(crate) locked: bool,
+}
+
+impl Told {
+    const fn of(flags: Flags) -> Self {
+        // Both may be set: then there is no mapping in which zeroes could be found.
+        let fork = if flags.meets(Flags::DONT_COPY) {
+            ForkPolicy::Dont
+        } else if flags.meets(Flags::WIPE_ON_FORK) {
+            ForkPolicy::Wipe
+        } else {
+            ForkPolicy::Copy
+        };
+        Self { fork, locked: flags.meets(Flags::LOCKED) }
+    }
 }
 
 /// Why something is not managed.
@@ -64,23 +99,32 @@ pub(crate) enum Why {
     Refused,
     /// No page index is left for it.
     NoIndices,
+    /// It has come since memory was taken under management last.
+    New,
 }
 
 /// How many reasons there are.
-const REASONS: usize = Why::NoIndices as usize + 1;
+pub(crate) const REASONS: usize = Why::New as usize + 1;
 
-/// What is to be done with a piece of a mapping.
+/// Whether a mapping is managed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is managed.
+    /// It is a region of the core, or several.
     Managed,
-    /// It is to be managed.
-    Wanted,
     /// It stays native.
     Native(Why),
 }
 
-/// A mapping as the kernel lists it.
+/// What the rules say of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Managed,
+    /// It is to be managed.
+    Wanted,
+    Native(Why),
+}
+
+/// A mapping, or the part of one for which the same holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     /// First page.
@@ -88,22 +132,25 @@ pub(crate) struct Mapping {
     /// The page behind the last.
     pub(crate) to: u64,
     pub(crate) backing: Backing,
-    read: bool,
-    write: bool,
-    exec: bool,
-}
-
-/// A part of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
+    pub(crate) rights: Rights,
+    /// None: the list that was read last does not tell.
+    pub(crate) told: Option<Told>,
     pub(crate) standing: Standing,
 }
 
-impl Mapping {
-    /// From the list.
-    pub(crate) fn of(vma: &Vma<'_>) -> Self {
+/// A mapping as the kernel lists it, not judged yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) backing: Backing,
+    pub(crate) rights: Rights,
+    pub(crate) told: Option<Told>,
+}
+
+impl Listed {
+    /// From the list; `flags` if it is the one that has them.
+    pub(crate) fn of(vma: &Vma<'_>, flags: Option<Flags>) -> Self {
         let backing = match vma.kind {
             Kind::Kernel => Backing::Kernel,
             _ if vma.shared => Backing::Shared,
@@ -114,8 +161,13 @@ impl Mapping {
             Kind::Stack => Backing::Stack,
         };
         let page = |address: usize| (address >> PAGE_SHIFT) as u64;
-        let (from, to) = (page(vma.start), page(vma.end));
-        Self { from, to, backing, read: vma.read, write: vma.write, exec: vma.exec }
+        let rights = Rights { read: vma.read, write: vma.write, exec: vma.exec };
+        Self { from: page(vma.start), to: page(vma.end), backing, rights, told: flags.map(Told::of) }
+    }
+
+    /// The part `[from, to)` of it, judged.
+    pub(crate) const fn part(&self, from: u64, to: u64, standing: Standing) -> Mapping {
+        Mapping { from, to, backing: self.backing, rights: self.rights, told: self.told, standing }
     }
 
     /// Rules 1 and 2.
@@ -125,45 +177,41 @@ impl Mapping {
             Backing::Shared => Some(Why::Shared),
             Backing::PrivateFile => Some(Why::PrivateFile),
             Backing::Stack => Some(Why::Stack),
-            Backing::Anon | Backing::Heap if self.exec => Some(Why::Executable),
-            Backing::Anon | Backing::Heap if self.read && self.write => None,
-            Backing::Anon | Backing::Heap if self.read => Some(Why::ReadOnly),
+            Backing::Anon | Backing::Heap if self.rights.exec => Some(Why::Executable),
+            Backing::Anon | Backing::Heap if self.rights.read && self.rights.write => None,
+            Backing::Anon | Backing::Heap if self.rights.read => Some(Why::ReadOnly),
             Backing::Anon | Backing::Heap => Some(Why::NoAccess),
         }
     }
 
-    /// The piece that begins at `vpn`, which lies in the mapping. `before` are the ranges of rule 3 that existed, in any order;
-    /// `ours` names the lowest range of our own that overlaps another.
-    pub(crate) fn piece(
+    /// What the rules say of the page `vpn`, which lies in the mapping, and up to where they say the same. `before` are the ranges of
+    /// rule 3 that existed, in any order; `ours` names the lowest range of our own that overlaps another.
+    pub(crate) fn judge(
         &self,
         vpn: u64,
-        managed: &Spans,
+        managed: &Regions,
         before: &[(u64, u64)],
         ours: impl Fn(u64, u64) -> Option<(u64, u64)>,
-    ) -> Piece {
+    ) -> (u64, Verdict) {
         debug_assert!(self.from <= vpn && vpn < self.to, "page {vpn} of {self:?}");
-        let piece = |to: u64, standing: Standing| Piece { from: vpn, to: to.min(self.to), standing };
-        if let Some(span) = managed.find(vpn) {
-            return piece(span.end_vpn(), Standing::Managed);
+        if let Some(region) = managed.find(vpn) {
+            return (region.end_vpn().min(self.to), Verdict::Managed);
         }
-        let (_, to) = managed.gap(vpn, self.to).expect("no span covers the page");
+        let (_, to) = managed.gap(vpn, self.to).expect("no region covers the page");
         if let Some(why) = self.native() {
-            return piece(to, Standing::Native(why));
+            return (to, Verdict::Native(why));
         }
         let old = before.iter().filter(|&&(start, stop)| start < to && vpn < stop).min().copied();
         let nearest = [(old, Why::Before), (ours(vpn, to), Why::Ours)];
         let nearest = nearest.into_iter().filter_map(|(range, why)| range.map(|(start, stop)| (start, stop, why)));
         let to = match nearest.min_by_key(|&(start, ..)| start) {
-            Some((start, stop, why)) if start <= vpn => return piece(stop.min(to), Standing::Native(why)),
+            Some((start, stop, why)) if start <= vpn => return (stop.min(to), Verdict::Native(why)),
             Some((start, ..)) => start,
             None => to,
         };
         let is_whole = vpn == self.from && to == self.to;
-        if is_whole && to - vpn < SMALL_PAGES {
-            piece(to, Standing::Native(Why::Small))
-        } else {
-            piece(to, Standing::Wanted)
-        }
+        let is_small = is_whole && to - vpn < SMALL_PAGES;
+        (to, if is_small { Verdict::Native(Why::Small) } else { Verdict::Wanted })
     }
 }
 
@@ -175,7 +223,7 @@ pub(crate) struct Census {
 
 impl Census {
     /// One more piece.
-    pub(crate) fn add(&mut self, why: Why, pages: u64) {
+    pub(crate) const fn add(&mut self, why: Why, pages: u64) {
         self.pages[why as usize] += pages;
     }
 
@@ -190,58 +238,73 @@ mod tests {
     use super::*;
 
     const PAGES: u64 = 200;
+    const ALL: Rights = Rights { read: true, write: true, exec: false };
 
-    fn anon(from: u64, to: u64) -> Mapping {
-        Mapping { from, to, backing: Backing::Anon, read: true, write: true, exec: false }
+    const fn anon(from: u64, to: u64) -> Listed {
+        Listed { from, to, backing: Backing::Anon, rights: ALL, told: None }
     }
 
-    fn pieces(mapping: Mapping, managed: &Spans, before: &[(u64, u64)], ours: &[(u64, u64)]) -> Vec<Piece> {
+    const fn may(read: bool, write: bool, exec: bool, listed: Listed) -> Listed {
+        Listed { rights: Rights { read, write, exec }, ..listed }
+    }
+
+    /// The pieces: where each begins and ends, and what is said of it.
+    fn pieces(
+        listed: Listed,
+        managed: &Regions,
+        before: &[(u64, u64)],
+        ours: &[(u64, u64)],
+    ) -> Vec<(u64, u64, Verdict)> {
         let lowest =
             |from: u64, to: u64| ours.iter().filter(|&&(start, stop)| start < to && from < stop).min().copied();
-        let mut found: Vec<Piece> = Vec::new();
-        let mut vpn = mapping.from;
-        while vpn < mapping.to {
-            let piece = mapping.piece(vpn, managed, before, lowest);
-            assert!(piece.from == vpn && piece.to > vpn && piece.to <= mapping.to, "{piece:?} of {mapping:?}");
-            found.push(piece);
-            vpn = piece.to;
+        let mut found = Vec::new();
+        let mut vpn = listed.from;
+        while vpn < listed.to {
+            let (to, verdict) = listed.judge(vpn, managed, before, lowest);
+            assert!(to > vpn && to <= listed.to, "{vpn} to {to} of {listed:?}");
+            found.push((vpn, to, verdict));
+            vpn = to;
         }
         found
     }
 
     #[test]
     fn the_first_rule_that_applies_is_the_reason() {
-        let managed = Spans::new(1 << 20);
-        let judge = |mapping: Mapping| pieces(mapping, &managed, &[(0, 5)], &[])[0].standing;
-        assert_eq!(judge(anon(10, 100)), Standing::Wanted);
-        assert_eq!(judge(anon(0, 100)), Standing::Native(Why::Before));
-        assert_eq!(judge(anon(10, 25)), Standing::Native(Why::Small));
-        assert_eq!(judge(Mapping { exec: true, ..anon(0, 100) }), Standing::Native(Why::Executable));
-        assert_eq!(judge(Mapping { write: false, ..anon(0, 100) }), Standing::Native(Why::ReadOnly));
-        assert_eq!(judge(Mapping { write: false, read: false, ..anon(0, 3) }), Standing::Native(Why::NoAccess));
-        assert_eq!(judge(Mapping { backing: Backing::Stack, ..anon(0, 3) }), Standing::Native(Why::Stack));
-        assert_eq!(
-            judge(Mapping { backing: Backing::Shared, exec: true, ..anon(0, 3) }),
-            Standing::Native(Why::Shared)
-        );
+        let managed = Regions::new(1 << 20);
+        let judge = |listed: Listed| pieces(listed, &managed, &[(0, 5)], &[])[0].2;
+        assert_eq!(judge(anon(10, 100)), Verdict::Wanted);
+        assert_eq!(judge(anon(0, 100)), Verdict::Native(Why::Before));
+        assert_eq!(judge(anon(10, 25)), Verdict::Native(Why::Small));
+        assert_eq!(judge(may(true, true, true, anon(0, 100))), Verdict::Native(Why::Executable));
+        assert_eq!(judge(may(true, false, false, anon(0, 100))), Verdict::Native(Why::ReadOnly));
+        assert_eq!(judge(may(false, false, false, anon(0, 3))), Verdict::Native(Why::NoAccess));
+        assert_eq!(judge(Listed { backing: Backing::Stack, ..anon(0, 3) }), Verdict::Native(Why::Stack));
+        let shared = Listed { backing: Backing::Shared, ..anon(0, 3) };
+        assert_eq!(judge(may(true, true, true, shared)), Verdict::Native(Why::Shared));
     }
 
     #[test]
     fn a_small_rest_beside_managed_memory_is_wanted() {
-        let mut managed = Spans::new(1 << 20);
+        let mut managed = Regions::new(1 << 20);
         managed.add(20, 50, 0).expect("the table is empty");
         let found = pieces(anon(15, 75), &managed, &[], &[]);
-        let standings: Vec<_> = found.iter().map(|piece| (piece.to, piece.standing)).collect();
-        assert_eq!(standings, [(20, Standing::Wanted), (70, Standing::Managed), (75, Standing::Wanted)]);
+        assert_eq!(found, [(15, 20, Verdict::Wanted), (20, 70, Verdict::Managed), (70, 75, Verdict::Wanted)]);
     }
 
     #[test]
     fn what_is_managed_stays_so_when_it_may_not_be_written_any_more() {
-        let mut managed = Spans::new(1 << 20);
+        let mut managed = Regions::new(1 << 20);
         managed.add(20, 50, 0).expect("the table is empty");
-        let found = pieces(Mapping { write: false, ..anon(10, 70) }, &managed, &[], &[]);
-        let standings: Vec<_> = found.iter().map(|piece| (piece.to, piece.standing)).collect();
-        assert_eq!(standings, [(20, Standing::Native(Why::ReadOnly)), (70, Standing::Managed)]);
+        let found = pieces(may(true, false, false, anon(10, 70)), &managed, &[], &[]);
+        assert_eq!(found, [(10, 20, Verdict::Native(Why::ReadOnly)), (20, 70, Verdict::Managed)]);
+    }
+
+    #[test]
+    fn what_is_not_copied_is_not_wiped_either() {
+        let told = |flags: Flags| Told::of(flags).fork;
+        assert_eq!(told(Flags::WIPE_ON_FORK), ForkPolicy::Wipe);
+        assert_eq!(told(Flags::WIPE_ON_FORK.with(Flags::DONT_COPY)), ForkPolicy::Dont);
+        assert_eq!(Told::of(Flags::LOCKED), Told { fork: ForkPolicy::Copy, locked: true });
     }
 
     /// Against a twin that asks the same of each page alone.
@@ -261,7 +324,7 @@ mod tests {
             };
             let before = [range(), range()];
             let ours = [range(), range(), range()];
-            let mut managed = Spans::new(1 << 20);
+            let mut managed = Regions::new(1 << 20);
             for _ in 0..3 {
                 let (from, to) = range();
                 if managed.gap(from, to) == Some((from, to)) {
@@ -269,26 +332,25 @@ mod tests {
                 }
             }
             let (from, to) = range();
-            let mut mapping = anon(from, to);
-            (mapping.read, mapping.write, mapping.exec) = (draw(5) > 0, draw(5) > 0, draw(9) == 0);
-            mapping.backing =
+            let mut listed = may(draw(5) > 0, draw(5) > 0, draw(9) == 0, anon(from, to));
+            listed.backing =
                 [Backing::Anon, Backing::Heap, Backing::PrivateFile][usize::try_from(draw(3)).expect("small")];
-            let found = pieces(mapping, &managed, &before, &ours);
+            let found = pieces(listed, &managed, &before, &ours);
             let is_whole = found.len() == 1;
-            for piece in found {
-                for vpn in piece.from..piece.to {
+            for (start, stop, verdict) in found {
+                for vpn in start..stop {
                     let is_in = |ranges: &[(u64, u64)]| ranges.iter().any(|&(start, stop)| start <= vpn && vpn < stop);
-                    let expected = match mapping.native() {
-                        _ if managed.find(vpn).is_some() => Standing::Managed,
-                        Some(why) => Standing::Native(why),
+                    let expected = match listed.native() {
+                        _ if managed.find(vpn).is_some() => Verdict::Managed,
+                        Some(why) => Verdict::Native(why),
                         // Where both apply, either is a reason.
-                        None if is_in(&before) && piece.standing == Standing::Native(Why::Before) => piece.standing,
-                        None if is_in(&ours) => Standing::Native(Why::Ours),
-                        None if is_in(&before) => Standing::Native(Why::Before),
-                        None if is_whole && to - from < SMALL_PAGES => Standing::Native(Why::Small),
-                        None => Standing::Wanted,
+                        None if is_in(&before) && verdict == Verdict::Native(Why::Before) => verdict,
+                        None if is_in(&ours) => Verdict::Native(Why::Ours),
+                        None if is_in(&before) => Verdict::Native(Why::Before),
+                        None if is_whole && to - from < SMALL_PAGES => Verdict::Native(Why::Small),
+                        None => Verdict::Wanted,
                     };
-                    assert_eq!(piece.standing, expected, "page {vpn} of {mapping:?} in {piece:?}");
+                    assert_eq!(verdict, expected, "page {vpn} of {listed:?} in {start}..{stop}");
                 }
             }
         }

@@ -23,7 +23,7 @@ use crate::space::unshare::MakePrivate;
 use crate::store::Store;
 
 /// Where the runtime's own memory is; the program's lies below.
-const OWN_VPN: u64 = 1 << 30;
+pub(super) const OWN_VPN: u64 = 1 << 30;
 /// Pages that the core can name.
 const PAGES_MAX: u32 = 1 << 17;
 /// Slots of the swap device.
@@ -232,8 +232,8 @@ impl Rig {
             let mut wiped = mappings.iter().filter(|mapping| mapping.fork == ForkPolicy::Wipe);
             wiped.any(|mapping| (mapping.start..mapping.end).contains(&vpn))
         };
-        for span in machine.spans.all() {
-            for (vpn, page) in (span.vpn..).zip(span.range.pages()) {
+        for region in machine.mappings.regions() {
+            for (vpn, page) in (region.vpn..).zip(region.range.pages()) {
                 let view = self.pager.core().page(page);
                 if view.discarded || wiped(vpn) {
                     continue;
