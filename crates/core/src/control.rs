@@ -1,6 +1,7 @@
 //! Changes of the world: regions, devices, the budget, advice. State changes at once, over the whole range; what needs effects
 //! is left to the tasks as long work (I1).
 
+use crate::config::LiveSetting;
 use crate::event::{Advice, Event, FILE_DEVICE_FIRST, FileSpec};
 use crate::memory::Memory;
 use crate::memory::page::PageState;
@@ -37,6 +38,8 @@ impl Core {
                 self.swap_grew();
             }
             Event::Swapoff { device } => self.tasks.swapoff(device),
+            Event::SwapoffStopped { device } => self.late_unless(|core| core.tasks.stop_swapoff(device)),
+            Event::KnobSet { setting } => self.late_unless(|core| core.knob_set(setting)),
             Event::Hold { on } => {
                 self.mem().is_held = on;
                 self.tasks.work.hold_changed();
@@ -235,6 +238,17 @@ impl Core {
         if budget.is_exceeded() {
             work.want_shrink(true);
         }
+    }
+
+    fn knob_set(&mut self, setting: LiveSetting) -> bool {
+        let Tasks { paging, files, .. } = &mut self.tasks;
+        let configs = [&mut paging.cfg, &mut paging.reclaim.cfg, &mut paging.readahead.cfg, &mut files.cfg];
+        if !configs.into_iter().map(|config| config.set_live(setting)).fold(true, |all, done| all && done) {
+            return false;
+        }
+        let pages = paging.space.mem.budget.budget;
+        self.budget_changed(pages);
+        true
     }
 
     /// What could not be reclaimed for want of slots may go now.

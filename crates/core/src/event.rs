@@ -1,5 +1,6 @@
 //! What the host tells the core. Every event is total: late, unknown or repeated ones are ignored and counted (I7).
 
+use crate::config::LiveSetting;
 use crate::types::{Access, DeviceId, IoId, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
 
 /// A fact.
@@ -76,6 +77,16 @@ pub enum Event {
         device: DeviceId,
         /// Slot of the first page.
         slot: SlotIdx,
+    },
+    /// Swapoff of the device is given up: it takes slots again, and what came back stays where it is.
+    SwapoffStopped {
+        /// The device of [`Event::Swapoff`].
+        device: DeviceId,
+    },
+    /// A knob has another value from now on.
+    KnobSet {
+        /// Which and what, from [`crate::config::Config::live_setting`].
+        setting: LiveSetting,
     },
     /// A task touched a page that is not mapped (or, where the host write-protects, may not be written).
     Fault {

@@ -43,6 +43,8 @@ pub(crate) struct Host {
     pub(crate) direct_runs_max: u32,
     /// Answers after which jobs that wait for memory look again while others are still to come.
     pub(crate) answers_per_look: u32,
+    /// Swapoff gives up the slots of pages that cannot be read. (The kernel keeps such a device on.)
+    pub(crate) drops_lost_slots: bool,
     /// Background reclaim goes on at timeouts only: the host decides when there is time for it.
     pub(crate) kswapd_at_timeouts: bool,
     /// Effects of one step of background reclaim. A host that carries each out by system calls looks at faults in between.
@@ -66,6 +68,7 @@ const EXACT: Host = Host {
     reclaims_for_readahead: true,
     direct_runs_max: MAX_RECLAIM_RETRIES,
     answers_per_look: 1,
+    drops_lost_slots: false,
     kswapd_at_timeouts: false,
     kswapd_effects: EFFECTS_MAX,
 };
@@ -87,6 +90,7 @@ const BLIND: Host = Host {
     reclaims_for_readahead: false,
     direct_runs_max: 2,
     answers_per_look: 64,
+    drops_lost_slots: true,
     kswapd_at_timeouts: true,
     kswapd_effects: 2,
 };

@@ -75,6 +75,8 @@ impl Core {
             | Event::DeviceAdded { .. }
             | Event::DeviceGrown { .. }
             | Event::Swapoff { .. }
+            | Event::SwapoffStopped { .. }
+            | Event::KnobSet { .. }
             | Event::Hold { .. }
             | Event::SlotsPinned { .. } => self.on_control(event),
         }
@@ -140,6 +142,16 @@ impl Core {
     /// Slots in use on a device; `None` if it is gone.
     pub fn device_used(&self, device: crate::types::DeviceId) -> Option<u32> {
         self.tasks.paging.space.slots.device(device).map(|d| d.used)
+    }
+
+    /// The device that is being swapped off.
+    pub fn swapoff(&self) -> Option<crate::types::DeviceId> {
+        self.tasks.swapoff_device()
+    }
+
+    /// True if the device takes no new slots, or is gone.
+    pub fn is_device_closed(&self, device: crate::types::DeviceId) -> bool {
+        self.tasks.paging.space.slots.device(device).is_none_or(|device| device.closed)
     }
 
     /// True if a page owns the slot or somebody outside holds it: what it holds may be read. What is kept of other slots beside

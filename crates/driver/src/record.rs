@@ -16,7 +16,7 @@
 //! An event is recorded before the core handles it, so the last one of a record is the one that broke an invariant. The first
 //! byte of an event is written last: a process that is killed in the middle leaves a record that ends before it.
 
-use pagetide_core::config::{Config, ConfigError, HostKind, MemoryMode};
+use pagetide_core::config::{Config, ConfigError, HostKind, LiveSetting, MemoryMode};
 use pagetide_core::effect::EffectHash;
 use pagetide_core::event::{Advice, DeviceSpec, Event, FileSpec, MoveAnswer, Outcome};
 use pagetide_core::types::{Access, DeviceId, IoId, Nanos, PageIdx, PageRange, RegionId, SlotIdx, TaskId};
@@ -32,7 +32,7 @@ const END: u8 = 0;
 /// The record ends here, because its file is full.
 const FULL: u8 = 255;
 /// Words of each kind of event, from kind 1 on.
-const WORDS: [usize; 24] = [3, 7, 3, 3, 3, 3, 1, 2, 4, 3, 3, 3, 4, 2, 2, 3, 1, 4, 2, 1, 1, 4, 0, 0];
+const WORDS: [usize; 26] = [3, 7, 3, 3, 3, 3, 1, 2, 4, 3, 3, 3, 4, 2, 2, 3, 1, 4, 2, 1, 1, 4, 0, 0, 1, 2];
 
 /// What a live core is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -366,6 +366,8 @@ fn to_words(event: Event) -> (u8, [u64; WORDS_MAX]) {
         Event::SlotsPinned { device, slot, len, pin } => (22, set(&[u32::from(device.0), slot.0, len, u32::from(pin)])),
         Event::Writeback => (23, ()),
         Event::Timeout => (24, ()),
+        Event::SwapoffStopped { device } => (25, set(&[u32::from(device.0)])),
+        Event::KnobSet { setting } => (26, set(&[setting.knob, setting.value])),
     };
     (kind.0, words)
 }
@@ -419,6 +421,8 @@ fn to_event(kind: u8, words: [u64; WORDS_MAX]) -> Option<Event> {
         22 => Event::SlotsPinned { device: device(0)?, slot: slot(1)?, len: word(2)?, pin: flag(3)? },
         23 => Event::Writeback,
         24 => Event::Timeout,
+        25 => Event::SwapoffStopped { device: device(0)? },
+        26 => Event::KnobSet { setting: LiveSetting { knob: word(0)?, value: word(1)? } },
         _ => return None,
     })
 }
@@ -491,6 +495,8 @@ mod tests {
             Event::DeviceAdded { device, spec: DeviceSpec { priority: None, ..spec } },
             Event::DeviceGrown { device, slots: 77 },
             Event::Swapoff { device },
+            Event::SwapoffStopped { device },
+            Event::KnobSet { setting: LiveSetting { knob: 1, value: 5 } },
             Event::Hold { on: true },
             Event::Hold { on: false },
             Event::SlotsPinned { device, slot, len: 3, pin: true },

@@ -12,8 +12,8 @@ mod inherited;
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use pagetide_core::types::{Access, Nanos, TaskId};
-use pagetide_kernel::{AddressSpace, Message};
+use pagetide_core::types::Nanos;
+use pagetide_kernel::Linux;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::maps::MapsWalk;
 use pagetide_sys::mem::Mapping;
@@ -24,9 +24,10 @@ use pagetide_sys::{Errno, clock, signal, thread};
 
 use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
-use crate::pager::{FaultAnswer, Followup, Pager};
+use crate::pager::Pager;
 use crate::protocol::{ALONE, CHILD, DID, DO, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
-use crate::session::command::{Answer, Command};
+use crate::session::command::Command;
+use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
 use crate::space::{Why, locks};
@@ -37,8 +38,6 @@ use crate::{foothold, limits, own, setup};
 const TICK_NS: Nanos = 2_000_000;
 /// Time between two looks at what our tables take.
 const MEASURE_NS: Nanos = 100_000_000;
-/// Time between two tries of what the kernel refused for the moment, and two looks at a newborn child.
-const POLL_NS: Nanos = 50_000;
 /// A fault that waits this long is told of.
 const STALL_TOLD_NS: Nanos = 3_000_000_000;
 /// A fault that waits this long ends the program.
@@ -49,14 +48,8 @@ const PAUSE_NS: Nanos = 1_000_000_000;
 const NICER: i32 = 5;
 /// Events told of when an invariant breaks.
 const TOLD_EVENTS: usize = 40;
-/// Time between two searches of all managed memory for pages that are there without our knowing.
-const RECONCILE_NS: Nanos = 50_000_000;
 /// Pages that could not be moved, until it is asked why.
 const STUCK_BUSY: u64 = 64;
-/// Messages read in one turn at most.
-const MESSAGES: usize = 1024;
-/// Faults noted before the list grows: threads of the program that fault at once.
-const FAULTS: usize = 1024;
 /// Pages that may be resident unseen before the maps are read again: 1 MiB.
 const UNSEEN_PAGES: u64 = 256;
 /// The agent of one process.
@@ -73,24 +66,22 @@ pub(crate) struct Agent {
     /// Address ranges that existed before the runtime.
     initial: Vec<(u64, u64)>,
     maps_buffer: Vec<u8>,
+    /// Reasons for which memory stays native, of which the person was told: one bit for each.
+    native_told: u32,
 }
 
 /// What the agent holds while memory is managed.
 #[derive(Debug)]
 pub(crate) struct Managed {
-    pub(crate) pager: Pager,
+    pub(crate) session: Session,
     pub(crate) forks: Forks,
-    last_size_pages: u64,
-    unseen_pages: u64,
-    next_reconcile: Nanos,
     /// Resident pages that cannot be taken out: locked, or not to be written.
     stuck_pages: u64,
     /// What the machine had counted as busy when they were counted.
     busy_seen: u64,
     stuck_told: bool,
     full_told: bool,
-    /// One bit for each reason.
-    native_told: u32,
+    frames_told: bool,
     next_tick: Nanos,
     next_measure: Nanos,
     statm: StatmFile,
@@ -98,8 +89,6 @@ pub(crate) struct Managed {
     last_watch: Nanos,
     /// When this thread went on after a pause.
     resumed: Nanos,
-    /// Faults that were read and are not answered or with the core yet.
-    faults: Vec<(u64, Access)>,
 }
 
 /// The pager that this process's agent serves, for what is told when an invariant breaks.
@@ -164,8 +153,17 @@ impl Agent {
         let record_directory = hello.record.is_some().then(|| fds.next()).flatten();
         let uffd_device = fds.next();
         let maps_buffer = vec![0; 64 << 10];
-        let agent =
-            Self { supervisor, control, hello, swap_files, uffd_device, record_directory, initial, maps_buffer };
+        let agent = Self {
+            supervisor,
+            control,
+            hello,
+            swap_files,
+            uffd_device,
+            record_directory,
+            initial,
+            maps_buffer,
+            native_told: 0,
+        };
         Ok((agent, call))
     }
 
@@ -221,10 +219,12 @@ impl Agent {
             Ok(pager) => pager,
             Err(error) => die(&self.supervisor, format_args!("memory cannot be managed: {error}")),
         };
-        let mut managed = Managed::new(pager, Forks::new(), now);
-        self.exclude_initial(&mut managed.pager);
-        self.adopt(&mut managed, now);
+        let mut managed = Managed::new(pager, self.hello.floor_bytes, Forks::new(), now);
+        self.exclude_initial(&mut managed.session.pager);
+        self.adopt(&mut managed.session.pager, now);
         fork::publish(&self, &mut managed);
+        // Whoever hears that it is managed finds where its pages are.
+        setup::publish_places(self.entry(), &managed.session);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
         foothold::managed();
         drop(files);
@@ -253,7 +253,9 @@ impl Agent {
     pub(crate) fn serve_child(mut self, mut managed: Managed) -> ! {
         let now = clock::now();
         self.hold_threads();
-        self.adopt(&mut managed, now);
+        self.adopt(&mut managed.session.pager, now);
+        // Whoever hears that it is managed finds where its pages are.
+        setup::publish_places(self.entry(), &managed.session);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
         foothold::managed();
         self.serve(managed)
@@ -261,89 +263,48 @@ impl Agent {
 
     /// The loop of the managed phase.
     fn serve(mut self, mut managed: Managed) -> ! {
-        SERVED.store(&raw mut managed.pager, Ordering::Relaxed);
+        SERVED.store(&raw mut managed.session.pager, Ordering::Relaxed);
         let mut timeout = 0;
         loop {
-            let [is_message, is_supervisor] = managed.pager.machine_mut().wait(&self.supervisor, timeout);
+            let [is_message, is_supervisor] = managed.session.pager.machine_mut().wait(&self.supervisor, timeout);
             let now = clock::now();
             if is_message {
                 self.read_messages(&mut managed, now);
             }
-            if !managed.faults.is_empty() {
-                self.answer_faults(&mut managed, now);
-            }
+            let Managed { session, forks, .. } = &mut managed;
+            session.answer_faults(now, &mut Serving { agent: &mut self, forks });
             // A child's agent is met, and given what it needs, through descriptors.
             let files = managed.forks.is_under_way().then(limits::for_files);
             if is_supervisor {
                 self.hear_supervisor(&mut managed);
             }
-            let mut busy = managed.pager.pump(now);
-            busy |= managed.forks.serve(&self, &mut managed.pager, now);
+            let mut busy = managed.session.work(now);
+            busy |= managed.forks.serve(&self, &mut managed.session.pager, now);
             drop(files);
+            self.send_answers(&mut managed.session);
             self.look_at_outbox(&mut managed);
             if now >= managed.next_tick {
                 self.tick(&mut managed, now);
             }
             timeout = 0;
-            if !busy && now >= managed.pager.spin_until() {
+            if !busy && now >= managed.session.pager.spin_until() {
                 self.publish(&mut managed);
                 timeout = managed.sleep_ns(now);
             }
         }
     }
 
-    /// One at a time: as soon as a change of the address space has been read, the kernel lets moves through again, and none may be
-    /// made by a table that does not know of the change yet.
-    ///
-    /// The kernel hands out faults before changes, so faults are only noted here: threads that are sent back to fault again would
-    /// keep the changes from being read for ever.
+    /// Read what the kernel tells. A child's userfaultfd needs a descriptor, beyond what the program may have: its message waits.
     fn read_messages(&mut self, managed: &mut Managed, now: Nanos) {
-        let mut files = None;
-        for _ in 0..MESSAGES {
-            match managed.pager.machine().space().next_message() {
-                Ok(Some(message)) => self.on_message(managed, now, message),
-                Ok(None) => return,
-                // A child's userfaultfd needs a descriptor, beyond what the program may have; the message waits.
-                Err(Errno::EMFILE) if files.is_none() => files = limits::for_files(),
-                Err(errno) => die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name())),
-            }
+        let Managed { session, forks, .. } = managed;
+        let mut read = session.read_messages(now, &mut Serving { agent: self, forks });
+        if read == Err(Errno::EMFILE) {
+            let _files = limits::for_files();
+            read = session.read_messages(now, &mut Serving { agent: self, forks });
         }
-    }
-
-    fn on_message(&mut self, managed: &mut Managed, now: Nanos, message: Message<Uffd>) {
-        match managed.pager.on_message(now, message) {
-            Followup::None => {}
-            Followup::Fault { address, access } => managed.faults.push((address, access)),
-            Followup::Forked(uffd) => managed.forks.on_fork(self, &mut managed.pager, now, uffd),
+        if let Err(errno) = read {
+            die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name()));
         }
-    }
-
-    /// Answer the faults that were read. One in a registered mapping that no span covers: it grew in place since the maps were
-    /// read. What cannot be answered yet is kept.
-    fn answer_faults(&mut self, managed: &mut Managed, now: Nanos) {
-        let mut faults = std::mem::take(&mut managed.faults);
-        let mut was_adopted = false;
-        faults.retain(|&(address, access)| {
-            if let Ok(address) = usize::try_from(address)
-                && managed.forks.is_doorbell(address)
-            {
-                managed.forks.ring(&mut managed.pager, now, address);
-                return false;
-            }
-            let mut answer = managed.pager.on_fault(now, address, access, TaskId(0));
-            if answer == FaultAnswer::Unknown {
-                if !was_adopted {
-                    self.adopt(managed, now);
-                    was_adopted = true;
-                }
-                answer = managed.pager.on_fault(now, address, access, TaskId(0));
-            }
-            if answer == FaultAnswer::Unknown {
-                answer = managed.pager.fill_unknown(address);
-            }
-            answer == FaultAnswer::Later
-        });
-        managed.faults = faults;
     }
 
     fn hear_supervisor(&self, managed: &mut Managed) {
@@ -354,41 +315,37 @@ impl Agent {
             Ok(Received::Message { bytes, .. }) => match &packet[..bytes] {
                 CHILD => managed.forks.on_child(fds[0].take()),
                 ALONE => managed.forks.on_child(None),
-                other => self.obey(other),
+                other => hear_command(&mut managed.session, other, fds[0].take()),
             },
             Ok(Received::Empty | Received::Cut) => {}
         }
     }
 
-    /// A command. None can be carried out here.
-    fn obey(&self, packet: &[u8]) {
-        let text = packet.strip_prefix(DO).and_then(|text| std::str::from_utf8(text).ok());
-        let Some((number, command)) = text.and_then(|text| text.split_once(' ')) else { return };
-        let answer = Answer::Refused(match Command::decode(command) {
-            Some(_) => "not supported".to_owned(),
-            None => "not understood".to_owned(),
-        });
-        let mut packet = DID.to_vec();
-        packet.extend(format!("{number} {}", answer.encode()).as_bytes());
-        // If nobody listens any more there is nobody to tell.
-        let _ = socket::send(&self.supervisor, &packet, &[], true);
+    /// What became of commands.
+    fn send_answers(&self, session: &mut Session) {
+        while let Some((number, answer)) = session.next_answer() {
+            let mut packet = DID.to_vec();
+            packet.extend(format!("{number} {}", answer.encode()).as_bytes());
+            // If nobody listens any more there is nobody to tell.
+            let _ = socket::send(&self.supervisor, &packet, &[], true);
+        }
     }
 
-    pub(crate) fn adopt(&mut self, managed: &mut Managed, now: Nanos) {
+    pub(crate) fn adopt(&mut self, pager: &mut Pager, now: Nanos) {
         let _files = limits::for_files();
         let mut walk = match MapsWalk::open(&mut self.maps_buffer) {
             Ok(walk) => walk,
             Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
         };
-        managed.pager.begin_look();
+        pager.begin_look();
         while let Ok(Some(vma)) = walk.next_vma() {
-            managed.pager.adopt_vma(now, &vma);
+            pager.adopt_vma(now, &vma);
         }
-        self.tell_of_native(managed);
+        self.tell_of_native(pager);
     }
 
     /// Memory that is not paged, where it matters: once for each reason.
-    fn tell_of_native(&self, managed: &mut Managed) {
+    fn tell_of_native(&mut self, pager: &Pager) {
         let quarter = self.entry().budget_pages.load(Ordering::Relaxed) / 4;
         let reasons = [
             (Why::NoIndices, 1, "lie beyond the 64 GiB of addresses that can be managed"),
@@ -398,10 +355,10 @@ impl Agent {
             (Why::Stack, quarter, "are the stack of the first thread"),
         ];
         for (why, least, text) in reasons {
-            let pages = managed.pager.census().pages(why);
+            let pages = pager.census().pages(why);
             let bit = 1 << (why as u32);
-            if pages >= least && managed.native_told & bit == 0 {
-                managed.native_told |= bit;
+            if pages >= least && self.native_told & bit == 0 {
+                self.native_told |= bit;
                 let (pid, mib) = (thread::getpid(), pages.div_ceil(256));
                 say(&self.supervisor, format_args!("process {pid}: {mib} MiB of addresses {text}: counted, not paged"));
             }
@@ -412,34 +369,23 @@ impl Agent {
     fn tick(&mut self, managed: &mut Managed, now: Nanos) {
         managed.next_tick = now + TICK_NS;
         self.watch(managed, now);
-        managed.pager.begin_writes(now);
+        managed.session.pager.begin_writes(now);
         let Ok(statm) = managed.statm.read() else { return };
-        let anon = statm.anon_pages();
-        let unseen = anon.saturating_sub(managed.pager.known_pages());
-        if statm.size_pages != managed.last_size_pages || unseen > managed.unseen_pages + UNSEEN_PAGES {
-            self.adopt(managed, now);
-            managed.last_size_pages = statm.size_pages;
-            let unseen = anon.saturating_sub(managed.pager.known_pages());
-            if unseen > managed.unseen_pages + UNSEEN_PAGES && now >= managed.next_reconcile {
-                managed.pager.reconcile(now);
-                // It looks at every page that is managed: a twentieth of the time at most.
-                let end = clock::now();
-                managed.next_reconcile = end + RECONCILE_NS.max(20 * end.saturating_sub(now));
-            }
-        }
+        let kept = Kept { size_pages: statm.size_pages, anon_pages: statm.anon_pages() };
+        let Managed { session, forks, .. } = managed;
+        session.look_at_memory(now, kept, &mut Serving { agent: self, forks });
+        setup::publish_places(self.entry(), &managed.session);
         let is_time = now >= managed.next_measure;
         if is_time {
             self.measure(managed, now);
         }
-        let busy = managed.pager.machine().stats.busy_pages;
+        let busy = managed.session.pager.machine().stats.busy_pages;
         if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) {
             managed.busy_seen = busy;
             self.measure_stuck(managed);
         }
-        let unseen = anon.saturating_sub(managed.pager.known_pages());
-        managed.unseen_pages = unseen;
         if !managed.forks.is_under_way() {
-            self.set_budget(managed, now, unseen);
+            self.set_budget(managed, now);
         }
     }
 
@@ -447,7 +393,7 @@ impl Agent {
     fn measure(&self, managed: &mut Managed, now: Nanos) {
         managed.next_measure = now + MEASURE_NS;
         let files = limits::for_files();
-        managed.pager.measure_overhead();
+        managed.session.pager.measure_overhead();
         drop(files);
         if HELD.is_full() && !managed.full_told {
             managed.full_told = true;
@@ -466,7 +412,7 @@ impl Agent {
     /// A fault that is not answered for this long is told of, once; one that is not answered at all ends the program: a hang
     /// helps nobody.
     fn watch(&self, managed: &mut Managed, now: Nanos) {
-        let fault = managed.pager.machine().oldest_fault();
+        let fault = managed.session.pager.machine().oldest_fault();
         if now > managed.last_watch + PAUSE_NS {
             // The whole process was stopped, the machine slept: nobody has waited for us.
             managed.resumed = now;
@@ -480,7 +426,7 @@ impl Agent {
         if waited < STALL_TOLD_NS || (managed.stall_told && waited < STALL_MAX_NS) {
             return;
         }
-        let core = managed.pager.core();
+        let core = managed.session.pager.core();
         let text = std::fmt::from_fn(|f| {
             let (pid, seconds) = (thread::getpid(), waited / 1_000_000_000);
             match fault {
@@ -493,7 +439,7 @@ impl Agent {
                 "swap slots free {}, settled {}, {}, ",
                 core.swap_free(),
                 core.is_settled(),
-                managed.pager.machine().describe()
+                managed.session.pager.machine().describe()
             )?;
             write!(f, "fork under way {}", managed.forks.is_under_way())
         });
@@ -505,14 +451,19 @@ impl Agent {
     }
 
     /// What the core may charge: the share, less what lies outside of it, our checksums and the page tables.
-    fn set_budget(&self, managed: &mut Managed, now: Nanos, unseen: u64) {
+    fn set_budget(&self, managed: &mut Managed, now: Nanos) {
         let share = self.entry().share_pages.load(Ordering::Relaxed);
-        let overhead = managed.pager.overhead();
-        let outside = unseen + overhead.sums + overhead.page_tables;
+        let overhead = managed.session.pager.overhead();
+        let outside = managed.session.unseen_pages() + overhead.sums + overhead.page_tables;
         let budget = share.saturating_sub(outside).max(setup::BUDGET_PAGES_MIN);
         // Beside what cannot be taken out, the rest needs room to be paged in.
         let budget = if managed.stuck_pages == 0 { budget } else { budget.max(managed.stuck_pages + budget / 4) };
-        managed.pager.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX));
+        locks::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
+        if !managed.session.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX)) && !managed.frames_told {
+            managed.frames_told = true;
+            let text = "no addresses can be mapped for the frames of its budget: it keeps to less";
+            say(&self.supervisor, format_args!("process {}: {text}", thread::getpid()));
+        }
     }
 
     /// Count the pages that cannot be taken out. True if there are more than before.
@@ -520,8 +471,8 @@ impl Agent {
         let files = limits::for_files();
         let locked = proc::status(None).map_or(0, |status| status.locked_bytes >> PAGE_SHIFT);
         drop(files);
-        let read_only = managed.pager.read_only_pages();
-        let charged = u64::from(managed.pager.core().charged());
+        let read_only = managed.session.pager.read_only_pages();
+        let charged = u64::from(managed.session.pager.core().charged());
         let stuck = (read_only + locked).min(charged);
         let is_more = stuck > managed.stuck_pages;
         managed.stuck_pages = stuck;
@@ -544,25 +495,20 @@ impl Agent {
     }
 
     fn look_at_outbox(&self, managed: &mut Managed) {
-        let outbox = std::mem::take(&mut managed.pager.machine_mut().outbox);
-        if !outbox.poisoned.is_empty() {
+        managed.session.mark_lost(|pages| {
             say(
                 &self.supervisor,
                 format_args!(
-                    "process {}: {} page(s) cannot be read back from the swap file (I/O error or checksum mismatch); \
+                    "process {}: {pages} page(s) cannot be read back from the swap file (I/O error or checksum mismatch); \
                      the program gets SIGBUS when it touches them",
                     thread::getpid(),
-                    outbox.poisoned.iter().map(|range| range.len).sum::<u32>()
                 ),
             );
-        }
-        for range in outbox.poisoned.into_iter().chain(outbox.unmarked) {
-            managed.pager.machine_mut().poison(range);
-        }
-        if let Some((_, page)) = outbox.out_of_memory {
+        });
+        if let Some((_, page)) = managed.session.take_failed_fault() {
             if self.measure_stuck(managed) {
-                self.set_budget(managed, clock::now(), managed.unseen_pages);
-                managed.pager.machine_mut().wake_waiters(page);
+                self.set_budget(managed, clock::now());
+                managed.session.pager.machine_mut().wake_waiters(page);
                 return;
             }
             die(
@@ -578,43 +524,69 @@ impl Agent {
     /// Make the counters visible.
     fn publish(&self, managed: &mut Managed) {
         let entry = self.entry();
-        managed.pager.take_latencies(|ns| entry.note_latency(ns));
-        setup::publish(entry, &managed.pager, managed.unseen_pages);
+        managed.session.count_latencies(|bucket| entry.note_latency(bucket));
+        setup::publish(entry, &managed.session);
+    }
+}
+
+/// What the program's own process asks of a session: an agent, and the forks that it follows.
+struct Serving<'a> {
+    agent: &'a mut Agent,
+    forks: &'a mut Forks,
+}
+
+impl Host<Linux> for Serving<'_> {
+    fn look(&mut self, pager: &mut Pager, now: Nanos) {
+        self.agent.adopt(pager, now);
+    }
+
+    fn takes(&mut self, pager: &mut Pager, now: Nanos, address: u64) -> bool {
+        let Ok(address) = usize::try_from(address) else { return false };
+        let is_doorbell = self.forks.is_doorbell(address);
+        if is_doorbell {
+            self.forks.ring(pager, now, address);
+        }
+        is_doorbell
+    }
+
+    fn forked(&mut self, pager: &mut Pager, now: Nanos, child: Uffd) {
+        self.forks.on_fork(self.agent, pager, now, child);
+    }
+}
+
+/// A command of the supervisor.
+fn hear_command(session: &mut Session, packet: &[u8], file: Option<Fd>) {
+    let text = packet.strip_prefix(DO).and_then(|text| std::str::from_utf8(text).ok());
+    let Some((number, command)) = text.and_then(|text| text.split_once(' ')) else { return };
+    if let (Ok(number), Some(command)) = (number.parse(), Command::decode(command)) {
+        session.order(number, command, file);
     }
 }
 
 impl Managed {
-    pub(crate) fn new(pager: Pager, forks: Forks, now: Nanos) -> Self {
+    pub(crate) fn new(pager: Pager, floor_bytes: u64, forks: Forks, now: Nanos) -> Self {
         let statm = StatmFile::open_self().expect("/proc is mounted: the maps were read from it");
         Self {
-            pager,
+            session: Session::new(pager, floor_bytes, UNSEEN_PAGES),
             forks,
-            last_size_pages: 0,
-            unseen_pages: 0,
-            next_reconcile: now,
             stuck_pages: 0,
             busy_seen: 0,
             stuck_told: false,
             full_told: false,
-            native_told: 0,
+            frames_told: false,
             next_tick: now,
             next_measure: now,
             statm,
             stall_told: false,
             last_watch: now,
             resumed: 0,
-            faults: Vec::with_capacity(FAULTS),
         }
     }
 
     /// How long nothing has to be done unless something happens.
     fn sleep_ns(&self, now: Nanos) -> Nanos {
-        let work = self.pager.core().deadline().unwrap_or(Nanos::MAX);
-        let work = if self.pager.core().can_wait() { work.max(self.pager.quiet_until()) } else { work };
-        let deadline = work.min(self.next_tick);
-        let is_polling =
-            self.pager.machine().has_deferred() || !self.faults.is_empty() || self.forks.is_waiting_for_child();
-        if is_polling { POLL_NS } else { deadline.saturating_sub(now) }
+        let is_polling = self.session.is_polling() || self.forks.is_waiting_for_child();
+        if is_polling { POLL_NS } else { self.session.deadline().min(self.next_tick).saturating_sub(now) }
     }
 }
 

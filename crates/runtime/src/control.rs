@@ -55,7 +55,7 @@ pub(crate) const PLACES_MAX: usize = 32;
 #[repr(C)]
 pub(crate) struct PlaceWords {
     /// The place's number and 1; 0: no place.
-    pub(crate) place: AtomicU32,
+    place: AtomicU32,
     state: AtomicU32,
     pub(crate) used: AtomicU64,
     pub(crate) backed: AtomicU64,
@@ -63,6 +63,16 @@ pub(crate) struct PlaceWords {
 }
 
 impl PlaceWords {
+    /// Whose words they are.
+    pub(crate) fn place(&self) -> Option<PlaceId> {
+        self.place.load(Ordering::Acquire).checked_sub(1).map(PlaceId)
+    }
+
+    /// They are nobody's.
+    pub(crate) fn clear(&self) {
+        self.place.store(0, Ordering::Release);
+    }
+
     /// Say how a place stands.
     pub(crate) fn publish(&self, report: PlaceReport) {
         let relaxed = Ordering::Relaxed;
@@ -75,9 +85,7 @@ impl PlaceWords {
 
     /// What it is used for. What is not known counts as used.
     pub(crate) fn state(&self) -> PlaceState {
-        let known = [PlaceState::Open, PlaceState::Full, PlaceState::Draining, PlaceState::Gone];
-        let word = self.state.load(Ordering::Acquire);
-        known.into_iter().find(|&state| state as u32 == word).unwrap_or(PlaceState::Draining)
+        PlaceState::from_word(self.state.load(Ordering::Acquire)).unwrap_or(PlaceState::Draining)
     }
 }
 
@@ -149,12 +157,14 @@ impl Entry {
 
     /// The words of a place, if the process has told of it.
     pub(crate) fn place(&self, place: PlaceId) -> Option<&PlaceWords> {
-        self.places.iter().find(|words| words.place.load(Ordering::Acquire) == place.0 + 1)
+        self.places.iter().find(|words| words.place() == Some(place))
     }
+}
 
-    /// Count a fault that took this long.
-    pub(crate) fn note_latency(&self, ns: u64) {
-        self.latency[latency_bucket(ns)].fetch_add(1, Ordering::Relaxed);
+impl Entry {
+    /// Count a fault of this bucket.
+    pub(crate) fn note_latency(&self, bucket: usize) {
+        self.latency[bucket].fetch_add(1, Ordering::Relaxed);
     }
 }
 

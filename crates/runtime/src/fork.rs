@@ -554,7 +554,7 @@ fn tell(agent: &Agent, word: &[u8]) {
 
 /// Memory is managed from now on: forks are announced.
 pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
-    let register = |range| managed.pager.machine().uffd().register(range, Modes::MISSING);
+    let register = |range| managed.session.pager.machine().uffd().register(range, Modes::MISSING);
     let prepared = own::map(2 * mem::PAGE_BYTES, false).and_then(|doorbells| {
         register(doorbells.range())?;
         let witness = own::map(mem::PAGE_BYTES, false)?;

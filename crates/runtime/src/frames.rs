@@ -34,6 +34,10 @@ impl Bits {
         Self { words: vec![0; frames.div_ceil(64) as usize], count: 0, cursor: 0 }
     }
 
+    fn extend(&mut self, frames: u32) {
+        self.words.resize(frames.div_ceil(64) as usize, 0);
+    }
+
     const fn mask(frame: u32) -> u64 {
         1 << (frame % 64)
     }
@@ -97,6 +101,7 @@ impl Bits {
 /// The states of all frames.
 #[derive(Debug)]
 pub(crate) struct Frames {
+    total: u32,
     holes: Bits,
     spare: Bits,
 }
@@ -108,7 +113,19 @@ impl Frames {
         for frame in 0..total {
             holes.set(frame);
         }
-        Self { holes, spare: Bits::new(total) }
+        Self { total, holes, spare: Bits::new(total) }
+    }
+
+    /// Numbers of frames.
+    pub(crate) const fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// Numbers below `total` from now on; the new ones are in no state yet.
+    pub(crate) fn extend(&mut self, total: u32) {
+        self.total = total;
+        self.holes.extend(total);
+        self.spare.extend(total);
     }
 
     /// Frames with memory that nobody needs.

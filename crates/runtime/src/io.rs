@@ -232,6 +232,14 @@ impl Requests {
         }
     }
 
+    /// A request in flight, or one that waits, names the device.
+    pub(crate) fn name(&self, device: DeviceId) -> bool {
+        let in_flight = (0..).zip(&self.table).filter(|(token, _)| !self.free.contains(token));
+        let mut waiting = self.reads.iter().chain(&self.writes);
+        in_flight.map(|(_, request)| request.device).any(|named| named == device)
+            || waiting.any(|transfer| transfer.device == device)
+    }
+
     /// Requests that an engine has.
     pub(crate) fn in_flight(&self) -> usize {
         self.table.len() - self.free.len()

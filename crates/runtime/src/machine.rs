@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 mod compressed;
 mod deferred;
 mod moves;
+mod staging;
 mod transfers;
 
 use pagetide_core::Core;
@@ -29,12 +30,15 @@ use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 use crate::frames::{Frame, FrameRun, Frames};
 use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::own;
+use crate::session::command::PlaceId;
 use crate::space::held::Held;
 use crate::space::unshare::{MakePrivate, WAITING_MAX};
 use crate::space::{Mappings, PAGE_SHIFT};
 use crate::store::{Store, checksum};
 use crate::tier::{Tier, TierStats};
 use moves::{Busy, pages_of};
+use staging::Staging;
+pub(crate) use staging::{MapFrames, frames_for};
 
 /// A page in bytes, as a length.
 const PAGE: usize = 1 << PAGE_SHIFT;
@@ -109,6 +113,8 @@ pub(crate) struct MachineParts<K: AddressSpace = Linux> {
     /// Pages that are never taken; None where there are none.
     pub(crate) held: Option<&'static Held>,
     pub(crate) staging: K::Mapping,
+    /// Maps more frames when the budget grows.
+    pub(crate) map_frames: MapFrames<K>,
     pub(crate) zeroes: K::Mapping,
     pub(crate) pages_max: u32,
     pub(crate) seed: u64,
@@ -124,7 +130,8 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     frames: Frames,
     /// Frame + 1 of each page; 0 for none. Backed lazily.
     frame_of: Vec<u32>,
-    staging: K::Mapping,
+    staging: Staging<K::Mapping>,
+    map_frames: MapFrames<K>,
     zeroes: K::Mapping,
     stores: Vec<(DeviceId, Store)>,
     /// Where pages are compressed before they are written.
@@ -139,8 +146,6 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     is_stuck: bool,
     /// Requests that have ended; wraps.
     ended: u32,
-    /// Writes that failed since the last one that did not.
-    failed_writes: u32,
     /// A page whose place was not found, and when.
     placeless: Option<(PageIdx, Nanos)>,
     /// Pages that were mapped just now, whose waiters the kernel woke with that.
@@ -187,7 +192,8 @@ impl<K: AddressSpace> LiveMachine<K> {
             frames: Frames::new(frames),
             frame_of: vec![0; parts.pages_max as usize],
             zero_sum: checksum(parts.seed, &[0; PAGE]),
-            staging: parts.staging,
+            staging: Staging::new(parts.staging),
+            map_frames: parts.map_frames,
             zeroes: parts.zeroes,
             stores: Vec::with_capacity(8),
             tier: None,
@@ -198,7 +204,6 @@ impl<K: AddressSpace> LiveMachine<K> {
             unshared: 0,
             is_stuck: false,
             ended: 0,
-            failed_writes: 0,
             placeless: None,
             woken: PageRange::new(PageIdx(0), 0),
             waiting: Vec::with_capacity(256),
@@ -269,13 +274,8 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.requests.is_reading()
     }
 
-    /// Where the frames are.
-    pub(crate) fn staging(&self) -> ManagedRange {
-        self.staging.range()
-    }
-
     fn frames_memory(&self, run: FrameRun) -> ManagedRange {
-        run_of(self.staging.range(), run)
+        self.staging.memory(run)
     }
 
     fn frame_memory(&self, frame: Frame) -> ManagedRange {
@@ -295,23 +295,52 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.frame(page).map(|frame| self.frame_memory(frame))
     }
 
-    /// Back more slots of a device when less than a third of them is free, which is what lies together in runs long enough for
-    /// large writes, or fewer than `leaving` pages need at once. The device and its slots, if there are more.
-    pub(crate) fn grow_if_needed(
-        &mut self,
-        free_slots: u32,
-        leaving: u32,
-        floor_bytes: u64,
-    ) -> Option<(DeviceId, u32)> {
-        let own = self.stores.iter_mut().filter(|(_, store)| !store.is_inherited());
-        let third = own.map(|(_, store)| store.slots_backed()).sum::<u32>() / 3;
-        if free_slots >= third.max(leaving + SLOTS_AHEAD) {
-            return None;
+    /// Close the file of this device, if nothing names it any more.
+    pub(crate) fn remove_store(&mut self, device: DeviceId) -> bool {
+        if self.requests.name(device) || !self.tier.as_deref_mut().is_none_or(|tier| tier.remove_device(device)) {
+            return false;
         }
-        self.stores
-            .iter_mut()
-            .filter(|(_, store)| !store.is_inherited())
-            .find_map(|(device, store)| store.grow(floor_bytes).ok().map(|slots| (*device, slots)))
+        self.stores.retain(|(id, _)| *id != device);
+        true
+    }
+
+    /// The files of a place are being drained, or not any more.
+    pub(crate) fn close_place(&mut self, place: PlaceId, closed: bool) {
+        let stores = self.stores.iter_mut().filter(|(_, store)| store.place() == place);
+        stores.for_each(|(_, store)| store.close(closed));
+    }
+
+    /// Back more slots of a device, where less than a third of them is free, which is what lies together in runs long enough for
+    /// large writes, or fewer than `leaving` pages need at once. Devices of a higher rank are filled before others are grown; equal
+    /// ones grow alike. The device and its slots, if there are more.
+    pub(crate) fn grow_if_needed(&mut self, core: &Core, leaving: u32, floor_bytes: u64) -> Option<(DeviceId, u32)> {
+        let now = self.space.now();
+        let mut above = i32::MAX;
+        // Nothing is allocated: a thread that faults may be here.
+        loop {
+            let is_open = |(device, store): &&(DeviceId, Store)| store.is_open() && !core.is_device_closed(*device);
+            let open = || self.stores.iter().filter(is_open);
+            let rank = open().map(|(_, store)| store.rank()).filter(|&rank| rank < above).max()?;
+            let (mut backed, mut used) = (0_u32, 0_u32);
+            for (device, store) in open().filter(|(_, store)| store.rank() == rank) {
+                backed = backed.saturating_add(store.slots_backed());
+                used = used.saturating_add(core.device_used(*device).unwrap_or(0));
+            }
+            if backed.saturating_sub(used) >= (backed / 3).max(leaving + SLOTS_AHEAD) {
+                return None;
+            }
+            let may_grow =
+                |entry: &&mut (DeviceId, Store)| is_open(&&**entry) && entry.1.rank() == rank && entry.1.can_grow(now);
+            while let Some((device, store)) =
+                self.stores.iter_mut().filter(may_grow).min_by_key(|(_, store)| store.slots_backed())
+            {
+                // One that cannot is left alone for a while.
+                if let Ok(slots) = store.grow(floor_bytes, now) {
+                    return Some((*device, slots));
+                }
+            }
+            above = rank;
+        }
     }
 
     fn set_frame(&mut self, page: PageIdx, frame: Frame) {
@@ -524,14 +553,9 @@ impl<K: AddressSpace> LiveMachine<K> {
 
 impl<K: AddressSpace> Drop for LiveMachine<K> {
     fn drop(&mut self) {
-        own::forget(self.staging.range());
+        self.staging.ranges().for_each(own::forget);
         own::forget(self.zeroes.range());
     }
-}
-
-/// The memory of a run of frames of the staging area.
-fn run_of(staging: ManagedRange, run: FrameRun) -> ManagedRange {
-    staging.part((run.first.0 as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
 }
 
 /// The program's memory at these virtual pages, by name.

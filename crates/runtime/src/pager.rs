@@ -309,8 +309,12 @@ impl<K: AddressSpace> Pager<K> {
     fn grow_stores(&mut self, now: Nanos) {
         loop {
             let core = self.core();
-            let (free, leaving) = (core.swap_free(), core.charged().saturating_sub(core.budget()));
-            let grown = self.driver.machine_mut().grow_if_needed(free, leaving, self.floor_bytes);
+            let leaving = core.charged().saturating_sub(core.budget());
+            let mut grown = None;
+            let floor_bytes = self.floor_bytes;
+            self.driver.drain(now, |machine, core, _answers| {
+                grown = machine.grow_if_needed(core, leaving, floor_bytes);
+            });
             let Some((device, slots)) = grown else { return };
             self.driver.step(now, Event::DeviceGrown { device, slots });
         }
@@ -450,7 +454,7 @@ impl<K: AddressSpace> Pager<K> {
         while let Some(range) = own::at(index) {
             index += 1;
             let is_tier = machine.tier().is_some_and(|tier| tier.range().start() == range.start());
-            if range.start() != machine.staging().start() && !is_tier {
+            if !machine.is_staging(range.start()) && !is_tier {
                 private += self.resident_pages(range, &mut runs);
             }
         }

@@ -49,11 +49,12 @@ use pagetide_sys::text::write_stderr;
 use pagetide_sys::uffd::{Features, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, thread};
 
-use crate::control::{LATENCY_BUCKETS, LatencySummary, MACHINE_COUNTERS, summary};
+use crate::control::{LatencySummary, MACHINE_COUNTERS, summary};
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
 use crate::pager::Pager;
 use crate::protocol::DeviceOffer;
+use crate::session::Session;
 use crate::session::command::PlaceId;
 use crate::setup::{self, BUDGET_PAGES_MIN, PAGES_MAX, SetupError, step};
 use crate::{Error, ErrorKind};
@@ -176,7 +177,7 @@ impl PoolBuilder {
             self.add_place(&mut pager, DeviceId(number), place)?;
         }
         handler::install().map_err(|errno| io_error(&SetupError::Step("the SIGBUS handler", errno)))?;
-        Pool::start(pager)
+        Pool::start(Session::new(pager, self.floor_bytes, 0))
     }
 
     fn open_engine(&self) -> Result<Box<dyn Engine>, Error> {
@@ -272,15 +273,13 @@ struct Shared {
 /// The pager, and who waits for it.
 #[derive(Debug)]
 struct State {
-    pager: Pager,
+    session: Session,
     /// A thread watches the engine.
     is_watched: bool,
     /// The pool's thread sleeps for long.
     is_idle: bool,
     /// Faults that cannot be answered: the swap space is full.
     failed: Vec<(TaskId, PageIdx)>,
-    /// Faults by latency.
-    latency: [u64; LATENCY_BUCKETS],
     /// Pages that must stay.
     holds: Vec<PageRange>,
     held_pages: u64,
@@ -371,22 +370,21 @@ impl Pool {
         }
     }
 
-    fn start(mut pager: Pager) -> Result<Self, Error> {
+    fn start(mut session: Session) -> Result<Self, Error> {
         // Filled by faulting threads, which do not allocate.
-        pager.machine_mut().outbox.poisoned.reserve(POISONED_RANGES);
+        session.pager.machine_mut().outbox.poisoned.reserve(POISONED_RANGES);
         let failed = |errno: Errno| io_error(&SetupError::Step("an event counter", errno));
         let shared = Arc::new(Shared {
             turn: AtomicU32::new(0),
             is_over: AtomicBool::new(false),
             bell: fd::eventfd(0).map_err(failed)?,
             again: fd::eventfd(0).map_err(failed)?,
-            event: pager.machine().event().raw(),
+            event: session.pager.machine().event().raw(),
             state: Mutex::new(State {
-                pager,
+                session,
                 is_watched: false,
                 is_idle: false,
                 failed: Vec::with_capacity(FAILED_FAULTS),
-                latency: [0; LATENCY_BUCKETS],
                 holds: Vec::with_capacity(HOLDS),
                 held_pages: 0,
             }),
@@ -410,9 +408,9 @@ impl Pool {
     pub fn vmstat(&self) -> Vec<(&'static str, u64)> {
         let mut counters = Vec::with_capacity(256);
         let state = self.running.shared.lock("counters");
-        let machine = state.pager.machine();
+        let machine = state.session.pager.machine();
         let tier = machine.tier_stats();
-        counters.extend(setup::with_tier(state.pager.core().vmstat(), tier));
+        counters.extend(setup::with_tier(state.session.pager.core().vmstat(), tier));
         counters.extend(MACHINE_COUNTERS.iter().map(|(name, _)| *name).zip(machine.stats.values(tier)));
         counters
     }
@@ -420,19 +418,19 @@ impl Pool {
     /// How long faults took, from the signal to the mapped page, since the pool was made. In nanoseconds.
     pub fn fault_latency_ns(&self) -> LatencySummary {
         let mut state = self.running.shared.lock("latencies");
-        state.count_latencies();
-        summary(&state.latency)
+        state.session.count_latencies(|_| {});
+        summary(state.session.latency())
     }
 
     /// Pages of memory that the pool holds: those of its regions and its own spare frames, in bytes.
     pub fn resident_bytes(&self) -> u64 {
-        self.running.shared.lock("resident").pager.known_pages() * PAGE_BYTES as u64
+        self.running.shared.lock("resident").session.pager.known_pages() * PAGE_BYTES as u64
     }
 
     /// Change the budget; what exceeds a smaller one leaves memory in the background.
     ///
     /// # Errors
-    /// `Config`: less than 2 MiB, or less than twice what is held.
+    /// `Config`: less than 2 MiB, or less than twice what is held. `Io`: no addresses are left for the frames of a larger one.
     pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
         let pages = bytes / PAGE_BYTES as u64;
         let shared = &self.running.shared;
@@ -442,10 +440,14 @@ impl Pool {
             return Err(Error::new(ErrorKind::Config, format!("a budget of {bytes} bytes is too small")));
         }
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-        state.pager.set_budget(clock::now(), pages);
+        let is_granted = state.session.set_budget(clock::now(), pages);
         drop(state);
         shared.ring();
-        Ok(())
+        if is_granted {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Io, "no addresses are left for the frames of the budget"))
+        }
     }
 }
 

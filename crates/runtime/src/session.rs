@@ -1,3 +1,330 @@
-//! What drives one pager, whoever catches its faults.
+//! One pager, and what drives it: whoever catches its faults.
+//!
+//! The agent under `pagetide run` (a thread that reads messages), a pool of the library (threads that fault) and the swarm over the
+//! modelled kernel run this; what differs between them is a [`Host`], and who sleeps where. A session holds the pager with its
+//! engine, what is known of the time of its next work, the latencies, the size it may have, and the commands that change it while
+//! it runs (`command`, `devices`).
+//!
+//! A host's turn: read messages, answer faults, `work`, `mark_lost`, and a `look_at_memory` now and then. A host whose threads fault
+//! themselves hands each fault to the pager, and does the rest alike.
+//!
+//! Invariants: one thread at a time; a change of the address space is applied before anything else is done; a command takes
+//! effect between two turns, and is answered.
 
 pub(crate) mod command;
+mod devices;
+
+use std::collections::VecDeque;
+
+use pagetide_core::types::{Access, Nanos, PageIdx, TaskId};
+use pagetide_kernel::{AddressSpace, Linux};
+use pagetide_sys::Errno;
+use pagetide_sys::fd::Fd;
+
+use crate::control::{LATENCY_BUCKETS, latency_bucket};
+use crate::pager::{FaultAnswer, Followup, Pager};
+use crate::session::command::{Answer, Command, PlaceReport, Report};
+use crate::session::devices::Devices;
+
+/// Messages read in one turn at most.
+const MESSAGES: usize = 1024;
+/// Faults noted before the list grows: threads of the program that fault at once.
+const FAULTS: usize = 1024;
+/// Time between two searches of all managed memory for pages that are there without our knowing.
+const RECONCILE_NS: Nanos = 50_000_000;
+/// Time between two tries of what the kernel refused for the moment, and two looks at a newborn child.
+pub(crate) const POLL_NS: Nanos = 50_000;
+
+/// Who runs a session: what differs between the sources of faults.
+pub(crate) trait Host<K: AddressSpace> {
+    /// Hand the kernel's list of mappings to the pager.
+    fn look(&mut self, pager: &mut Pager<K>, now: Nanos);
+    /// True if a fault at this address is the host's own business, and was seen to.
+    fn takes(&mut self, _pager: &mut Pager<K>, _now: Nanos, _address: u64) -> bool {
+        false
+    }
+    /// The address space was copied.
+    fn forked(&mut self, pager: &mut Pager<K>, now: Nanos, child: K::Child);
+}
+
+/// What the process keeps, as its kernel tells it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// Changes whenever mappings do.
+    pub(crate) size_pages: u64,
+    /// Anonymous memory.
+    pub(crate) anon_pages: u64,
+}
+
+/// An order that was not carried out yet.
+#[derive(Debug)]
+struct Order {
+    number: u64,
+    command: Command,
+    file: Option<Fd>,
+}
+
+/// The session.
+#[derive(Debug)]
+pub(crate) struct Session<K: AddressSpace = Linux> {
+    pub(crate) pager: Pager<K>,
+    devices: Devices,
+    /// Faults that were read and are not answered or with the core yet.
+    faults: Vec<(u64, Access)>,
+    /// Faults by latency.
+    latency: [u64; LATENCY_BUCKETS],
+    orders: VecDeque<Order>,
+    answers: VecDeque<(u64, Answer)>,
+    last_size_pages: u64,
+    /// Pages that are there and that the pager does not know.
+    unseen_pages: u64,
+    /// So many more of them, and the list of mappings is read again.
+    unseen_slack: u64,
+    next_reconcile: Nanos,
+    /// What the pager may have unless reclaim is paused.
+    budget_pages: u32,
+    is_paused: bool,
+}
+
+impl<K: AddressSpace> Session<K> {
+    /// A session over a pager that has its devices. `unseen_slack`: pages that may be resident unseen before the list of mappings is
+    /// read again.
+    pub(crate) fn new(pager: Pager<K>, floor_bytes: u64, unseen_slack: u64) -> Self {
+        let budget_pages = pager.core().budget();
+        Self {
+            pager,
+            devices: Devices::new(floor_bytes),
+            faults: Vec::with_capacity(FAULTS),
+            latency: [0; LATENCY_BUCKETS],
+            orders: VecDeque::new(),
+            answers: VecDeque::new(),
+            last_size_pages: 0,
+            unseen_pages: 0,
+            unseen_slack,
+            next_reconcile: 0,
+            budget_pages,
+            is_paused: false,
+        }
+    }
+
+    /// Read messages, one at a time: as soon as a change of the address space has been read, the kernel lets moves through again,
+    /// and none may be made by a table that does not know of the change yet.
+    ///
+    /// The kernel hands out faults before changes, so faults are only noted here: threads that are sent back to fault again would
+    /// keep the changes from being read for ever.
+    pub(crate) fn read_messages(&mut self, now: Nanos, host: &mut impl Host<K>) -> Result<(), Errno> {
+        for _ in 0..MESSAGES {
+            let Some(message) = self.pager.machine().space().next_message()? else { break };
+            match self.pager.on_message(now, message) {
+                Followup::None => {}
+                Followup::Fault { address, access } => self.faults.push((address, access)),
+                Followup::Forked(child) => host.forked(&mut self.pager, now, child),
+            }
+        }
+        Ok(())
+    }
+
+    /// Answer the faults that were read. One in a registered mapping that no span covers: it grew in place since the maps were
+    /// read. What cannot be answered yet is kept.
+    pub(crate) fn answer_faults(&mut self, now: Nanos, host: &mut impl Host<K>) {
+        if self.faults.is_empty() {
+            return;
+        }
+        let mut faults = std::mem::take(&mut self.faults);
+        let mut has_looked = false;
+        faults.retain(|&(address, access)| {
+            if host.takes(&mut self.pager, now, address) {
+                return false;
+            }
+            let mut answer = self.pager.on_fault(now, address, access, TaskId(0));
+            if answer == FaultAnswer::Unknown {
+                if !has_looked {
+                    host.look(&mut self.pager, now);
+                    has_looked = true;
+                }
+                answer = self.pager.on_fault(now, address, access, TaskId(0));
+            }
+            if answer == FaultAnswer::Unknown {
+                answer = self.pager.fill_unknown(address);
+            }
+            answer == FaultAnswer::Later
+        });
+        self.faults = faults;
+    }
+
+    /// Faults are noted that could not be answered yet.
+    pub(crate) const fn has_faults(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
+    /// Commands, places that are being drained, what ended, what waits to begin, and one step of what the core has to do. True if
+    /// there is more at once. Not in a signal handler, where `pump` of the pager does the part that allocates nothing.
+    pub(crate) fn work(&mut self, now: Nanos) -> bool {
+        while let Some(order) = self.orders.pop_front() {
+            let answer = self.carry_out(now, order.command, order.file);
+            self.answers.push_back((order.number, answer));
+        }
+        let is_draining = self.devices.serve(&mut self.pager, now);
+        self.pager.pump(now) || is_draining
+    }
+
+    /// Mark lost pages, after `tell` was called with their number: the program may end of it. What cannot be marked at the moment
+    /// comes again.
+    pub(crate) fn mark_lost(&mut self, tell: impl FnOnce(u32)) {
+        let machine = self.pager.machine_mut();
+        let told: u32 = machine.outbox.poisoned.iter().map(|range| range.len).sum();
+        for _ in 0..machine.outbox.unmarked.len() {
+            let range = machine.outbox.unmarked.remove(0);
+            machine.poison(range);
+        }
+        if told == 0 {
+            return;
+        }
+        tell(told);
+        while let Some(range) = machine.outbox.poisoned.pop() {
+            machine.poison(range);
+        }
+    }
+
+    /// A fault that cannot be answered: the swap space is full.
+    pub(crate) const fn take_failed_fault(&mut self) -> Option<(TaskId, PageIdx)> {
+        self.pager.machine_mut().outbox.out_of_memory.take()
+    }
+
+    /// Compare what is resident with what the pager knows: what is there unseen is charged, or counts as outside of it.
+    pub(crate) fn look_at_memory(&mut self, now: Nanos, kept: Kept, host: &mut impl Host<K>) {
+        let unseen = |session: &Self| kept.anon_pages.saturating_sub(session.pager.known_pages());
+        let most = self.unseen_pages + self.unseen_slack;
+        if kept.size_pages != self.last_size_pages || unseen(self) > most {
+            host.look(&mut self.pager, now);
+            self.last_size_pages = kept.size_pages;
+            if unseen(self) > most && now >= self.next_reconcile {
+                self.pager.reconcile(now);
+                // It looks at every page that is managed: a twentieth of the time at most.
+                let end = self.pager.machine().space().now();
+                self.next_reconcile = end + RECONCILE_NS.max(20 * end.saturating_sub(now));
+            }
+        }
+        self.unseen_pages = unseen(self);
+    }
+
+    /// Pages that are there and that the pager does not know, as last seen.
+    pub(crate) const fn unseen_pages(&self) -> u64 {
+        self.unseen_pages
+    }
+
+    /// What the pager may have from now on. False: less than that, because no frames can be mapped for it.
+    pub(crate) fn set_budget(&mut self, now: Nanos, pages: u32) -> bool {
+        let is_granted = self.pager.machine_mut().reserve_frames(pages);
+        self.budget_pages = if is_granted { pages } else { pages.min(self.pager.machine().budget_pages_max()) };
+        if !self.is_paused {
+            self.pager.set_budget(now, self.budget_pages);
+        }
+        is_granted
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(crate) fn deadline(&self) -> Nanos {
+        let core = self.pager.core();
+        let work = core.deadline().unwrap_or(Nanos::MAX);
+        let work = if core.can_wait() { work.max(self.pager.quiet_until()) } else { work };
+        work.min(self.devices.deadline(&self.pager))
+    }
+
+    /// Something waits for the kernel or for another process to go on, without a word when it does.
+    pub(crate) fn is_polling(&self) -> bool {
+        self.pager.machine().has_deferred() || !self.faults.is_empty()
+    }
+
+    /// Sort the latencies of the faults that were answered into their buckets, and tell each one's.
+    pub(crate) fn count_latencies(&mut self, mut each: impl FnMut(usize)) {
+        let Self { pager, latency, .. } = self;
+        pager.take_latencies(|ns| {
+            let bucket = latency_bucket(ns);
+            latency[bucket] += 1;
+            each(bucket);
+        });
+    }
+
+    /// Faults by latency, as last counted.
+    pub(crate) const fn latency(&self) -> &[u64; LATENCY_BUCKETS] {
+        &self.latency
+    }
+
+    /// Take a command in: it is carried out at the next `work`. `file`: the empty swap file of a `SwapOn`.
+    pub(crate) fn order(&mut self, number: u64, command: Command, file: Option<Fd>) {
+        self.orders.push_back(Order { number, command, file });
+    }
+
+    /// The next answer to a command.
+    pub(crate) fn next_answer(&mut self) -> Option<(u64, Answer)> {
+        self.answers.pop_front()
+    }
+
+    /// Carry a command out at once.
+    pub(crate) fn carry_out(&mut self, now: Nanos, command: Command, file: Option<Fd>) -> Answer {
+        match command {
+            Command::SetBudget { bytes } => {
+                let pages = u32::try_from(bytes >> crate::space::PAGE_SHIFT).unwrap_or(u32::MAX);
+                if self.set_budget(now, pages) {
+                    Answer::Done
+                } else {
+                    Answer::Refused(format!("no addresses are left for the frames of {} MiB", bytes >> 20))
+                }
+            }
+            Command::Set { knob, value } => self.set_knob(now, &knob, &value),
+            Command::SwapOn { place, slots, priority, rotational } => {
+                let offer = crate::protocol::DeviceOffer { place, slots, priority, rotational };
+                refusal(self.devices.swapon(&mut self.pager, now, offer, file))
+            }
+            Command::SwapOff { place, mode } => {
+                if let Some(mode) = mode
+                    && let refused @ Answer::Refused(_) = self.set_knob(now, "swapoff", mode.name())
+                {
+                    return refused;
+                }
+                refusal(self.devices.swapoff(&mut self.pager, now, place))
+            }
+            Command::StopSwapOff { place } => refusal(self.devices.stop_swapoff(&mut self.pager, now, place)),
+            Command::PauseReclaim => {
+                self.is_paused = true;
+                self.pager.set_budget(now, crate::setup::PAGES_MAX);
+                Answer::Done
+            }
+            Command::ResumeReclaim => {
+                self.is_paused = false;
+                self.pager.set_budget(now, self.budget_pages);
+                Answer::Done
+            }
+            Command::Report => Answer::Report(self.report()),
+        }
+    }
+
+    fn set_knob(&mut self, now: Nanos, knob: &str, value: &str) -> Answer {
+        match self.pager.core().config().live_setting(knob, value) {
+            Ok(setting) => {
+                self.pager.step(now, pagetide_core::event::Event::KnobSet { setting });
+                Answer::Done
+            }
+            Err(error) => Answer::Refused(error.to_string()),
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            budget_pages: u64::from(self.budget_pages),
+            charged_pages: u64::from(self.pager.core().charged()),
+            is_paused: self.is_paused,
+            places: self.places().collect(),
+        }
+    }
+
+    /// How each place stands.
+    pub(crate) fn places(&self) -> impl Iterator<Item = PlaceReport> {
+        self.devices.reports(&self.pager)
+    }
+}
+
+fn refusal(result: Result<(), String>) -> Answer {
+    result.map_or_else(Answer::Refused, |()| Answer::Done)
+}

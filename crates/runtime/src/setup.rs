@@ -18,11 +18,13 @@ use crate::agent::{self, Agent};
 use crate::control::Entry;
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
-use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
+use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES, frames_for};
 use crate::pager::Pager;
 use crate::pool::EngineChoice;
 use crate::protocol::DeviceOffer;
 use crate::record;
+use crate::session::Session;
+use crate::session::command::PlaceReport;
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{HELD, Held};
 use crate::space::unshare::{MakePrivate, Unsharer};
@@ -36,8 +38,6 @@ pub(crate) const PAGES_MAX: u32 = 1 << 24;
 const RINGS_BYTES: usize = 256 << 10;
 /// No process is squeezed below this, whatever lies outside of our management: 2 MiB.
 pub(crate) const BUDGET_PAGES_MIN: u64 = 512;
-/// Holes beyond the budget, so that runs are found: 64 MiB of addresses.
-const STAGING_SLACK_PAGES: u64 = 16 << 10;
 
 /// Why a pager cannot be set up.
 #[derive(Debug)]
@@ -200,7 +200,8 @@ fn add_swap_file(
 ) -> Result<(), SetupError> {
     let DeviceOffer { place, slots, priority, rotational } = offer;
     let mut store = step("the swap file", Store::new(place, file, slots))?;
-    let slots = step("the swap file", store.grow(floor_bytes))?;
+    store.set_priority(priority);
+    let slots = step("the swap file", store.grow(floor_bytes, clock::now()))?;
     pager.machine_mut().add_store(device, store);
     let spec = DeviceSpec { slots, priority, rotational, synchronous: false, inherited: false };
     pager.step(clock::now(), Event::DeviceAdded { device, spec });
@@ -216,14 +217,23 @@ pub(crate) fn machine(
     unsharer: Option<Box<dyn MakePrivate>>,
     held: Option<&'static Held>,
 ) -> Result<LiveMachine, SetupError> {
-    let frames = (budget_pages * 2 + STAGING_SLACK_PAGES).min(u64::from(u32::MAX));
-    let bytes = usize::try_from(frames << PAGE_SHIFT).expect("addresses are 64 bit");
-    let staging = step("the staging area", own::map(bytes, false))?;
-    step("registering the staging area", uffd.register(staging.range(), Modes::MISSING).map(|_| ()))?;
+    let space = Linux::new(uffd);
+    let staging = step("the staging area", map_frames(&space, frames_for(budget_pages), 0))?;
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
-    let parts =
-        MachineParts { space: Linux::new(uffd), engine, unsharer, held, staging, zeroes, pages_max: PAGES_MAX, seed };
+    let parts = MachineParts { space, engine, unsharer, held, staging, map_frames, zeroes, pages_max: PAGES_MAX, seed };
     Ok(LiveMachine::new(parts))
+}
+
+/// So many frames, registered.
+fn map_frames(space: &Linux, frames: u64, _first: u32) -> Result<pagetide_sys::mem::Mapping, Errno> {
+    let staging = own::map(usize::try_from(frames << PAGE_SHIFT).expect("addresses are 64 bit"), false)?;
+    match space.uffd().register(staging.range(), Modes::MISSING) {
+        Ok(_) => Ok(staging),
+        Err(errno) => {
+            own::forget(staging.range());
+            Err(errno)
+        }
+    }
 }
 
 /// What the core of a live process is made of.
@@ -242,12 +252,13 @@ pub(crate) fn swap_file(directory: &Fd) -> Result<Fd, Errno> {
 }
 
 /// Make a process's counters visible to its supervisor.
-pub(crate) fn publish(entry: &Entry, pager: &Pager, unseen_pages: u64) {
+pub(crate) fn publish(entry: &Entry, session: &Session) {
+    let pager = &session.pager;
     let machine = pager.machine();
     let relaxed = Ordering::Relaxed;
     let spare = u64::from(machine.spare_frames());
     let measured = pager.overhead();
-    let resident = pager.known_pages() + unseen_pages + measured.sums;
+    let resident = pager.known_pages() + session.unseen_pages() + measured.sums;
     let metadata = measured.private + measured.sums;
     let overhead = spare + metadata;
     entry.resident_pages.store(resident, relaxed);
@@ -266,6 +277,22 @@ pub(crate) fn publish(entry: &Entry, pager: &Pager, unseen_pages: u64) {
         word.store(value, relaxed);
     }
     entry.major_faults.store(vmstat.get(Counter::pgmajfault), relaxed);
+}
+
+/// Make visible where its pages are. Each place keeps its words as long as it is told of.
+pub(crate) fn publish_places(entry: &Entry, session: &Session) {
+    let places: Vec<PlaceReport> = session.places().collect();
+    for words in &entry.places {
+        if words.place().is_some_and(|place| places.iter().all(|report| report.place != place)) {
+            words.clear();
+        }
+    }
+    for report in places {
+        let known = entry.places.iter().find(|words| words.place() == Some(report.place));
+        if let Some(words) = known.or_else(|| entry.places.iter().find(|words| words.place().is_none())) {
+            words.publish(report);
+        }
+    }
 }
 
 /// The core's counters, which know of no tier: what it took and gave was not read from and written to the disk, and what it

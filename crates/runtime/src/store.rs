@@ -7,7 +7,7 @@
 //!
 //! The checksums live in a shared mapping, so that a forked child can read those of the slots it inherits.
 
-use pagetide_core::types::{DeviceId, SlotIdx};
+use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file;
 use pagetide_sys::mem::{ManagedRange, Mapping, Protection};
@@ -29,8 +29,30 @@ pub(crate) struct Store {
     slots_backed: u32,
     /// The parent's: read only.
     inherited: bool,
+    /// As the core was told: places with the highest are filled first.
+    priority: Option<i16>,
+    /// It is being drained: it is not grown.
+    closed: bool,
+    /// It could not be grown the last time: the disk is full, up to the floor.
+    stuck: bool,
+    /// When it may be tried again.
+    retry_at: Nanos,
+    /// Its disk space could not be allocated ahead: a write may find none.
+    is_sparse: bool,
+    /// Writes that failed since the last one that did not.
+    failed_writes: u32,
+    /// A read has failed, or too many writes.
+    failed: bool,
+    /// Pages that could not be read back.
+    lost: u32,
 }
 
+/// After so many writes that failed one after the other, nothing more is written: a fault that waits for room would wait for
+/// ever.
+const FAILED_WRITES_MAX: u32 = 64;
+
+/// Time between two tries to have disk space that was not there.
+const RETRY_NS: Nanos = 100_000_000;
 /// Slots whose disk space is allocated in one step: 32 MiB.
 const GROW_SLOTS: u32 = 8192;
 
@@ -42,14 +64,35 @@ impl Store {
         file::truncate(&sums_file, u64::from(slots_max) * 16)?;
         drop(raised);
         let sums = map_sums(&sums_file, slots_max)?;
-        Ok(Self { place, file, sums_file, sums, slots_max, slots_backed: 0, inherited: false })
+        Ok(Self::over(file, sums_file, sums, (place, slots_max)))
+    }
+
+    const fn over(file: Fd, sums_file: Fd, sums: Mapping, (place, slots_max): (PlaceId, u32)) -> Self {
+        Self {
+            place,
+            file,
+            sums_file,
+            sums,
+            slots_max,
+            slots_backed: 0,
+            inherited: false,
+            priority: None,
+            closed: false,
+            stuck: false,
+            retry_at: 0,
+            is_sparse: false,
+            failed_writes: 0,
+            failed: false,
+            lost: 0,
+        }
     }
 
     /// The store of a parent, as handed over at a fork.
     pub(crate) fn inherit(file: Fd, sums_file: Fd, what: &DeviceHandover) -> Result<Self, pagetide_sys::Errno> {
         let &DeviceHandover { place, slots_max, slots_backed, .. } = what;
         let sums = map_sums(&sums_file, slots_max)?;
-        Ok(Self { place, file, sums_file, sums, slots_max, slots_backed, inherited: true })
+        let store = Self::over(file, sums_file, sums, (place, slots_max));
+        Ok(Self { slots_backed, inherited: true, ..store })
     }
 
     /// What a forked child has to know of it.
@@ -98,9 +141,87 @@ impl Store {
         self.inherited
     }
 
+    pub(crate) const fn set_priority(&mut self, priority: Option<i16>) {
+        self.priority = priority;
+    }
+
+    /// What is filled first is larger.
+    pub(crate) fn rank(&self) -> i32 {
+        self.priority.map_or(-1, i32::from)
+    }
+
+    /// It is being drained, or not any more.
+    pub(crate) const fn close(&mut self, closed: bool) {
+        self.closed = closed;
+    }
+
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Pages may go there.
+    pub(crate) const fn is_open(&self) -> bool {
+        !self.inherited && !self.closed
+    }
+
+    /// More slots may be backed.
+    pub(crate) const fn can_grow(&self, now: Nanos) -> bool {
+        self.is_open() && !self.failed && self.slots_backed < self.slots_max && now >= self.retry_at
+    }
+
+    /// The disk had no room when it was asked last.
+    pub(crate) const fn is_stuck(&self) -> bool {
+        self.stuck && self.slots_backed < self.slots_max
+    }
+
+    /// A write has ended. True if so many have failed that no more are worth a try.
+    pub(crate) const fn note_write(&mut self, is_done: bool) -> bool {
+        self.failed_writes = if is_done { 0 } else { self.failed_writes.saturating_add(1) };
+        self.failed |= self.failed_writes > FAILED_WRITES_MAX;
+        self.failed_writes > FAILED_WRITES_MAX
+    }
+
+    /// Pages cannot be read back.
+    pub(crate) const fn note_lost(&mut self, pages: u32) {
+        self.lost = self.lost.saturating_add(pages);
+        self.failed = true;
+    }
+
+    /// Reads or writes fail.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Pages that could not be read back.
+    pub(crate) const fn lost_pages(&self) -> u32 {
+        self.lost
+    }
+
+    /// Slots that it may have at most: what is backed, and what the disk has room for beyond the floor.
+    pub(crate) fn slots_possible(&self, floor_bytes: u64) -> u32 {
+        let free = file::fs_info(&self.file).map_or(0, |info| info.available_bytes.saturating_sub(floor_bytes));
+        let more = u32::try_from(free / PAGE_BYTES).unwrap_or(u32::MAX);
+        self.slots_backed.saturating_add(more).min(self.slots_max)
+    }
+
+    /// Others have filled the disk, and a write may find no room.
+    pub(crate) fn is_at_risk(&self, floor_bytes: u64) -> bool {
+        let is_full = || file::fs_info(&self.file).is_ok_and(|info| info.available_bytes < floor_bytes / 2);
+        self.is_sparse && !self.inherited && is_full()
+    }
+
     /// Back more slots with disk space, while `floor_bytes` stay free on the file system. The number backed from now on.
-    pub(crate) fn grow(&mut self, floor_bytes: u64) -> Result<u32, pagetide_sys::Errno> {
-        let next = (self.slots_backed + GROW_SLOTS).min(self.slots_max);
+    pub(crate) fn grow(&mut self, floor_bytes: u64, now: Nanos) -> Result<u32, pagetide_sys::Errno> {
+        let grown = self.allocate_more(floor_bytes);
+        self.stuck = grown.is_err();
+        self.retry_at = if self.stuck { now + RETRY_NS } else { 0 };
+        grown
+    }
+
+    fn allocate_more(&mut self, floor_bytes: u64) -> Result<u32, pagetide_sys::Errno> {
+        // Larger steps as it gets larger: the core keeps a list of the pieces.
+        let step = GROW_SLOTS.max(self.slots_backed / 8 / GROW_SLOTS * GROW_SLOTS);
+        let next = self.slots_backed.saturating_add(step).min(self.slots_max);
         if next == self.slots_backed {
             return Err(pagetide_sys::Errno::ENOSPC);
         }
@@ -114,7 +235,10 @@ impl Store {
             Ok(()) => {}
             // A file system that cannot preallocate: the space was there a moment ago, and a write that finds none is
             // answered as such.
-            Err(pagetide_sys::Errno::EOPNOTSUPP) => file::truncate(&self.file, offset + bytes)?,
+            Err(pagetide_sys::Errno::EOPNOTSUPP) => {
+                file::truncate(&self.file, offset + bytes)?;
+                self.is_sparse = true;
+            }
             Err(errno) => return Err(errno),
         }
         self.slots_backed = next;

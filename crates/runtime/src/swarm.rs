@@ -273,7 +273,7 @@ impl Swarm {
             self.children_live();
             self.turn();
             if turn % 64 == 0 {
-                self.rig.pager.core().audit();
+                self.rig.pager().core().audit();
             }
             if self.rig.out_of_memory {
                 assert!(self.rig.disk.failed() > 0, "out of memory, and no write has failed");
@@ -284,7 +284,7 @@ impl Swarm {
         self.rig.disk.heal();
         self.settle();
         self.read_all();
-        self.rig.pager.core().audit();
+        self.rig.pager().core().audit();
         if !self.rig.out_of_memory {
             reconciled::assert_reconciled(&mut self.rig);
         }
@@ -300,7 +300,7 @@ impl Swarm {
             }
             self.turn();
         }
-        panic!("a thread does not come to its end: {}", self.rig.pager.machine().describe());
+        panic!("a thread does not come to its end: {}", self.rig.pager().machine().describe());
     }
 
     fn read_all(&mut self) {

@@ -267,6 +267,23 @@ impl Tier {
         self.places.push((device, vec![0; slots as usize]));
     }
 
+    /// No slot of the device is in use: forget it. False: a write to it is still under way.
+    pub(crate) fn remove_device(&mut self, device: DeviceId) -> bool {
+        let Some(at) = self.places.iter().position(|(id, _)| *id == device) else { return true };
+        for slot in 0..self.places[at].1.len() {
+            let word = self.places[at].1[slot];
+            if word & HELD != 0 {
+                self.remove(word & !HELD);
+            }
+        }
+        if self.places[at].1.iter().any(|word| word & HELD != 0) {
+            return false;
+        }
+        self.lost.retain(|(of, _)| *of != device);
+        self.places.remove(at);
+        true
+    }
+
     /// Pages of the budget that are the tier's: what it has, or may take at once.
     pub(crate) const fn granted_pages(&self) -> u32 {
         self.granted

@@ -32,7 +32,7 @@ const DIRTY_LIMIT: u32 = 5;
 /// The page cache of all files, and where the flusher goes on.
 #[derive(Debug)]
 pub(crate) struct Files {
-    cfg: Config,
+    pub(crate) cfg: Config,
     /// Region and page.
     flusher_at: (usize, u32),
 }

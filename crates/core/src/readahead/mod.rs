@@ -135,7 +135,7 @@ fn count_window(mem: &mut Memory, n: u32) {
 /// What readahead remembers: of each region, and of all slots.
 #[derive(Debug)]
 pub(crate) struct Readahead {
-    cfg: Config,
+    pub(crate) cfg: Config,
     host: Host,
     pub(crate) regions: Regions,
     cluster: ClusterRa,

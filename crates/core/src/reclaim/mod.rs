@@ -26,7 +26,7 @@ use watch::Watch;
 /// What reclaim remembers.
 #[derive(Debug)]
 pub(crate) struct Reclaim {
-    cfg: Config,
+    pub(crate) cfg: Config,
     host: Host,
     references: References,
     cost: LruCost,

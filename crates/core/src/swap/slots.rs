@@ -20,6 +20,8 @@ use alloc::{vec, vec::Vec};
 pub(crate) const CLUSTER: u32 = 512;
 /// Devices there can be.
 pub(crate) const DEVICES_MAX: usize = 32;
+/// Pieces of the pool that a device may have: it grows in steps, and others between.
+const EXTENTS_MAX: usize = 64;
 /// Slots that devices of equal priority take in turn under `SlotOrder::Free`.
 const TURN_SLOTS: u32 = 64;
 
@@ -53,7 +55,7 @@ type Cluster = [u32; 4];
 pub(crate) struct Device {
     pub(crate) spec: DeviceSpec,
     /// First pool cluster, number of clusters: the device's clusters in order.
-    extents: [(u32, u32); 16],
+    extents: [(u32, u32); EXTENTS_MAX],
     extents_len: usize,
     clusters: u32,
     pub(crate) slots: u32,
@@ -203,7 +205,7 @@ impl Slots {
         };
         let device = Device {
             spec,
-            extents: [(0, 0); 16],
+            extents: [(0, 0); EXTENTS_MAX],
             extents_len: 0,
             clusters: 0,
             slots: 0,

@@ -10,11 +10,13 @@ use crate::effect::Effects;
 use crate::memory::page::{Flight, PageState};
 use crate::paging::STEP_ROOM;
 use crate::readahead::Window;
-use crate::types::DeviceId;
+use crate::types::{DeviceId, Nanos};
 use crate::vmstat::Counter;
 
 /// Pages looked at in one event.
 const LOOKS_MAX: u32 = 1 << 14;
+/// Time between two walks that find nothing.
+const HELD_LOOK_NS: Nanos = 1_000_000_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Swapoff {
@@ -26,6 +28,11 @@ pub(super) struct Swapoff {
     asked: Option<u32>,
     /// The page to be finished when its read ends.
     waits: bool,
+    /// Slots that were in use at the end of a walk that found no page to bring in: they are held outside. It goes on when there
+    /// are not as many, or with the first event after this time.
+    held: Option<(u32, Nanos)>,
+    /// This walk has found something.
+    found: bool,
 }
 
 impl Swapoff {
@@ -45,7 +52,29 @@ impl Tasks {
             return;
         }
         self.paging.space.slots.close(device);
-        self.work.swapoff = Some(Swapoff { device, region: 0, page: 0, window: None, asked: None, waits: false });
+        self.work.swapoff = Some(Swapoff {
+            device,
+            region: 0,
+            page: 0,
+            window: None,
+            asked: None,
+            waits: false,
+            held: None,
+            found: false,
+        });
+    }
+
+    /// Swapoff is given up. False: there is none of this device.
+    pub(crate) fn stop_swapoff(&mut self, device: DeviceId) -> bool {
+        let is_this = self.swapoff_device() == Some(device);
+        if is_this {
+            self.swapoff_failed();
+        }
+        is_this
+    }
+
+    pub(crate) fn swapoff_device(&self) -> Option<DeviceId> {
+        self.work.swapoff.as_ref().map(|off| off.device)
     }
 
     /// An effect has ended: swapoff may go on.
@@ -54,6 +83,15 @@ impl Tasks {
             return;
         };
         off.wake();
+        if let Some((held, again)) = off.held {
+            let used = self.paging.space.slots.device(off.device).map_or(0, |device| device.used);
+            if used == held && self.now() < again {
+                off.waits = true;
+                self.work.swapoff = Some(off);
+                return;
+            }
+            off.held = None;
+        }
         let mut looks = 0;
         loop {
             if out.room() < STEP_ROOM || looks >= LOOKS_MAX || self.paging.space.mem.is_held {
@@ -96,7 +134,16 @@ impl Tasks {
         let slots = &self.paging.space.slots;
         let on_device = self.paging.space.mem.slot(p).is_some_and(|slot| slots.locate(slot).0 == off.device);
         let page = self.paging.space.mem.at(p);
-        if !on_device || page.is_poisoned() {
+        if !on_device {
+            off.page += 1;
+            return true;
+        }
+        off.found = true;
+        if page.is_poisoned() && self.paging.host.drops_lost_slots {
+            // What is lost is lost: it needs no slot.
+            self.paging.space.drop_slot(p);
+        }
+        if page.is_poisoned() {
             off.page += 1;
             return true;
         }
@@ -182,7 +229,9 @@ impl Tasks {
             self.paging.space.slots.remove_device(off.device);
             return true;
         }
-        *off = Swapoff { device: off.device, region: 0, page: 0, window: None, asked: None, waits: true };
+        let held = (!off.found).then(|| (used, self.now() + HELD_LOOK_NS));
+        let device = off.device;
+        *off = Swapoff { device, region: 0, page: 0, window: None, asked: None, waits: true, held, found: false };
         false
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::
     }
     let mut forks = Forks::new();
     forks.inherited = std::iter::once(lease).chain(fds).collect();
-    let mut managed = Managed::new(pager, forks, now);
+    let mut managed = Managed::new(pager, agent.hello().floor_bytes, forks, now);
     publish(agent, &mut managed);
     socket::send(call, TAKEN, &[], true).map_err(|errno| step("the handover", errno))?;
     Ok(managed)

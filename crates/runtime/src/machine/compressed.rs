@@ -4,11 +4,12 @@ use pagetide_core::Core;
 use pagetide_core::config::Compress;
 use pagetide_core::event::Outcome;
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
-use pagetide_kernel::{AddressSpace, OwnMapping};
+use pagetide_kernel::AddressSpace;
 use pagetide_sys::Errno;
 use pagetide_sys::mem::ManagedRange;
 
 use super::LiveMachine;
+use crate::frames::{Frame, FrameRun};
 use crate::store::checksum;
 use crate::tier::{Found, Offer, Tier, TierStats};
 
@@ -46,7 +47,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         let tier = self.tier.as_deref_mut()?;
         let is_fault = self.waiting.iter().any(|&(waiting, _)| waiting == page);
         let frame = self.frame_of[page.0 as usize].checked_sub(1).expect("a page in flight has its frame");
-        let memory = self.staging.range().page(frame as usize);
+        let memory = self.staging.memory(FrameRun { first: Frame(frame), len: 1 });
         let found = self.space.edit(memory, |bytes| tier.read(device, slot, bytes, Some((page, is_fault))));
         if found == Found::No {
             return None;

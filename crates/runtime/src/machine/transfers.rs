@@ -3,19 +3,15 @@
 use pagetide_core::event::{Event, Outcome};
 use pagetide_core::types::{DeviceId, IoId, PageIdx, PageRange, SlotIdx};
 use pagetide_driver::Answers;
-use pagetide_kernel::{AddressSpace, OwnMapping};
+use pagetide_kernel::AddressSpace;
 use pagetide_sys::{Errno, file};
 
-use super::{LiveMachine, run_of};
+use super::LiveMachine;
 use crate::frames::{Frame, FrameRun};
 use crate::io::{Direction, PagePart, REQUEST_PAGES};
 use crate::limits;
 use crate::store::checksum;
 use crate::tier::Offer;
-
-/// After so many writes that failed one after the other, nothing more is written: a fault that waits for room would wait for
-/// ever.
-const FAILED_WRITES_MAX: u32 = 64;
 
 impl<K: AddressSpace> LiveMachine<K> {
     /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
@@ -112,8 +108,8 @@ impl<K: AddressSpace> LiveMachine<K> {
                 count += 1;
             }
         }
-        let staging = self.staging.range();
-        self.requests.fill(token, fd, runs[..count].iter().map(|&run| run_of(staging, run)));
+        let staging = &self.staging;
+        self.requests.fill(token, fd, runs[..count].iter().map(|&run| staging.memory(run)));
         self.engine.submit(token, self.requests.get(token));
     }
 
@@ -167,12 +163,10 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
         let (direction, device, len) = (request.direction, request.device, request.len);
         let is_done = result == Ok(request.bytes());
-        if direction == Direction::Write {
-            self.failed_writes = if is_done { 0 } else { self.failed_writes.saturating_add(1) };
-        }
+        let is_hopeless = direction == Direction::Write && self.store(device).note_write(is_done);
         let outcome = match result {
             _ if is_done => Outcome::Done,
-            _ if direction == Direction::Write && self.failed_writes > FAILED_WRITES_MAX => Outcome::NoSpace,
+            _ if is_hopeless => Outcome::NoSpace,
             Err(Errno::ENOSPC | Errno::EDQUOT) if direction == Direction::Write => Outcome::NoSpace,
             Ok(_) | Err(_) => Outcome::Failed,
         };
@@ -190,6 +184,9 @@ impl<K: AddressSpace> LiveMachine<K> {
             };
             if direction == Direction::Read {
                 self.note_disk_wait(part.page);
+                if outcome == Outcome::Failed {
+                    self.store(device).note_lost(1);
+                }
             }
             ended.push(part.io, part.page, outcome, answers);
         }

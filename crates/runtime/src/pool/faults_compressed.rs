@@ -42,7 +42,7 @@ fn damaged_compressed_pages_are_errors_and_never_other_bytes() {
     let _alone = ALONE.lock().expect("no test panics here");
     choose(Fault::ReadFails);
     let (pool, region) = compressed(EngineChoice::Auto);
-    let damaged = pool.running.shared.lock("damage").pager.machine_mut().tier_mut().expect("a tier").damage();
+    let damaged = pool.running.shared.lock("damage").session.pager.machine_mut().tier_mut().expect("a tier").damage();
     assert!(damaged > 500, "{damaged} pages are compressed");
     let mut lost = 0;
     for page in 0..region.len() / PAGE_BYTES {
@@ -66,16 +66,16 @@ fn a_device_that_fails_loses_no_compressed_page() {
             let (pool, region) = compressed(engine);
             ARMED.store(true, Ordering::SeqCst);
             // What is compressed is to make room.
-            pool.running.shared.lock("a flush").pager.machine_mut().flush_tier(true);
+            pool.running.shared.lock("a flush").session.pager.machine_mut().flush_tier(true);
             let end = clock::now() + 10_000_000_000;
             while MADE.load(Ordering::SeqCst) < 3 {
                 assert!(clock::now() < end, "{fault:?}: the device never failed");
                 let mut state = pool.running.shared.lock("a turn");
-                state.pager.pump(clock::now());
-                state.pager.machine_mut().flush();
+                state.session.pager.pump(clock::now());
+                state.session.pager.machine_mut().flush();
             }
             ARMED.store(false, Ordering::SeqCst);
-            pool.running.shared.lock("no flush").pager.machine_mut().flush_tier(false);
+            pool.running.shared.lock("no flush").session.pager.machine_mut().flush_tier(false);
             all_are_right(&region, &format!("{fault:?}"));
         }
     }
@@ -88,17 +88,17 @@ fn what_is_flushed_is_on_the_disk() {
     for engine in engines() {
         let (pool, region) = compressed(engine);
         let shared = &pool.running.shared;
-        shared.lock("a flush").pager.machine_mut().flush_tier(true);
+        shared.lock("a flush").session.pager.machine_mut().flush_tier(true);
         let end = clock::now() + 10_000_000_000;
-        while !shared.lock("is it").pager.machine().is_tier_flushed() {
+        while !shared.lock("is it").session.pager.machine().is_tier_flushed() {
             assert!(clock::now() < end, "the flush does not end");
             let mut state = shared.lock("a turn");
-            state.pager.pump(clock::now());
-            state.pager.machine_mut().flush();
+            state.session.pager.pump(clock::now());
+            state.session.pager.machine_mut().flush();
         }
         // The disk has what is damaged here.
-        assert!(shared.lock("damage").pager.machine_mut().tier_mut().expect("a tier").damage() > 500);
-        shared.lock("no flush").pager.machine_mut().flush_tier(false);
+        assert!(shared.lock("damage").session.pager.machine_mut().tier_mut().expect("a tier").damage() > 500);
+        shared.lock("no flush").session.pager.machine_mut().flush_tier(false);
         all_are_right(&region, "flushed");
     }
 }

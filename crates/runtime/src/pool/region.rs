@@ -52,7 +52,7 @@ impl Region {
             return Err(Error::new(ErrorKind::Config, text));
         }
         let mut state = running.shared.lock("a new region");
-        let added = state.pager.add_fresh(clock::now(), range);
+        let added = state.session.pager.add_fresh(clock::now(), range);
         drop(state);
         match added {
             Ok(true) => Ok(Self { memory: Some(memory), running }),
@@ -107,7 +107,7 @@ impl Region {
         let shared = &self.running.shared;
         let count = (memory.len() / PAGE_BYTES) as u64;
         let mut state = shared.lock("a hold");
-        let budget = u64::from(state.pager.core().budget());
+        let budget = u64::from(state.session.pager.core().budget());
         if state.holds.len() == HOLDS || 2 * (state.held_pages + count) > budget {
             drop(state);
             let text = format!("a hold of {} bytes: at most half of the budget may be held", memory.len());
@@ -117,7 +117,7 @@ impl Region {
         let range = PageRange::new(first, u32::try_from(count).expect("a region has less than 2^32 pages"));
         state.holds.push(range);
         state.held_pages += count;
-        state.pager.step(clock::now(), Event::Advice { range, advice: Advice::Lock });
+        state.session.pager.step(clock::now(), Event::Advice { range, advice: Advice::Lock });
         drop(state);
         let hold = Hold { region: self, range, start: memory.start() + bytes.start % PAGE_BYTES, len: bytes.len() };
         for index in 0..memory.len() / PAGE_BYTES {
@@ -162,7 +162,7 @@ impl Region {
             drop(state);
             return Err(Error::new(ErrorKind::Config, "what is held cannot be discarded"));
         }
-        state.pager.discard(clock::now(), memory.start() as u64, memory.end() as u64);
+        state.session.pager.discard(clock::now(), memory.start() as u64, memory.end() as u64);
         let dropped = mem::advise(memory, mem::Advice::DontNeed);
         drop(state);
         dropped.map_err(|errno| Error::new(ErrorKind::Io, format!("a discard: {}", errno.name())))
@@ -181,7 +181,7 @@ impl Region {
         let mut state = shared.lock("advice");
         let first = state.page(memory.start()).expect("the region is managed");
         let range = PageRange::new(first, u32::try_from(memory.len() / PAGE_BYTES).expect("a region's pages"));
-        state.pager.step(clock::now(), Event::Advice { range, advice });
+        state.session.pager.step(clock::now(), Event::Advice { range, advice });
         drop(state);
         shared.ring();
         Ok(())
@@ -203,7 +203,7 @@ impl Drop for Region {
         let range = memory.range();
         handler::remove(range);
         let mut state = self.running.shared.lock("a region ends");
-        state.pager.on_unmap(clock::now(), range.start() as u64, range.end() as u64);
+        state.session.pager.on_unmap(clock::now(), range.start() as u64, range.end() as u64);
         // Under the lock: nothing can be mapped there between.
         drop(memory);
         drop(state);
@@ -248,7 +248,7 @@ impl Drop for Hold<'_> {
         let now = clock::now();
         for page in self.range.pages() {
             if state.holds.iter().all(|held| !held.contains(page)) {
-                state.pager.step(now, Event::Advice { range: PageRange::one(page), advice: Advice::Unlock });
+                state.session.pager.step(now, Event::Advice { range: PageRange::one(page), advice: Advice::Unlock });
             }
         }
     }

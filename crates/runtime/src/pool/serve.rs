@@ -15,7 +15,6 @@ use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::{clock, thread};
 
 use super::{FAILED_FAULTS, Locked, Shared, State, until};
-use crate::control::latency_bucket;
 use crate::pager::FaultAnswer;
 use crate::space::PAGE_SHIFT;
 
@@ -48,41 +47,33 @@ pub(super) enum Answer {
 impl State {
     /// The page of an address.
     pub(super) fn page(&self, address: usize) -> Option<PageIdx> {
-        self.pager.machine().mappings.page((address >> PAGE_SHIFT) as u64)
+        self.session.pager.machine().mappings.page((address >> PAGE_SHIFT) as u64)
     }
 
-    /// One step of all that is to be done. True if there is more at once.
-    fn pump(&mut self, now: Nanos, again: &Fd) -> bool {
-        let ended = self.pager.machine().requests_ended();
-        let busy = self.pager.pump(now);
-        let machine = self.pager.machine_mut();
-        if self.is_watched && machine.requests_ended() != ended {
+    /// One step of all that is to be done. True if there is more at once. `is_fault`: in a thread that faults, which must not allocate.
+    fn work(&mut self, now: Nanos, again: &Fd, is_fault: bool) -> bool {
+        let session = &mut self.session;
+        let ended = session.pager.machine().requests_ended();
+        let busy = if is_fault { session.pager.pump(now) } else { session.work(now) };
+        if self.is_watched && session.pager.machine().requests_ended() != ended {
             // The result that the watching thread sleeps for may be among those that were taken here.
             let told = file::signal_event(again, 1);
             debug_assert!(told.is_ok(), "the counter is open: {told:?}");
         }
-        if let Some(failed) = machine.outbox.out_of_memory.take()
+        if let Some(failed) = session.take_failed_fault()
             && self.failed.len() < FAILED_FAULTS
         {
             self.failed.push(failed);
         }
         // Who touches a lost page is told then. The kernel marks at once: no change of the address space waits to be read.
-        while let Some(range) = machine.outbox.poisoned.pop() {
-            machine.poison(range);
-        }
-        machine.flush();
+        session.mark_lost(|_| {});
+        session.pager.machine_mut().flush();
         busy
-    }
-
-    /// Sort the latencies of the faults that were answered into their buckets.
-    pub(super) fn count_latencies(&mut self) {
-        let Self { pager, latency, .. } = self;
-        pager.take_latencies(|ns| latency[latency_bucket(ns)] += 1);
     }
 
     /// How this page's fault stands; `None`: not answered yet.
     fn answer(&mut self, page: PageIdx, task: TaskId) -> Option<Answer> {
-        let view = self.pager.core().page(page);
+        let view = self.session.pager.core().page(page);
         if view.flight != Flight::None {
             return None;
         }
@@ -115,7 +106,7 @@ impl Shared {
         let task = TaskId(thread::gettid().cast_unsigned());
         state.failed.retain(|&(failed, _)| failed != task);
         let mut asked = clock::now();
-        if state.pager.on_fault(asked, address as u64, access, task) == FaultAnswer::Unknown {
+        if state.session.pager.on_fault(asked, address as u64, access, task) == FaultAnswer::Unknown {
             return (state, Answer::Unknown);
         }
         let page = state.page(address).expect("the fault was on a page of ours");
@@ -124,7 +115,7 @@ impl Shared {
             let now = clock::now();
             let mut is_busy = false;
             if answer.is_none() {
-                is_busy = state.pump(now, &self.again);
+                is_busy = state.work(now, &self.again, true);
                 answer = state.answer(page, task);
             }
             if let Some(answer) = answer {
@@ -134,10 +125,10 @@ impl Shared {
             if is_busy {
                 continue;
             }
-            if now >= asked + ASK_AGAIN_NS && state.pager.core().page(page).flight == Flight::None {
+            if now >= asked + ASK_AGAIN_NS && state.session.pager.core().page(page).flight == Flight::None {
                 asked = now;
                 // `Later` too is looked at again at the next turn.
-                let _ = state.pager.on_fault(now, address as u64, access, task);
+                let _ = state.session.pager.on_fault(now, address as u64, access, task);
                 continue;
             }
             state = self.sleep(state);
@@ -146,11 +137,11 @@ impl Shared {
 
     /// Let the others go on, and the pool's thread do what is left.
     fn leave(&self, state: &mut State, now: Nanos) {
-        state.count_latencies();
+        state.session.count_latencies(|_| {});
         self.turn.fetch_add(1, Ordering::Release);
         futex::wake(&self.turn, u32::MAX, Scope::Private);
-        let has_work = state.pager.core().deadline().is_some_and(|deadline| deadline < now + BUSY_NS)
-            || state.pager.machine().requests_in_flight() > 0;
+        let has_work = state.session.pager.core().deadline().is_some_and(|deadline| deadline < now + BUSY_NS)
+            || state.session.pager.machine().requests_in_flight() > 0;
         if state.is_idle && has_work {
             state.is_idle = false;
             self.ring();
@@ -193,8 +184,8 @@ impl Shared {
         let end = clock::now() + FINISH_NS;
         loop {
             let mut state = self.lock("the end");
-            state.pager.machine_mut().abandon_results();
-            if state.pager.machine().requests_in_flight() == 0 {
+            state.session.pager.machine_mut().abandon_results();
+            if state.session.pager.machine().requests_in_flight() == 0 {
                 return;
             }
             drop(state);
@@ -213,20 +204,19 @@ pub(super) fn run_thread(shared: &Shared) {
         }
         state.is_idle = false;
         let now = clock::now();
-        let is_busy = state.pump(now, &shared.again);
+        let is_busy = state.work(now, &shared.again, false);
         if is_busy {
             drop(state);
             thread::yield_now();
             continue;
         }
-        state.pager.begin_writes(now);
-        state.pager.machine_mut().flush();
-        state.count_latencies();
+        state.session.pager.begin_writes(now);
+        state.session.pager.machine_mut().flush();
+        state.session.count_latencies(|_| {});
         let is_watched = state.is_watched;
-        let has_requests = state.pager.machine().requests_in_flight() > 0 || state.pager.machine().has_deferred();
-        let core = state.pager.core();
-        let deadline = core.deadline().unwrap_or(Nanos::MAX);
-        let deadline = if core.can_wait() { deadline.max(state.pager.quiet_until()) } else { deadline };
+        let has_requests =
+            state.session.pager.machine().requests_in_flight() > 0 || state.session.pager.machine().has_deferred();
+        let deadline = state.session.deadline();
         let most = match (is_watched, has_requests) {
             (true, _) => BESIDE_NS,
             (false, true) => BUSY_NS,

@@ -77,6 +77,10 @@ pub(crate) enum PlaceState {
     Full,
     /// It is being drained.
     Draining,
+    /// It is being drained because reads or writes fail.
+    Failed,
+    /// It was being drained, and what is left fits nowhere else.
+    GivenUp,
     /// No page of the session is there, and no child of the session needs it.
     Gone,
 }
@@ -84,14 +88,21 @@ pub(crate) enum PlaceState {
 /// Places in a report at most.
 const PLACES_MAX: usize = 256;
 
-const STATES: [(&str, PlaceState); 4] = [
+const STATES: [(&str, PlaceState); 6] = [
     ("open", PlaceState::Open),
     ("full", PlaceState::Full),
     ("draining", PlaceState::Draining),
+    ("failed", PlaceState::Failed),
+    ("given-up", PlaceState::GivenUp),
     ("gone", PlaceState::Gone),
 ];
 
 impl PlaceState {
+    /// By number.
+    pub(crate) fn from_word(word: u32) -> Option<Self> {
+        STATES.iter().map(|(_, state)| *state).find(|state| *state as u32 == word)
+    }
+
     /// As it is spelled.
     pub(crate) fn name(self) -> &'static str {
         STATES.iter().find(|(_, state)| *state == self).map_or("", |(name, _)| name)

@@ -31,7 +31,7 @@ fn kernels(rig: &Rig) -> Vec<Mapping> {
 pub(super) fn assert_reconciled(rig: &mut Rig) {
     rig.adopt();
     let expected = kernels(rig);
-    let table = &rig.pager.machine().mappings;
+    let table = &rig.pager().machine().mappings;
     let registered = |vpn: u64| expected.iter().any(|m| m.registered && m.start <= vpn && vpn < m.end);
     for region in table.regions() {
         let stray = (region.vpn..region.end_vpn()).find(|&vpn| !registered(vpn));
@@ -54,8 +54,8 @@ pub(super) fn assert_reconciled(rig: &mut Rig) {
         };
         assert_eq!((found.backing, found.told), (backing, None), "{found:?} of {kernel:?}");
     }
-    rig.pager.look_at_fork_policies().expect("the model can be read");
-    let table = &rig.pager.machine().mappings;
+    rig.session.pager.look_at_fork_policies().expect("the model can be read");
+    let table = &rig.pager().machine().mappings;
     for kernel in &expected {
         let policy = match kernel.fork {
             ForkPolicy::Copy => space::ForkPolicy::Copy,

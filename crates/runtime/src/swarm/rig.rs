@@ -5,18 +5,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use pagetide_core::Core;
 use pagetide_core::event::{DeviceSpec, Event};
 use pagetide_core::page::{Flight, PageState};
-use pagetide_core::types::{Access, DeviceId, Nanos, TaskId};
+use pagetide_core::types::{DeviceId, Nanos};
 use pagetide_kernel::model::{
     Answer, Call, Extent, ForkPolicy, Model, ModelMapping, Pid, Progress, Quirks, Tid, World,
 };
 use pagetide_kernel::{AddressSpace, OwnMapping};
+use pagetide_sys::Errno;
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use super::Dice;
 use super::disk::Disk;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES, managed};
-use crate::pager::{FaultAnswer, Followup, Pager};
+use crate::pager::Pager;
+use crate::session::{Host, Kept, Session};
 use crate::setup::live_config;
 use crate::space::PAGE_SHIFT;
 use crate::space::unshare::MakePrivate;
@@ -28,8 +30,8 @@ pub(super) const OWN_VPN: u64 = 1 << 30;
 const PAGES_MAX: u32 = 1 << 17;
 /// Slots of the swap device.
 const SLOTS: u32 = 1 << 14;
-/// Messages read in one turn at most.
-const MESSAGES: usize = 64;
+/// Pages that may be resident unseen before all that is managed is searched.
+const UNSEEN_PAGES: u64 = 16;
 
 /// The thread that makes pages private.
 #[derive(Debug)]
@@ -58,11 +60,10 @@ impl MakePrivate for ModelPrivate {
 #[derive(Debug)]
 pub(super) struct Rig {
     space: Model,
-    pub(super) pager: Pager<Model>,
+    pub(super) session: Session<Model>,
     pub(super) disk: Disk,
     store_file: i32,
     bounce: ModelMapping,
-    faults: Vec<(u64, Access)>,
     share: u32,
     /// Orders that could not be answered: the run ends with a message.
     pub(super) out_of_memory: bool,
@@ -91,17 +92,19 @@ impl Rig {
             unsharer: Some(Box::new(unsharer)),
             held: None,
             staging,
+            map_frames,
             zeroes,
             pages_max: PAGES_MAX,
             seed,
         };
         let config = live_config(settings, PAGES_MAX, u64::from(share), SLOTS).build().expect("the settings are known");
         let mut pager = Pager::new(Core::new(config), LiveMachine::new(parts), 0, None);
-        pager.exclude(OWN_VPN << PAGE_SHIFT, (OWN_VPN * 4) << PAGE_SHIFT);
+        pager.exclude(OWN_VPN << PAGE_SHIFT, (OWN_VPN * 8) << PAGE_SHIFT);
         pager.machine_mut().add_store(DeviceId(0), store);
         let spec = DeviceSpec { slots: SLOTS, priority: None, rotational: false, synchronous: false, inherited: false };
         pager.step(1, Event::DeviceAdded { device: DeviceId(0), spec });
-        Self { space, pager, disk, store_file, bounce, faults: Vec::new(), share, out_of_memory: false }
+        let session = Session::new(pager, 0, UNSEEN_PAGES);
+        Self { space, session, disk, store_file, bounce, share, out_of_memory: false }
     }
 
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
@@ -116,59 +119,30 @@ impl Rig {
         self.space.now()
     }
 
+    pub(super) const fn pager(&self) -> &Pager<Model> {
+        &self.session.pager
+    }
+
     /// As the agent adopts.
     pub(super) fn adopt(&mut self) {
         let now = self.now();
-        let mut at = 0;
-        self.pager.begin_look();
-        while let Ok(Some(vma)) = self.pager.machine_mut().space_mut().mapping_at_or_after(at) {
-            at = vma.end;
-            self.pager.adopt_vma(now, &vma);
-        }
+        let Self { session, disk, store_file, bounce, space, .. } = self;
+        Serving { disk, store_file: *store_file, bounce, space }.look(&mut session.pager, now);
     }
 
     /// One turn of the loop.
     pub(super) fn turn(&mut self, dice: &mut Dice) {
         let now = self.now();
-        for _ in 0..MESSAGES {
-            match self.space.next_message().expect("the model can be read") {
-                None => break,
-                Some(message) => match self.pager.on_message(now, message) {
-                    Followup::None => {}
-                    Followup::Fault { address, access } => self.faults.push((address, access)),
-                    Followup::Forked(child) => self.fill_child(&child),
-                },
-            }
-        }
-        self.answer_faults();
-        self.pager.pump(now);
-        let outbox = std::mem::take(&mut self.pager.machine_mut().outbox);
-        for range in outbox.poisoned.into_iter().chain(outbox.unmarked) {
-            self.pager.machine_mut().poison(range);
-        }
-        self.out_of_memory |= outbox.out_of_memory.is_some();
+        let Self { session, disk, store_file, bounce, space, .. } = self;
+        let mut serving = Serving { disk, store_file: *store_file, bounce, space };
+        session.read_messages(now, &mut serving).expect("the model can be read");
+        session.answer_faults(now, &mut serving);
+        session.work(now);
+        session.mark_lost(|_| {});
+        self.out_of_memory |= session.take_failed_fault().is_some();
         if dice.chance(2_000) {
             self.tick();
         }
-    }
-
-    fn answer_faults(&mut self) {
-        let now = self.now();
-        let mut was_adopted = false;
-        let mut faults = std::mem::take(&mut self.faults);
-        faults.retain(|&(address, access)| {
-            let mut answer = self.pager.on_fault(now, address, access, TaskId(0));
-            if answer == FaultAnswer::Unknown && !was_adopted {
-                self.adopt();
-                was_adopted = true;
-                answer = self.pager.on_fault(now, address, access, TaskId(0));
-            }
-            if answer == FaultAnswer::Unknown {
-                answer = self.pager.fill_unknown(address);
-            }
-            answer == FaultAnswer::Later
-        });
-        self.faults = faults;
     }
 
     fn resident(&self) -> u64 {
@@ -176,19 +150,19 @@ impl Rig {
     }
 
     fn tick(&mut self) {
-        let now = self.now();
-        self.pager.begin_writes(now);
-        self.adopt();
-        if self.resident() > self.pager.known_pages() + 16 {
-            self.pager.reconcile(now);
-        }
-        let unseen = u32::try_from(self.resident().saturating_sub(self.pager.known_pages())).expect("few pages");
-        self.pager.set_budget(now, self.share.saturating_sub(unseen).max(64));
+        let (now, anon_pages) = (self.now(), self.resident());
+        let Self { session, disk, store_file, bounce, space, .. } = self;
+        session.pager.begin_writes(now);
+        // Mappings may have changed since the last look.
+        let kept = Kept { size_pages: now, anon_pages };
+        session.look_at_memory(now, kept, &mut Serving { disk, store_file: *store_file, bounce, space });
+        let unseen = u32::try_from(session.unseen_pages()).expect("few pages");
+        session.set_budget(now, self.share.saturating_sub(unseen).max(64));
     }
 
     /// Nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
-        self.faults.is_empty() && self.disk.is_idle() && !self.pager.machine().has_deferred()
+        self.disk.is_idle() && !self.session.is_polling()
     }
 
     /// One thread's call, to its end, with the pager at work.
@@ -221,12 +195,37 @@ impl Rig {
     pub(super) fn set_share(&mut self, pages: u32) {
         self.share = pages;
         let now = self.now();
-        self.pager.set_budget(now, pages);
+        self.session.set_budget(now, pages);
+    }
+}
+
+/// What the model's process asks of a session.
+struct Serving<'a> {
+    disk: &'a Disk,
+    store_file: i32,
+    bounce: &'a ModelMapping,
+    space: &'a Model,
+}
+
+impl Host<Model> for Serving<'_> {
+    fn look(&mut self, pager: &mut Pager<Model>, now: Nanos) {
+        let mut at = 0;
+        pager.begin_look();
+        while let Ok(Some(vma)) = pager.machine_mut().space_mut().mapping_at_or_after(at) {
+            at = vma.end;
+            pager.adopt_vma(now, &vma);
+        }
     }
 
+    fn forked(&mut self, pager: &mut Pager<Model>, _now: Nanos, child: Model) {
+        self.fill_child(pager, &child);
+    }
+}
+
+impl Serving<'_> {
     /// What the parent's agent does for a child that was not announced: everything is filled in.
-    fn fill_child(&self, child: &Model) {
-        let machine = self.pager.machine();
+    fn fill_child(&self, pager: &Pager<Model>, child: &Model) {
+        let machine = pager.machine();
         let mappings: Vec<_> = child.world().mappings(child.pid()).to_vec();
         let wiped = |vpn: u64| {
             let mut wiped = mappings.iter().filter(|mapping| mapping.fork == ForkPolicy::Wipe);
@@ -234,7 +233,7 @@ impl Rig {
         };
         for region in machine.mappings.regions() {
             for (vpn, page) in (region.vpn..).zip(region.range.pages()) {
-                let view = self.pager.core().page(page);
+                let view = pager.core().page(page);
                 if view.discarded || wiped(vpn) {
                     continue;
                 }
@@ -259,6 +258,12 @@ impl Rig {
             child.unregister(managed(mapping.start, pages)).expect("it is registered");
         }
     }
+}
+
+/// More frames, beside those that there are.
+fn map_frames(space: &Model, frames: u64, first: u32) -> Result<ModelMapping, Errno> {
+    let staging = space.map_own(OWN_VPN * 4 + 2 * u64::from(first), frames);
+    space.register(staging.range(), Modes::MISSING).map(|()| staging)
 }
 
 fn fill(child: &Model, vpn: u64, from: ManagedRange) {

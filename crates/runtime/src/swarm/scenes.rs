@@ -27,7 +27,7 @@ fn pages_under_a_guard_leave_memory_without_a_word() {
     assert_eq!(rig.perform(tid, Call::GuardInstall(Extent::new(HOME, 200))), Answer::Done);
     rig.set_share(96);
     rig.rest();
-    assert!(rig.pager.core().charged() <= 96, "{} pages are charged", rig.pager.core().charged());
+    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
     assert_eq!(rig.perform(tid, Call::Load(HOME)), Answer::Segv);
     assert_eq!(rig.perform(tid, Call::GuardRemove(Extent::new(HOME, 200))), Answer::Done);
     for page in [HOME, HOME + 100, HOME + 199] {

@@ -1,0 +1,85 @@
+//! Where the frames are: pieces of our own address space, of which more are mapped as the budget grows.
+//!
+//! Invariant: a run of frames lies in one piece (between two pieces a frame is left out that is never given out).
+
+use pagetide_kernel::{AddressSpace, OwnMapping};
+use pagetide_sys::Errno;
+use pagetide_sys::mem::ManagedRange;
+
+use super::LiveMachine;
+use crate::frames::{FrameRun, Frames};
+use crate::space::PAGE_SHIFT;
+
+/// Frames beyond twice the budget, so that runs are found: 64 MiB of addresses.
+const SLACK_PAGES: u64 = 16 << 10;
+
+/// Maps so many frames, registered. The first one's number tells the pieces apart.
+pub(crate) type MapFrames<K> = fn(&K, u64, u32) -> Result<<K as AddressSpace>::Mapping, Errno>;
+
+/// Frames for a budget.
+pub(crate) fn frames_for(budget_pages: u64) -> u64 {
+    (budget_pages * 2 + SLACK_PAGES).min(u64::from(u32::MAX / 2))
+}
+
+/// The pieces, by the number of their first frame.
+#[derive(Debug)]
+pub(super) struct Staging<M> {
+    pieces: Vec<(u32, M)>,
+}
+
+impl<M: OwnMapping> Staging<M> {
+    pub(super) fn new(first: M) -> Self {
+        Self { pieces: vec![(0, first)] }
+    }
+
+    /// The memory of a run of frames.
+    pub(super) fn memory(&self, run: FrameRun) -> ManagedRange {
+        let piece = self.pieces.iter().rfind(|(first, _)| *first <= run.first.0);
+        let (first, mapping) = piece.expect("the first piece begins at frame 0");
+        mapping.range().part(((run.first.0 - first) as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
+    }
+
+    /// All of it.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = ManagedRange> {
+        self.pieces.iter().map(|(_, mapping)| mapping.range())
+    }
+}
+
+impl<K: AddressSpace> LiveMachine<K> {
+    /// Have frames for a budget of so many pages. False: no more can be mapped.
+    pub(crate) fn reserve_frames(&mut self, budget_pages: u32) -> bool {
+        let (wanted, have) = (frames_for(u64::from(budget_pages)), u64::from(self.frames.total()));
+        if wanted <= have {
+            return true;
+        }
+        // Half as much again at least: few pieces, however often it grows.
+        let more = (wanted - have).max(have / 2);
+        let first = self.frames.total() + 1;
+        let Ok(mapping) = (self.map_frames)(&self.space, more, first) else { return false };
+        self.frames.grow(u32::try_from(more).expect("less than 2^32 frames in all"));
+        self.staging.pieces.push((first, mapping));
+        true
+    }
+
+    /// The largest budget that there are frames for.
+    pub(crate) fn budget_pages_max(&self) -> u32 {
+        let frames = u64::from(self.frames.total()).saturating_sub(SLACK_PAGES) / 2;
+        u32::try_from(frames).expect("less than the frames")
+    }
+
+    /// True if the addresses from here on are frames.
+    pub(crate) fn is_staging(&self, start: usize) -> bool {
+        self.staging.ranges().any(|range| range.start() == start)
+    }
+}
+
+impl Frames {
+    /// So many frames more, all holes, behind one that is left out.
+    fn grow(&mut self, more: u32) {
+        let first = self.total() + 1;
+        self.extend(first + more);
+        for frame in first..first + more {
+            self.now_hole(crate::frames::Frame(frame));
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Places to swap to that come and go while the session runs.
+//!
+//! A place is one device of the core with a file of the session's own, and as many inherited devices as forked parents had there.
+//! Swapoff closes its file first and drains one device after the other: the core brings the pages back, as far as the budget goes,
+//! and reclaim takes them to other places. A device is closed when the core says that neither a page nor a child names a slot.
+//!
+//! Invariants: at most one device is drained at a time; a place that is being drained is not grown; a file is closed only when no
+//! request names it.
+
+use pagetide_core::event::{DeviceSpec, Event};
+use pagetide_core::types::{DeviceId, Nanos};
+use pagetide_kernel::AddressSpace;
+use pagetide_sys::fd::Fd;
+
+use crate::pager::Pager;
+use crate::protocol::DeviceOffer;
+use crate::session::command::{PlaceId, PlaceReport, PlaceState};
+use crate::store::Store;
+
+/// Devices that a core knows at most.
+const DEVICES_MAX: u8 = 32;
+/// A drain that the core gave up for want of room begins anew after this time ...
+const AGAIN_NS: Nanos = 50_000_000;
+/// ... so many times, as long as nothing gets less.
+const TRIES_MAX: u32 = 40;
+/// Time between two looks at a file that requests still name.
+const CLOSE_NS: Nanos = 1_000_000;
+/// Time between two reminders of the core, which may wait for a child to end.
+const POKE_NS: Nanos = 1_000_000_000;
+/// Places that are gone and still told of, at most.
+const GONE_MAX: usize = 8;
+
+/// A place that is being drained.
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    place: PlaceId,
+    /// It fails, and nobody asked for this.
+    has_failed: bool,
+    /// Slots in use when the core was asked last; None: it was not asked yet.
+    left: Option<u32>,
+    tries: u32,
+    again: Nanos,
+    /// When the core is reminded.
+    poke: Nanos,
+}
+
+/// What changes about the places.
+#[derive(Debug)]
+pub(super) struct Devices {
+    floor_bytes: u64,
+    drains: Vec<Drain>,
+    gone: Vec<PlaceId>,
+    given_up: Vec<PlaceId>,
+}
+
+impl Devices {
+    pub(super) const fn new(floor_bytes: u64) -> Self {
+        Self { floor_bytes, drains: Vec::new(), gone: Vec::new(), given_up: Vec::new() }
+    }
+
+    /// A further place, in an empty file.
+    pub(super) fn swapon<K: AddressSpace>(
+        &mut self,
+        pager: &mut Pager<K>,
+        now: Nanos,
+        offer: DeviceOffer,
+        file: Option<Fd>,
+    ) -> Result<(), String> {
+        let Some(file) = file else { return Err("no swap file came with the command".to_owned()) };
+        let stores = pager.machine().stores();
+        if stores.iter().any(|(_, store)| store.place() == offer.place && !store.is_inherited()) {
+            return Err("the place is in use already".to_owned());
+        }
+        let free = (0..DEVICES_MAX).map(DeviceId).find(|device| stores.iter().all(|(id, _)| id != device));
+        let Some(device) = free else { return Err(format!("{DEVICES_MAX} devices are in use")) };
+        let failed = |errno: pagetide_sys::Errno| format!("the swap file: {}", errno.name());
+        let mut store = Store::new(offer.place, file, offer.slots).map_err(failed)?;
+        store.set_priority(offer.priority);
+        let slots = store.grow(self.floor_bytes, now).map_err(failed)?;
+        pager.machine_mut().add_store(device, store);
+        let spec = DeviceSpec {
+            slots,
+            priority: offer.priority,
+            rotational: offer.rotational,
+            synchronous: false,
+            inherited: false,
+        };
+        pager.step(now, Event::DeviceAdded { device, spec });
+        if pager.core().device_used(device).is_none() {
+            let closed = pager.machine_mut().remove_store(device);
+            debug_assert!(closed, "nothing names a file that was never used");
+            return Err("the core knows no further device".to_owned());
+        }
+        self.gone.retain(|gone| *gone != offer.place);
+        Ok(())
+    }
+
+    /// Begin to drain a place.
+    pub(super) fn swapoff<K: AddressSpace>(
+        &mut self,
+        pager: &mut Pager<K>,
+        now: Nanos,
+        place: PlaceId,
+    ) -> Result<(), String> {
+        if self.drains.iter().any(|drain| drain.place == place) {
+            return Err("it is being drained already".to_owned());
+        }
+        let used = used_of(pager, place);
+        if !pager.machine().stores().iter().any(|(_, store)| store.place() == place) {
+            // Nothing of this session is there: no more is to be done.
+            self.note_gone(place);
+            return Ok(());
+        }
+        let room = self.room_beside(pager, place);
+        if u64::from(used) > room {
+            let text = format!("{used} pages are there, and {room} fit elsewhere or into memory");
+            return Err(text);
+        }
+        self.begin(pager, now, place, false);
+        Ok(())
+    }
+
+    fn begin<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos, place: PlaceId, has_failed: bool) {
+        self.given_up.retain(|given_up| *given_up != place);
+        pager.machine_mut().close_place(place, true);
+        self.drains.push(Drain { place, has_failed, left: None, tries: 0, again: now, poke: now });
+        self.serve(pager, now);
+    }
+
+    /// Pages that may go to the slots of other places, and into free memory.
+    fn room_beside<K: AddressSpace>(&self, pager: &Pager<K>, place: PlaceId) -> u64 {
+        let core = pager.core();
+        let memory = u64::from(core.budget().saturating_sub(core.charged()));
+        let is_other = |store: &Store| {
+            let is_drained = self.drains.iter().any(|drain| drain.place == store.place());
+            store.place() != place && !store.is_inherited() && !is_drained
+        };
+        let others = pager.machine().stores().iter().filter(|(_, store)| is_other(store));
+        let free = others.map(|(device, store)| {
+            let used = core.device_used(*device).unwrap_or(0);
+            u64::from(store.slots_possible(self.floor_bytes).saturating_sub(used + 1))
+        });
+        free.fold(memory, u64::saturating_add)
+    }
+
+    /// Use a place again that was being drained.
+    pub(super) fn stop_swapoff<K: AddressSpace>(
+        &mut self,
+        pager: &mut Pager<K>,
+        now: Nanos,
+        place: PlaceId,
+    ) -> Result<(), String> {
+        let Some(index) = self.drains.iter().position(|drain| drain.place == place) else {
+            self.gone.retain(|gone| *gone != place);
+            return Ok(());
+        };
+        self.drains.remove(index);
+        self.stop(pager, now, place);
+        Ok(())
+    }
+
+    fn stop<K: AddressSpace>(&self, pager: &mut Pager<K>, now: Nanos, place: PlaceId) {
+        if let Some(device) = pager.core().swapoff()
+            && place_of(pager, device) == Some(place)
+        {
+            pager.step(now, Event::SwapoffStopped { device });
+        }
+        pager.machine_mut().close_place(place, false);
+    }
+
+    /// Go on with what is being drained. True if there is more at once.
+    pub(super) fn serve<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos) -> bool {
+        self.drain_failed(pager, now);
+        let Some(drain) = self.drains.first_mut() else { return false };
+        if pager.core().swapoff().is_some() {
+            if now >= drain.poke {
+                // It looks again for what was held outside, if that is what it waits for.
+                drain.poke = now + POKE_NS;
+                pager.step(now, Event::Timeout);
+            }
+            return false;
+        }
+        if now < drain.again {
+            return false;
+        }
+        let place = drain.place;
+        // The file that may be written first.
+        let mut devices: Vec<(bool, DeviceId)> = pager
+            .machine()
+            .stores()
+            .iter()
+            .filter(|(_, store)| store.place() == place)
+            .map(|(device, store)| (store.is_inherited(), *device))
+            .collect();
+        devices.sort_unstable_by_key(|&(is_inherited, device)| (is_inherited, device.0));
+        let Some(&(_, device)) = devices.first() else {
+            self.drains.remove(0);
+            self.note_gone(place);
+            return true;
+        };
+        let Some(used) = pager.core().device_used(device) else {
+            if pager.machine_mut().remove_store(device) {
+                drain.left = None;
+                return true;
+            }
+            drain.again = now + CLOSE_NS;
+            return false;
+        };
+        match drain.left {
+            Some(left) if used >= left => {
+                drain.tries += 1;
+                if drain.tries > TRIES_MAX {
+                    self.drains.remove(0);
+                    self.stop(pager, now, place);
+                    self.given_up.push(place);
+                    return false;
+                }
+            }
+            Some(_) | None => drain.tries = 0,
+        }
+        drain.left = Some(used);
+        drain.again = now + if drain.tries == 0 { 0 } else { AGAIN_NS };
+        pager.step(now, Event::Swapoff { device });
+        true
+    }
+
+    /// A place that fails takes nothing any more, and is drained, if there is another.
+    fn drain_failed<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos) {
+        let own = |store: &Store| !store.is_inherited() && !store.is_closed();
+        let stores = pager.machine().stores();
+        if stores.iter().filter(|(_, store)| own(store)).count() < 2 {
+            return;
+        }
+        let Some(place) = stores.iter().find(|(_, store)| own(store) && store.has_failed()).map(|(_, s)| s.place())
+        else {
+            return;
+        };
+        if !self.drains.iter().any(|drain| drain.place == place) {
+            self.begin(pager, now, place, true);
+        }
+    }
+
+    fn note_gone(&mut self, place: PlaceId) {
+        self.gone.retain(|gone| *gone != place);
+        if self.gone.len() == GONE_MAX {
+            self.gone.remove(0);
+        }
+        self.gone.push(place);
+    }
+
+    /// When `serve` has something to do, if the core does not end first what it was asked for.
+    pub(super) fn deadline<K: AddressSpace>(&self, pager: &Pager<K>) -> Nanos {
+        let is_busy = pager.core().swapoff().is_some();
+        self.drains.first().map_or(Nanos::MAX, |drain| if is_busy { drain.poke } else { drain.again })
+    }
+
+    /// How each place stands.
+    pub(super) fn reports<K: AddressSpace>(&self, pager: &Pager<K>) -> impl Iterator<Item = PlaceReport> {
+        let mut reports: Vec<PlaceReport> = Vec::new();
+        for (device, store) in pager.machine().stores() {
+            let place = store.place();
+            let index = reports.iter().position(|report| report.place == place).unwrap_or(reports.len());
+            if index == reports.len() {
+                reports.push(PlaceReport { place, state: PlaceState::Open, used: 0, backed: 0, lost: 0 });
+            }
+            let report = &mut reports[index];
+            report.used += u64::from(pager.core().device_used(*device).unwrap_or(0));
+            report.lost += u64::from(store.lost_pages());
+            if !store.is_inherited() {
+                report.backed += u64::from(store.slots_backed());
+                if store.is_stuck() || pager.core().is_device_closed(*device) {
+                    report.state = PlaceState::Full;
+                }
+            }
+        }
+        for report in &mut reports {
+            if self.given_up.contains(&report.place) {
+                report.state = PlaceState::GivenUp;
+            }
+            if let Some(drain) = self.drains.iter().find(|drain| drain.place == report.place) {
+                report.state = if drain.has_failed { PlaceState::Failed } else { PlaceState::Draining };
+            }
+        }
+        let gone = |&place: &PlaceId| PlaceReport { place, state: PlaceState::Gone, used: 0, backed: 0, lost: 0 };
+        reports.extend(self.gone.iter().map(gone));
+        reports.into_iter()
+    }
+}
+
+fn place_of<K: AddressSpace>(pager: &Pager<K>, device: DeviceId) -> Option<PlaceId> {
+    pager.machine().stores().iter().find(|(id, _)| *id == device).map(|(_, store)| store.place())
+}
+
+/// Slots of a place that are in use.
+fn used_of<K: AddressSpace>(pager: &Pager<K>, place: PlaceId) -> u32 {
+    let devices = pager.machine().stores().iter().filter(|(_, store)| store.place() == place);
+    devices.filter_map(|(device, _)| pager.core().device_used(*device)).fold(0, u32::saturating_add)
+}
