@@ -13,6 +13,7 @@ mod record;
 mod setup;
 mod session;
 mod pager;
+mod patience;
 mod space;
 mod machine;
 mod frames;

@@ -25,6 +25,7 @@ use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use crate::machine::{LiveMachine, managed};
 use crate::own;
+use crate::patience::Patience;
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::space::recent::Recent;
 use crate::space::{Backing, Census, Change, Listed, PAGE_SHIFT, Standing, Verdict, Why, own_pages};
@@ -32,10 +33,6 @@ use crate::tier::Tier;
 
 /// Events kept for the dump after a broken invariant.
 const RECORDED_EVENTS: usize = 256;
-/// After a fault, time in which its read may end.
-const READ_SPIN_NS: Nanos = 100_000;
-/// After an answer, time in which the next fault may come.
-const FAULT_SPIN_NS: Nanos = 50_000;
 /// How long background work waits for the next fault.
 const QUIET_NS: Nanos = 50_000;
 /// Frames beyond the budget that are given back together: 256 KiB.
@@ -52,6 +49,7 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     runs: Vec<Run>,
     floor_bytes: u64,
     last_fault: Nanos,
+    patience: Patience,
     overhead: Overhead,
     recent: Recent,
     /// What the core and the tier may have together.
@@ -101,6 +99,7 @@ impl<K: AddressSpace> Pager<K> {
             runs: vec![Run::default(); 512],
             floor_bytes,
             last_fault: 0,
+            patience: Patience::new(),
             overhead: Overhead::default(),
             recent: Recent::new(REMOVE_QUIET_NS),
             budget_pages,
@@ -179,6 +178,7 @@ impl<K: AddressSpace> Pager<K> {
             let range = PageRange::one(page);
             self.driver.drain(now, |machine, _core, answers| machine.forget_deferred(range, answers));
         }
+        self.patience.on_fault(self.machine().answered_at(), now);
         self.last_fault = now;
         self.machine_mut().note_fault(page, now);
         self.driver.step(now, Event::Fault { page, access, task });
@@ -299,10 +299,9 @@ impl<K: AddressSpace> Pager<K> {
         self.last_fault + QUIET_NS
     }
 
-    /// Until then it is worth looking for events without sleeping: to wake a CPU that has gone idle costs 10 to 25 us, about as
-    /// much as a fault's own work.
-    pub(crate) fn spin_until(&self) -> Nanos {
-        (self.last_fault + READ_SPIN_NS).max(self.machine().answered_at() + FAULT_SPIN_NS)
+    /// Until then it is worth looking for the next fault without sleeping.
+    pub(crate) const fn spin_until(&self) -> Nanos {
+        self.patience.until(self.machine().answered_at())
     }
 
     /// Back more slots before the core runs out of the ones it has.
