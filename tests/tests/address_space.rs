@@ -40,7 +40,7 @@ fn expect_right(case: &str) {
     }
 }
 
-/// Right, beyond the budget by what cannot be paged, or what is filled faster than it can be managed (K12).
+/// Right, beyond the budget by what cannot be paged.
 fn expect_right_beyond_the_budget(case: &str) {
     if let Some((_, stats)) = run_case(case) {
         stats.expect_paging(256);
@@ -130,13 +130,13 @@ fn more_locked_memory_than_the_budget_carries_is_refused_when_it_is_asked_for() 
 #[test]
 fn limits_of_the_program_are_not_used_up_by_the_runtime() {
     for case in ["limit-of-addresses", "limit-of-data", "limit-of-files", "limit-of-file-sizes"] {
-        expect_right_beyond_the_budget(case);
+        expect_right(case);
     }
 }
 
 #[test]
 fn a_program_may_take_a_root_without_proc() {
-    expect_right_beyond_the_budget("without-proc");
+    expect_right("without-proc");
 }
 
 /// The kernel moves pages only out of writable mappings, so this memory cannot be paged: the budget gives way, with a word.

@@ -5,6 +5,7 @@
 //! processes counted. It stays until the last process of the tree has ended, because the budget is the tree's.
 
 mod adopt;
+mod brake;
 mod commands;
 mod places;
 mod signals;
@@ -36,6 +37,7 @@ use crate::space::PAGE_BYTES;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, open_places, open_record, open_uffd_device};
 use crate::supervise::signals::SignalQueue;
+use crate::supervise::start::Starting;
 use crate::supervise::tree::{Process, Tree};
 
 pub use crate::control::LatencySummary;
@@ -51,6 +53,14 @@ const SCAN_NS: Nanos = 20_000_000;
 const OPENED_SCAN_NS: Nanos = 300_000;
 /// Time between two looks for a child that was forked.
 const BIRTH_LOOK_NS: Nanos = 100_000;
+/// Time between two looks while threads are stopped until the memory of their process is managed.
+const HELD_LOOK_NS: Nanos = 200_000;
+/// Least time between two looks while native processes fill memory.
+const GROWING_LOOK_NS: Nanos = 250_000;
+/// Less growth between two looks says nothing of the next: 256 KiB.
+const GROWN_PAGES_MIN: u64 = 64;
+/// An agent is started if the budget would be full in this time: until the next look, and until the process has stopped.
+const LEAD_MS: u64 = 4;
 /// Time between two reports of how it goes.
 const PROGRESS_NS: Nanos = 1_000_000_000;
 
@@ -198,6 +208,10 @@ struct Supervisor {
     descriptors: Option<Limit>,
     totals: Totals,
     resident_max: u64,
+    /// What processes without an agent kept at the last look, when that was, and how fast they grew until then.
+    native_pages: u64,
+    looked: Nanos,
+    filled_pages_per_ms: u64,
     /// When the proportional sizes of several processes may be read again.
     next_proportional: Nanos,
     overhead_max: u64,
@@ -285,6 +299,9 @@ impl Supervisor {
                 managed_processes: 0,
             },
             resident_max: 0,
+            native_pages: 0,
+            looked: clock::now(),
+            filled_pages_per_ms: 0,
             next_proportional: 0,
             overhead_max: 0,
             main_pid: 0,
@@ -323,6 +340,7 @@ impl Supervisor {
             .spawn()
             .map_err(|error| Error::new(ErrorKind::Command, format!("{}", program.to_string_lossy())).because(error))?;
         self.main_pid = i32::try_from(child.id()).expect("process numbers fit");
+        self.tree.add(self.main_pid, parent);
         Ok(())
     }
 
@@ -341,15 +359,19 @@ impl Supervisor {
         if self.births.iter().any(|birth| !birth.is_answered) {
             return BIRTH_LOOK_NS;
         }
-        if self.tree.list.iter().any(|process| process.starting.is_some()) {
-            return 1_000_000;
+        let mut starting = self.tree.list.iter().filter_map(|process| process.starting.as_ref());
+        if let Some(first) = starting.next() {
+            let holds = first.is_held() || starting.any(Starting::is_held);
+            return if holds { HELD_LOOK_NS } else { 1_000_000 };
         }
         let natives = self.tree.list.iter().any(|process| !process.is_managed());
         if !natives {
             return if self.tree.list.len() > 1 { 5_000_000 } else { 20_000_000 };
         }
         let left = self.left_pages() * PAGE_BYTES;
-        (left / 2 * 1_000_000 / FILL_BYTES_PER_MS).clamp(1_000_000, 5_000_000)
+        let (part, least) =
+            if self.filled_pages_per_ms > 0 { (left / 4, GROWING_LOOK_NS) } else { (left / 2, 1_000_000) };
+        (part * 1_000_000 / FILL_BYTES_PER_MS).clamp(least, 5_000_000)
     }
 
     fn left_pages(&self) -> u64 {
@@ -507,6 +529,7 @@ impl Supervisor {
         if resident > self.resident_max {
             self.note_peak(resident);
         }
+        self.measure_growth();
         self.answer_bells();
         self.adopt_if_near();
         self.serve_births();
@@ -534,9 +557,20 @@ impl Supervisor {
         self.resident_max = self.resident_max.max(proportional.min(resident));
     }
 
+    fn measure_growth(&mut self) {
+        let now = clock::now();
+        let natives: u64 =
+            self.tree.list.iter().filter(|process| !process.is_managed()).map(|process| process.resident).sum();
+        let grown = natives.saturating_sub(self.native_pages);
+        let passed = (now - self.looked).max(1);
+        self.filled_pages_per_ms = if grown < GROWN_PAGES_MIN { 0 } else { grown * 1_000_000 / passed };
+        (self.native_pages, self.looked) = (natives, now);
+    }
+
     /// Start agents in the largest native processes while what is left of the budget could be filled before we look again.
     fn adopt_if_near(&mut self) {
         let room = (self.budget_pages / 4).clamp((8 << 20) / PAGE_BYTES, (256 << 20) / PAGE_BYTES);
+        let room = room.max(self.filled_pages_per_ms * LEAD_MS);
         if self.left_pages() >= room {
             return;
         }

@@ -213,6 +213,8 @@ pub struct Stat {
     pub system_ticks: u64,
     /// When it was started, in clock ticks since boot: with the number, the identity of a process.
     pub start_ticks: u64,
+    /// Its environment is in its memory: from the end of its exec on. False as well where it may not be known.
+    pub has_environment: bool,
 }
 
 /// Read the basics of a process (`None`: this one).
@@ -235,14 +237,20 @@ pub fn is_descendant(pid: i32, ancestor: i32) -> bool {
     false
 }
 
+/// Fields of the list of numbers in /proc/PID/stat that every kernel has.
+const FIELDS_MIN: usize = 19;
+
 fn parse_stat(text: &[u8]) -> Option<Stat> {
     // The name stands in brackets and may itself hold brackets and blanks: the last closing one counts.
     let close = text.iter().rposition(|byte| *byte == b')')?;
     let rest = text[close + 1..].trim_ascii_start();
     let (state, mut rest) = rest.split_first()?;
-    // Fields 4 to 22 of the manual page; field 8 may be negative.
-    let mut fields = [0u64; 19];
-    for field in &mut fields {
+    // Fields 4 to 51 of the manual page, as far as they are there; field 8 may be negative.
+    let mut fields = [0u64; 48];
+    for (index, field) in fields.iter_mut().enumerate() {
+        if index >= FIELDS_MIN && rest.trim_ascii_start().is_empty() {
+            break;
+        }
         rest = rest.trim_ascii_start();
         rest = rest.strip_prefix(b"-").unwrap_or(rest);
         (*field, rest) = decimal(rest)?;
@@ -256,6 +264,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
         user_ticks: fields[10],
         system_ticks: fields[11],
         start_ticks: fields[18],
+        has_environment: fields[47] != 0,
     })
 }
 

@@ -133,6 +133,14 @@ impl Supervisor {
         for index in 0..self.tree.list.len() {
             let Some(mut starting) = self.tree.list[index].starting.take() else { continue };
             let process = &mut self.tree.list[index];
+            if starting.is_held() {
+                if process.link.is_some() && !process.is_managed() && !starting.is_overdue() {
+                    process.starting = Some(starting);
+                } else {
+                    starting.let_go();
+                }
+                continue;
+            }
             let Words::At(at) = process.words else {
                 // It became another program meanwhile.
                 process.starting = Some(starting);
@@ -141,10 +149,20 @@ impl Supervisor {
             };
             match starting.is_stopped() {
                 Ok(false) => process.starting = Some(starting),
-                Ok(true) => match starting.finish(process.pid, at) {
-                    Ok(socket) => self.link(index, socket),
-                    Err(refusal) => self.refuse(index, refusal),
-                },
+                Ok(true) => {
+                    let started = starting.finish(process.pid, at);
+                    let is_copy = process.view.is_some_and(|view| view.state != foothold::NATIVE);
+                    if started.is_err() || is_copy {
+                        // A forked child waits for its agent by itself.
+                        starting.let_go();
+                    } else {
+                        process.starting = Some(starting);
+                    }
+                    match started {
+                        Ok(socket) => self.link(index, socket),
+                        Err(refusal) => self.refuse(index, refusal),
+                    }
+                }
                 Err(refusal) => self.refuse(index, refusal),
             }
         }
@@ -153,7 +171,7 @@ impl Supervisor {
     fn let_go(&mut self, index: usize) {
         let Some(mut starting) = self.tree.list[index].starting.take() else { return };
         match starting.is_stopped() {
-            Ok(true) => starting.give_up(),
+            Ok(true) => starting.let_go(),
             Ok(false) => self.tree.list[index].starting = Some(starting),
             Err(refusal) => self.refuse(index, refusal),
         }

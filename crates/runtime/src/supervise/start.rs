@@ -16,11 +16,14 @@ use pagetide_sys::trace::{self, Halt, Saved, Tracee};
 use pagetide_sys::{Errno, clock, socket, thread};
 
 use crate::foothold::{self, View};
+use crate::supervise::brake::Brake;
 
 /// A stop usually takes some 10 us; after this long other processes are looked at first.
 const STOP_WAIT: Nanos = 500_000;
 /// What runs in the thread is a handful of system calls; it may wait for a CPU.
 const RUN_WAIT: Nanos = 2_000_000_000;
+/// An agent takes some milliseconds to manage what is there; after this long the thread goes on without.
+const HOLD_MAX: Nanos = 100_000_000;
 
 /// Why a process cannot have an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +49,10 @@ impl From<Errno> for Refusal {
 pub(super) struct Starting {
     tracee: Tracee,
     is_stopped: bool,
+    /// The agent was started; the thread stays stopped until it manages the memory, or until then.
+    held_until: Option<Nanos>,
+    /// Of the process's other threads.
+    _brake: Option<Brake>,
 }
 
 impl Starting {
@@ -54,7 +61,8 @@ impl Starting {
         let tid = choose_thread(pid)?;
         let tracee = Tracee::seize(tid, trace::END_WITH_TRACER)?;
         tracee.interrupt()?;
-        Ok(Self { tracee, is_stopped: false })
+        let brake = Brake::pull(pid, tid);
+        Ok(Self { tracee, is_stopped: false, held_until: None, _brake: brake })
     }
 
     pub(super) const fn tid(&self) -> i32 {
@@ -93,19 +101,29 @@ impl Starting {
     }
 
     /// Let the stopped thread go on as it was.
-    pub(super) fn give_up(self) {
+    pub(super) fn let_go(self) {
         // It may have ended meanwhile.
         let _ = self.tracee.release();
     }
 
-    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped.
-    pub(super) fn finish(mut self, pid: i32, at: u64) -> Result<Fd, Refusal> {
+    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so.
+    pub(super) fn finish(&mut self, pid: i32, at: u64) -> Result<Fd, Refusal> {
         let saved = Box::new(self.tracee.save()?);
         let started = self.start(pid, at, &saved);
         self.stop()?;
         self.tracee.restore(&saved)?;
-        self.tracee.release()?;
+        self.held_until = Some(clock::now() + HOLD_MAX);
         started
+    }
+
+    /// The agent was started, and the thread waits until it manages the memory: what it fills before is beyond the budget.
+    pub(super) const fn is_held(&self) -> bool {
+        self.held_until.is_some()
+    }
+
+    /// It has waited long enough: an agent may be slow, and must not be waited for by who may be what it waits for.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.held_until.is_some_and(|end| clock::now() > end)
     }
 
     fn start(&mut self, pid: i32, at: u64, saved: &Saved) -> Result<Fd, Refusal> {
@@ -195,6 +213,11 @@ pub(super) enum Object {
     At(u64),
     /// It is mapped and has said nothing so far: a large program is still being linked when its objects are mapped.
     Silent,
+    /// It is not mapped, but its environment names it: it is not linked yet, or is a static program.
+    Awaited,
+    /// It is not mapped, and nothing is known of its environment.
+    Unknown,
+    /// Nothing will map it.
     Absent,
 }
 
@@ -202,16 +225,27 @@ pub(super) enum Object {
 pub(super) fn find(pid: i32, library: &str) -> Object {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let is_object = |line: &&str| line.strip_suffix(" (deleted)").unwrap_or(line).ends_with(library);
-    let mut object = Object::Absent;
+    let mut object = None;
     for line in maps.lines().filter(is_object) {
-        object = Object::Silent;
+        object = Some(Object::Silent);
         if line.contains(" rw-p ")
             && let Some(at) = words_in(pid, line)
         {
             return Object::At(at);
         }
     }
-    object
+    object.unwrap_or_else(|| awaited(pid, library))
+}
+
+/// What the environment of a process that has not mapped the object says.
+fn awaited(pid: i32, library: &str) -> Object {
+    if !proc::stat(Some(pid)).is_ok_and(|stat| stat.has_environment) {
+        return Object::Unknown;
+    }
+    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return Object::Unknown };
+    let mut words = environment.split(|&byte| byte == 0).filter_map(|word| word.strip_prefix(b"LD_PRELOAD="));
+    let names_it = |list: &[u8]| list.windows(library.len()).any(|part| part == library.as_bytes());
+    if words.any(names_it) { Object::Awaited } else { Object::Absent }
 }
 
 /// The address of the words in the mapping that a line of the list tells of.
@@ -232,10 +266,15 @@ pub(super) fn write(pid: i32, at: u64, bytes: &[u8]) {
     let _ = unsafe { proc::write_memory(pid, at, bytes) };
 }
 
+/// The threads of a process; none if it is gone.
+pub(super) fn threads(pid: i32) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+}
+
 /// The thread that is to run our code: the first if it lives, one without a system call filter in any case.
 fn choose_thread(pid: i32) -> Result<i32, Refusal> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Refusal::Ended(None))?;
-    let mut tids: Vec<i32> = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
+    let mut tids = threads(pid);
     tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
     let mut filtered = false;
     let mut waiting = None;

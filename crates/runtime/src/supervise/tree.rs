@@ -12,8 +12,10 @@ use crate::control::Control;
 use crate::foothold::View;
 use crate::supervise::start::{self, Object, Starting};
 
-/// Looks at a process before it counts as one without the object: it may be loading it.
+/// Looks at a process of which nothing is known before it counts as one without the object: it may be in the midst of its exec.
 const LOOKS_MAX: u32 = 8;
+/// The same where the environment names the object: a static program, unless the dynamic linker has not come to it.
+const AWAITED_LOOKS_MAX: u32 = 100;
 /// The same while the object is mapped but silent: a program of hundreds of MiB of objects takes seconds to link.
 const LINKING_LOOKS_MAX: u32 = 10_000;
 
@@ -124,8 +126,9 @@ impl Process {
         self.words = match start::find(self.pid, library) {
             Object::At(at) => Words::At(at),
             Object::Silent if looks < LINKING_LOOKS_MAX => Words::Sought(looks + 1),
-            Object::Absent if looks < LOOKS_MAX => Words::Sought(looks + 1),
-            Object::Silent | Object::Absent => Words::None,
+            Object::Awaited if looks < AWAITED_LOOKS_MAX => Words::Sought(looks + 1),
+            Object::Unknown if looks < LOOKS_MAX => Words::Sought(looks + 1),
+            Object::Silent | Object::Awaited | Object::Unknown | Object::Absent => Words::None,
         };
         if let Words::At(at) = self.words {
             self.view = start::read(self.pid, at);
@@ -191,7 +194,8 @@ impl Tree {
         }
     }
 
-    fn add(&mut self, pid: i32, parent: i32) {
+    /// Process `pid`, a child of `parent`, is of the run.
+    pub(super) fn add(&mut self, pid: i32, parent: i32) {
         if self.known.insert(pid) {
             self.list.push(Process::new(pid, parent));
         }
