@@ -25,6 +25,7 @@
 //! can interrupt its holder; nobody touches a region while he holds it; the thread of the pool never touches a region.
 
 mod handler;
+mod places;
 mod region;
 mod serve;
 
@@ -53,13 +54,13 @@ use crate::control::{LatencySummary, MACHINE_COUNTERS, summary};
 use crate::engine::{ThreadEngine, UringEngine};
 use crate::io::Engine;
 use crate::pager::Pager;
-use crate::protocol::DeviceOffer;
 use crate::session::Session;
 use crate::session::command::PlaceId;
-use crate::setup::{self, BUDGET_PAGES_MIN, PAGES_MAX, SetupError, step};
+use crate::setup::{self, BUDGET_PAGES_MIN, PAGES_MAX, SLOTS_LATER, SetupError, step};
 use crate::{Error, ErrorKind};
 
 pub use pagetide_core::event::Advice;
+pub use places::{SwapPlace, SwapState};
 pub use region::{Hold, Region};
 
 /// The smallest budget.
@@ -161,7 +162,7 @@ impl PoolBuilder {
             return Err(Error::new(ErrorKind::Config, "the pool has no swap place: name a directory on a disk"));
         }
         let slots = self.places.iter().map(|place| slots_of(place.bytes)).fold(0, u32::saturating_add);
-        let config = setup::live_config(&self.settings, PAGES_MAX, budget_pages, slots)
+        let config = setup::live_config(&self.settings, PAGES_MAX, budget_pages, slots.saturating_add(SLOTS_LATER))
             .build()
             .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
         let uffd = open_uffd()?;
@@ -177,7 +178,7 @@ impl PoolBuilder {
             self.add_place(&mut pager, DeviceId(number), place)?;
         }
         handler::install().map_err(|errno| io_error(&SetupError::Step("the SIGBUS handler", errno)))?;
-        Pool::start(Session::new(pager, self.floor_bytes, 0))
+        Pool::start(Session::new(pager, self.floor_bytes, 0), places::named(&self.places))
     }
 
     fn open_engine(&self) -> Result<Box<dyn Engine>, Error> {
@@ -195,24 +196,9 @@ impl PoolBuilder {
     }
 
     fn add_place(&self, pager: &mut Pager, device: DeviceId, place: &Place) -> Result<(), Error> {
-        let refuse = |text: String| {
-            Error::new(ErrorKind::NoSwapSpace, format!("the swap place {}: {text}", place.directory.display()))
-        };
-        let path = std::ffi::CString::new(place.directory.as_os_str().as_encoded_bytes())
-            .map_err(|_| refuse("a zero byte in its name".to_owned()))?;
-        let directory = Fd::open(&path, file::flags::DIRECTORY, 0)
-            .map_err(|errno| refuse(format!("it cannot be opened ({})", errno.name())))?;
-        let info = file::fs_info(&directory).map_err(|errno| refuse(errno.name().to_string()))?;
-        if info.kind.is_memory() {
-            return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
-        }
-        let offer = DeviceOffer {
-            place: PlaceId(u32::from(device.0)),
-            slots: slots_of(place.bytes),
-            priority: place.priority,
-            rotational: setup::is_rotational(&place.directory),
-        };
-        setup::add_swap(pager, device, &directory, offer, self.floor_bytes).map_err(|error| refuse(error.to_string()))
+        let (directory, offer) = places::open(place, places::of_device(device))?;
+        setup::add_swap(pager, device, &directory, offer, self.floor_bytes)
+            .map_err(|error| places::refusal(&place.directory, &error.to_string()))
     }
 }
 
@@ -280,6 +266,9 @@ struct State {
     is_idle: bool,
     /// Faults that cannot be answered: the swap space is full.
     failed: Vec<(TaskId, PageIdx)>,
+    /// The swap places by their directories.
+    places: Vec<(PlaceId, PathBuf)>,
+    places_made: u32,
     /// Pages that must stay.
     holds: Vec<PageRange>,
     held_pages: u64,
@@ -370,7 +359,7 @@ impl Pool {
         }
     }
 
-    fn start(mut session: Session) -> Result<Self, Error> {
+    fn start(mut session: Session, places: Vec<(PlaceId, PathBuf)>) -> Result<Self, Error> {
         // Filled by faulting threads, which do not allocate.
         session.pager.machine_mut().outbox.poisoned.reserve(POISONED_RANGES);
         let failed = |errno: Errno| io_error(&SetupError::Step("an event counter", errno));
@@ -385,6 +374,8 @@ impl Pool {
                 is_watched: false,
                 is_idle: false,
                 failed: Vec::with_capacity(FAILED_FAULTS),
+                places_made: u32::try_from(places.len()).expect("few places"),
+                places,
                 holds: Vec::with_capacity(HOLDS),
                 held_pages: 0,
             }),

@@ -34,6 +34,8 @@ use crate::{limits, own};
 
 /// Pages that the core can name: 64 GiB of addresses under management. The tables are backed only where they are used.
 pub(crate) const PAGES_MAX: u32 = 1 << 24;
+/// Slots for places that come while a session runs: 32 GiB at a time. The tables are backed only where they are used.
+pub(crate) const SLOTS_LATER: u32 = 1 << 23;
 /// More than the rings of an engine take.
 const RINGS_BYTES: usize = 256 << 10;
 /// No process is squeezed below this, whatever lies outside of our management: 2 MiB.
@@ -140,7 +142,7 @@ pub(crate) fn pager(
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
-    let live = live_config(&settings, PAGES_MAX, share, slots);
+    let live = live_config(&settings, PAGES_MAX, share, slots.saturating_add(SLOTS_LATER));
     let config = live.build().map_err(SetupError::Knob)?;
     if let Err(errno) = machine.attach_tier(config.compress(), whole) {
         let text = format_args!(
