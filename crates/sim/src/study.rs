@@ -128,22 +128,25 @@ mod tests {
         (row.optimum, major(0), major(1))
     }
 
-    /// Out of what a first version lost: 35,353 against 22,144 major faults in hot-3/4-95, 49,005 against 35,574 in hot-7/8-95.
+    /// Out of what a first version lost: 35,353 against 22,144 major faults in hot-3/4-95, 49,005 against 35,574 in hot-7/8-95; and
+    /// 48,062 against 29,667 where the hot set moves.
     #[test]
     fn a_host_that_sees_no_accessed_bits_keeps_hot_sets_as_a_kernel_does() {
-        for name in ["hot-1/2-95", "hot-3/4-95", "hot-7/8-95", "hot-7/8-99", "zipf-1.0", "tree"] {
+        for name in ["hot-1/2-95", "hot-3/4-95", "hot-7/8-95", "hot-7/8-99", "zipf-1.0", "tree", "phases"] {
             let (optimum, kernel, ours) = majors(name);
             assert!(optimum <= ours, "{name}: {ours} are fewer than the optimum of {optimum}");
             assert!(ours * 10 <= kernel * 11, "{name}: {ours} major faults, the kernel {kernel}");
         }
     }
 
-    /// A kernel loses everything to a loop that is a little larger than memory.
+    /// A kernel loses everything to a loop that is a little larger than memory. (Of a loop of two memories the optimum is half of
+    /// what a kernel has to read.)
     #[test]
     fn a_loop_larger_than_memory_keeps_what_fits() {
-        for name in ["loop-1.1", "loop-1.25", "loop-1.5"] {
-            let (_, kernel, ours) = majors(name);
-            assert!(ours * 2 <= kernel, "{name}: {ours} major faults, the kernel {kernel}");
+        for name in ["loop-1.1", "loop-1.25", "loop-1.5", "loop-2"] {
+            let (optimum, kernel, ours) = majors(name);
+            assert!(ours * 2 <= optimum * 3, "{name}: {ours} major faults, the optimum {optimum}");
+            assert!(ours * 100 <= kernel * 53, "{name}: {ours} major faults, the kernel {kernel}");
         }
     }
 }

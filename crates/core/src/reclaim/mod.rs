@@ -4,6 +4,7 @@
 //! what waits for that.
 
 mod balance;
+mod judge;
 mod passes;
 mod references;
 mod run;
@@ -75,7 +76,7 @@ impl Reclaim {
             ws_activate: [0; 2],
             ws_snapshot: [0; 2],
             kswapd: Kswapd::new(),
-            watch: Watch::default(),
+            watch: Watch::new(),
             host,
             cfg: config.clone(),
         }

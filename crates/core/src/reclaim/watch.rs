@@ -10,7 +10,7 @@
 //!     comes in                         used while watched, or came back sooner than
 //!        |                             the coldest kept page was used: is kept
 //!        v                                          |
-//!   [ probation: mapped | watched ] --> goes        v            (an eighth to a sixteenth of memory,
+//!   [ probation: mapped | watched ] --> goes        v            (as long as `judge` says,
 //!     IA                  PW      <---------- [ kept: mapped | watched ]     or all that is not kept)
 //!                                               AA             MW --> goes when another is worth its place
 //! ```
@@ -21,17 +21,20 @@
 //!   and prove nothing.
 //! - The rest of memory is for pages that are *kept*. While there is room, a page is kept as soon as it comes back; then only if the
 //!   time since its last use is shorter than the time for which the coldest kept page has been watched without a use. That page
-//!   then goes in its place. Scans and loops larger than memory so leave the kept pages where they are (in a loop all
+//!   then goes in its place. (One that is used on probation need not be better than the coldest: it is kept if it is used more often
+//!   than kept pages are in the mean.) Scans and loops larger than memory so leave the kept pages where they are (in a loop all
 //!   pages come back after the same time, and none is worth another's place), and what is gone forgets nothing: the
 //!   shadow entry holds the time of the last use for as long as the page is in its slot.
 //! - Of the kept pages a sixth at most is watched at a time, and for each page that comes in at most one look is begun: the price of
 //!   looking is bounded by a part of the price of the misses, whatever the program does. A page that was used at its look is
-//!   passed over at its next turn, then at two, then at three (its level), so that looks go to where something is to be found.
+//!   passed over at its next turn, then at two, then at three (its level), so that looks go to where something is to be found. While
+//!   more is kept than the judge allows, what was hot before tells nothing: none is passed over, and up to a third is watched.
 //! - Pages read ahead that nobody has asked for go before all others.
 //!
 //! Measured by `pagetide sim study`: see docs/sim.md.
 
 use super::Reclaim;
+use super::judge::{Judge, Lists};
 use super::passes::{LOOKS_MAX, is_balanced};
 use super::run::{ReclaimRun, RunEnd, RunKind};
 use super::shrink::{Pageout, begin_pageout, cull, unmap};
@@ -42,14 +45,21 @@ use crate::memory::{Memory, Watched};
 use crate::swap::Space;
 use crate::vmstat::Counter;
 
-/// A page in so many is on probation when all kept pages have their places (and what is free besides).
-const PROBATION_SHARE: u32 = 16;
 /// Of so many kept pages one is watched.
 const WATCHED_SHARE: u32 = 6;
+/// The same while far more is kept than the judge allows.
+const WATCHED_SHARE_GIVING: u32 = 3;
+/// So much of the budget is far more.
+const GIVING_SHARE: u32 = 32;
 /// Looks that may be begun at once, after a time in which pages came in and none was begun.
 const LOOKS_SAVED_MAX: u32 = 64;
-/// Kept pages passed over, or looked at, for each page that goes.
-const TURNS: u32 = 4;
+/// Kept pages passed over, or looked at, for each page that goes; and those looked at alone.
+const TURNS: u32 = 8;
+const TURN_LOOKS: u32 = 3;
+/// Pages of a loop that are kept unproven, for each page that goes.
+const LOOP_PAGES: u32 = 64;
+/// A kept page goes instead of one on probation only if it has been watched for so many parts of probation's length.
+const RIPE_SHARE: u64 = 16;
 /// Pages on probation that are taken out of the page table for each page that goes.
 const UNMAPS: u32 = 2;
 /// How often a page is passed over at most.
@@ -58,12 +68,30 @@ const LEVEL_MAX: u32 = 3;
 const STEP_EFFECTS: usize = 8;
 
 /// What is remembered beside the lists.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Watch {
     /// Pages that have come in.
     clock: u64,
     /// Looks at kept pages that may be begun.
     looks: u32,
+    judge: Judge,
+}
+
+impl Watch {
+    pub(super) const fn new() -> Self {
+        Self { clock: 0, looks: 0, judge: Judge::new() }
+    }
+
+    /// Pages that may be kept.
+    fn kept_max(&self, mem: &Memory) -> u32 {
+        let budget = mem.budget.budget;
+        budget - (self.judge.probation(budget) + mem.budget.high).min(budget - budget / 8)
+    }
+
+    /// Far more is kept than may be: what was in use before is not any more.
+    fn is_giving(&self, mem: &Memory) -> bool {
+        kept_len(mem) > self.kept_max(mem) + mem.budget.budget / GIVING_SHARE
+    }
 }
 
 /// What came of the attempt to let a page go.
@@ -83,16 +111,11 @@ fn probation_len(mem: &Memory) -> u32 {
     mem.list_len(IA) + mem.list_len(PW)
 }
 
-/// Pages that may be kept.
-fn kept_max(mem: &Memory) -> u32 {
-    let budget = mem.budget.budget;
-    budget - (budget / PROBATION_SHARE + mem.budget.high).min(budget / 2)
-}
-
 impl Reclaim {
     /// A page comes in.
     pub(crate) fn note_arrival(&mut self) {
         self.watch.clock += 1;
+        self.watch.judge.note_arrival();
         self.watch.looks = (self.watch.looks + 1).min(LOOKS_SAVED_MAX);
     }
 
@@ -103,7 +126,13 @@ impl Reclaim {
 
     /// Is a page that is used again after `interval` to be kept?
     fn is_worth_keeping(&self, mem: &Memory, interval: u64) -> bool {
-        kept_len(mem) < kept_max(mem) || interval < self.coldest(mem)
+        kept_len(mem) < self.watch.kept_max(mem) || interval < self.coldest(mem)
+    }
+
+    /// Is a page that was used while it was watched on probation?
+    fn is_proven(&self, mem: &Memory) -> bool {
+        let interval = u64::from(probation_len(mem));
+        self.is_worth_keeping(mem, interval) || interval < self.watch.judge.kept_interval()
     }
 
     /// The shadow entry of a page that goes: when it was used last, as far as is known.
@@ -113,27 +142,40 @@ impl Reclaim {
     }
 
     /// A page comes back. What is read ahead is not used yet.
-    pub(super) fn came_back(&self, mem: &mut Memory, p: u32, last_use: u64, demand: bool) {
+    pub(super) fn came_back(&mut self, mem: &mut Memory, p: u32, last_use: u64, demand: bool) {
         mem.count(Counter::workingset_refault_anon, 1);
-        if demand && self.is_worth_keeping(mem, self.watch.clock - last_use) {
+        if !demand {
+            self.watch.judge.note_ahead();
+            return;
+        }
+        let interval = self.watch.clock - last_use;
+        self.watch.judge.note_return(interval, probation_len(mem));
+        if self.is_worth_keeping(mem, interval) {
             mem.start_active(p);
             mem.count(Counter::workingset_activate_anon, 1);
         }
     }
 
     /// A page was mapped. If somebody waited for it, it is in use.
-    pub(crate) fn end_watch(&self, mem: &mut Memory, p: u32) {
+    pub(crate) fn end_watch(&mut self, mem: &mut Memory, p: u32) {
         let used = mem.at(p).is_waited();
         match mem.watched(p) {
             None => {}
-            Some(Watched::OnProbation) if used && self.is_worth_keeping(mem, u64::from(probation_len(mem))) => {
-                mem.keep(p);
-                mem.count(Counter::pgactivate, 1);
+            Some(Watched::OnProbation) => {
+                if used {
+                    self.watch.judge.note_probation_use();
+                }
+                if used && self.is_proven(mem) {
+                    mem.keep(p);
+                    mem.count(Counter::pgactivate, 1);
+                } else {
+                    mem.put_on_probation(p);
+                }
             }
-            Some(Watched::OnProbation) => mem.put_on_probation(p),
             Some(Watched::Kept) => {
                 mem.keep(p);
                 if used {
+                    self.watch.judge.note_kept_use();
                     let level = mem.level(p);
                     mem.set_level(p, (level + 1).min(LEVEL_MAX));
                 }
@@ -171,6 +213,7 @@ impl Reclaim {
             run.pass_scanned += 1;
             space.mem.count(Counter::pgscan_anon, 1);
             space.mem.count(scan, 1);
+            self.weigh(&mut space.mem);
             watch_probation(&mut space.mem, out);
             self.watch_kept(&mut space.mem, out);
             match self.let_one_go(space, out) {
@@ -187,21 +230,61 @@ impl Reclaim {
         RunEnd::Yield
     }
 
+    /// How long probation is, and whether what is on it is to be kept unproven.
+    fn weigh(&mut self, mem: &mut Memory) {
+        let budget = mem.budget.budget;
+        if self.watch.judge.is_due(budget) {
+            let lists = Lists {
+                budget,
+                probation: probation_len(mem),
+                kept_watched: mem.list_len(MW),
+                is_settled: kept_len(mem) >= self.watch.kept_max(mem) / 8 * 7,
+                coldest: self.coldest(mem),
+            };
+            self.watch.judge.look(lists);
+        }
+        if self.watch.judge.is_loop() {
+            self.keep_loop(mem);
+        }
+    }
+
+    /// The oldest pages on probation are the first that a loop comes back to.
+    fn keep_loop(&self, mem: &mut Memory) {
+        for _ in 0..LOOP_PAGES {
+            if kept_len(mem) >= self.watch.kept_max(mem) {
+                return;
+            }
+            let is_watched = |p: &u32| !mem.at(*p).in_flight() && !mem.at(*p).is_mapped();
+            if let Some(p) = mem.tail(PW).filter(is_watched) {
+                mem.keep(p);
+                mem.watch_kept(p, self.watch.clock);
+            } else if let Some(p) = mem.tail(IA).filter(|&p| mem.at(p).is_mapped()) {
+                mem.keep(p);
+            } else {
+                return;
+            }
+        }
+    }
+
     /// Some of the kept pages are to be watched.
     fn watch_kept(&mut self, mem: &mut Memory, out: &mut Effects) {
+        let is_giving = self.watch.is_giving(mem);
+        let share = if is_giving { WATCHED_SHARE_GIVING } else { WATCHED_SHARE };
+        let mut begun = 0;
         for _ in 0..TURNS {
-            let is_enough = self.watch.looks == 0 || mem.list_len(MW) > kept_len(mem) / WATCHED_SHARE;
+            let is_enough = self.watch.looks == 0 || begun == TURN_LOOKS || mem.list_len(MW) > kept_len(mem) / share;
             let Some(p) = mem.tail(AA).filter(|_| !is_enough) else { return };
             let (page, level) = (mem.at(p), mem.level(p));
             if page.is_unevictable() {
                 cull(mem, p);
-            } else if level > 0 || page.in_flight() {
+            } else if level > 0 && !is_giving || page.in_flight() {
                 mem.set_level(p, level.saturating_sub(1));
                 mem.putback(p);
             } else {
                 mem.watch_kept(p, self.watch.clock);
                 if page.is_mapped() {
                     self.watch.looks -= 1;
+                    begun += 1;
                     begin_watch(mem, p, out);
                 }
             }
@@ -216,7 +299,8 @@ impl Reclaim {
             // Read ahead for nobody, or written and not freed.
             return self.let_go(space, p, out);
         }
-        let watched = if kept_len(mem) > kept_max(mem) { [MW, PW] } else { [PW, MW] };
+        let is_ripe = self.coldest(mem) >= u64::from(probation_len(mem)) / RIPE_SHARE;
+        let watched = if is_ripe && kept_len(mem) > self.watch.kept_max(mem) { [MW, PW] } else { [PW, MW] };
         for list in watched {
             let Some(p) = space.mem.tail(list) else { continue };
             match space.mem.at(p).flight() {
