@@ -58,6 +58,8 @@ pub(crate) struct Window {
     walk: Walk,
     next: u32,
     end: u32,
+    /// From one page to the next.
+    step: u32,
     target: u32,
     /// Single pages do not empty the batch of new pages.
     single: bool,
@@ -68,27 +70,32 @@ pub(crate) struct Window {
 impl Window {
     /// Only the target.
     pub(crate) const fn one(target: u32) -> Self {
-        Self { walk: Walk::Pages, next: target, end: target + 1, target, single: true, marker: None }
+        Self { walk: Walk::Pages, next: target, end: target + 1, step: 1, target, single: true, marker: None }
     }
 
     /// The pages `from..to`.
     pub(crate) const fn pages(target: u32, from: u32, to: u32) -> Self {
-        Self { walk: Walk::Pages, next: from, end: to, target, single: to - from <= 1, marker: None }
+        Self { walk: Walk::Pages, next: from, end: to, step: 1, target, single: to - from <= 1, marker: None }
+    }
+
+    /// Every so manyth of its pages only.
+    pub(crate) const fn every(self, step: u32) -> Self {
+        Self { step, ..self }
     }
 
     /// The owners of the pool slots `from..to`.
     pub(crate) const fn slots(target: u32, from: u32, to: u32) -> Self {
-        Self { walk: Walk::Slots, next: from, end: to, target, single: to - from <= 1, marker: None }
+        Self { walk: Walk::Slots, next: from, end: to, step: 1, target, single: to - from <= 1, marker: None }
     }
 
     /// The pages `from..to` of a file.
     pub(crate) const fn file(target: u32, from: u32, to: u32) -> Self {
-        Self { walk: Walk::File, next: from, end: to, target, single: false, marker: None }
+        Self { walk: Walk::File, next: from, end: to, step: 1, target, single: false, marker: None }
     }
 
     /// Nothing.
     pub(crate) const fn none(target: u32) -> Self {
-        Self { walk: Walk::File, next: 0, end: 0, target, single: true, marker: None }
+        Self { walk: Walk::File, next: 0, end: 0, step: 1, target, single: true, marker: None }
     }
 
     pub(crate) const fn drains(&self) -> bool {
@@ -223,7 +230,7 @@ impl Readahead {
         }
         while window.next < window.end {
             let at = window.next;
-            window.next += 1;
+            window.next += window.step;
             let page = match window.walk {
                 Walk::Pages => Some(at),
                 Walk::Slots => space.slots.owner(at),

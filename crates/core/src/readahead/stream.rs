@@ -6,11 +6,12 @@
 //!              ^ program is here          |M|--being read------------|
 //! ```
 //!
-//! A fault next to the one before makes a stream. From then on each window is read in one piece, mapped when it arrives but
+//! A fault next to the one before makes a stream, and so do three at equal distances (a stride). From then on each window is read in one piece, mapped when it arrives but
 //! for its marker, and the touch of the marker starts the next: one fault per window, and the read is ahead by a window. A
 //! touched marker proves that the pages before it were used; only then do they count as hits. A stream that faults while its
 //! marker has not been touched, or on a page that was read for it and has gone again, has read too much: its window shrinks, and
-//! a stream with the smallest window ends. Pages ahead take free frames only: they never reclaim; and all streams together read
+//! a stream with the smallest window ends. Of random faults some are neighbours by chance: how many of the first windows were used
+//! decides how large the next ones are, down to none ahead until a third fault follows. Pages ahead take free frames only: they never reclaim; and all streams together read
 //! no more ahead than stays on probation until it is used (see `reclaim::watch`).
 //!
 //! First touches are treated alike: when they form a stream, zero pages are mapped ahead of it. So are soft faults, on pages
@@ -28,8 +29,18 @@ const SWAP_STREAMS: usize = 96;
 const STREAMS: usize = 6;
 /// Faults after which a stream that had none counts as idle.
 const IDLE_FAULTS: u32 = 256;
-/// First window of a stream.
+/// First window of a stream, while first windows are used; fewer if they are not.
 const WINDOW_FIRST: u32 = 4;
+/// The pages from one fault of a stream to the next are at most so many.
+const STEP_MAX: u32 = 64;
+/// Faults that may come between two of a stride before it is known.
+const STEP_FAULTS: u32 = 16;
+/// Trust in first windows: that all of them are used; from where on they are of two pages, and of one.
+const TRUST: u32 = 256;
+const TRUST_TWO: u32 = 160;
+const TRUST_ONE: u32 = 64;
+/// A first window more changes it by so much of the difference.
+const TRUST_PACE: u32 = 8;
 /// A stream that jumps ahead by no more than this is the same stream.
 const GAP_MAX: u32 = 64;
 /// A window takes at most this share of the budget.
@@ -46,6 +57,10 @@ enum Direction {
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     direction: Direction,
+    /// From one page to the next, in pages.
+    step: u32,
+    /// A marker of it was touched.
+    is_proven: bool,
     /// First page beyond the latest window, in the direction; with `Unknown`, the page of the fault.
     end: u32,
     window: u32,
@@ -70,6 +85,8 @@ pub(super) type SwapStreams = Table<SWAP_STREAMS>;
 pub(super) struct Table<const N: usize> {
     streams: [Option<Stream>; N],
     clock: u32,
+    /// How many of the first windows are used, of [`TRUST`].
+    trust: u32,
 }
 
 impl Streams {
@@ -80,7 +97,7 @@ impl Streams {
 
 impl<const N: usize> Table<N> {
     pub(super) const fn new() -> Self {
-        Self { streams: [None; N], clock: 0 }
+        Self { streams: [None; N], clock: 0, trust: TRUST }
     }
 
     /// Streams that have faulted lately.
@@ -99,9 +116,9 @@ impl<const N: usize> Table<N> {
             None => {
                 let oldest = |s: &Option<Stream>| s.map_or(0, |s| s.used);
                 let at = (0..N).min_by_key(|&at| oldest(&self.streams[at])).expect("there are some");
-                let fresh =
-                    Stream { direction: Direction::Unknown, end: p, window: 0, marker: None, credit: [0; 2], used: 0 };
-                self.streams[at] = Some(fresh);
+                if let Some(old) = self.streams[at].replace(Stream::at(p)) {
+                    self.note_end(old);
+                }
                 at
             }
         };
@@ -112,24 +129,114 @@ impl<const N: usize> Table<N> {
         }
         stream
     }
-}
 
-impl Stream {
-    fn continues(&self, p: u32) -> bool {
-        match self.direction {
-            Direction::Unknown => self.end.abs_diff(p) == 1,
-            Direction::Up => p >= self.end && p - self.end <= self.window.min(GAP_MAX) || self.has_read(p),
-            Direction::Down => p <= self.end && self.end - p <= self.window.min(GAP_MAX) || self.has_read(p),
+    /// The last of three faults at equal distances, that no stream continues, makes a stream of that stride.
+    fn find_stride(&mut self, p: u32) {
+        if self.streams.iter().flatten().any(|s| s.continues(p)) {
+            return;
+        }
+        let alone = |s: &Option<Stream>| s.filter(|s| s.direction == Direction::Unknown);
+        let is_recent = |s: &Stream| self.clock.wrapping_sub(s.used) < STEP_FAULTS;
+        for at in 0..N {
+            let Some(last) = alone(&self.streams[at]).filter(is_recent) else { continue };
+            let step = last.end.abs_diff(p);
+            let before = if p > last.end { last.end.checked_sub(step) } else { last.end.checked_add(step) };
+            let is_first = |s: &Option<Stream>| alone(s).is_some_and(|s| Some(s.end) == before);
+            if (2..=STEP_MAX).contains(&step)
+                && let Some(first) = self.streams.iter().position(is_first)
+            {
+                self.streams[first] = None;
+                let direction = if p > last.end { Direction::Up } else { Direction::Down };
+                self.streams[at] = Some(Stream { direction, step, end: p, ..last });
+                return;
+            }
         }
     }
 
-    /// The page lies in the latest window.
-    const fn has_read(&self, p: u32) -> bool {
-        match self.direction {
-            Direction::Unknown => false,
-            Direction::Up => p < self.end && self.end - p <= self.window,
-            Direction::Down => p > self.end && p - self.end <= self.window,
+    /// A stream has come to its end: was its first window used?
+    const fn note_end(&mut self, stream: Stream) {
+        if stream.window > 1 && !stream.is_proven {
+            self.trust -= self.trust / TRUST_PACE;
         }
+    }
+
+    /// A marker of a stream was touched, the first or a later one.
+    const fn note_proof(&mut self, was_proven: bool) {
+        if !was_proven {
+            self.trust += (TRUST - self.trust) / TRUST_PACE;
+        }
+    }
+
+    /// Pages of a stream's first window.
+    const fn first_window(&self) -> u32 {
+        if self.trust > TRUST_TWO {
+            WINDOW_FIRST
+        } else if self.trust > TRUST_ONE {
+            2
+        } else {
+            1
+        }
+    }
+}
+
+impl Stream {
+    /// One fault so far.
+    const fn at(p: u32) -> Self {
+        Self {
+            direction: Direction::Unknown,
+            step: 1,
+            is_proven: false,
+            end: p,
+            window: 0,
+            marker: None,
+            credit: [0; 2],
+            used: 0,
+        }
+    }
+
+    /// So many steps from its end on.
+    const fn beyond(&self, p: u32) -> Option<u32> {
+        let distance = match self.direction {
+            Direction::Unknown => None,
+            Direction::Up => p.checked_sub(self.end),
+            Direction::Down => self.end.checked_sub(p),
+        };
+        self.steps(distance)
+    }
+
+    /// So many steps before its end.
+    const fn behind(&self, p: u32) -> Option<u32> {
+        let distance = match self.direction {
+            Direction::Unknown => None,
+            Direction::Up => self.end.checked_sub(p),
+            Direction::Down => p.checked_sub(self.end),
+        };
+        self.steps(distance)
+    }
+
+    const fn steps(&self, distance: Option<u32>) -> Option<u32> {
+        match distance {
+            Some(distance) if distance.is_multiple_of(self.step) => Some(distance / self.step),
+            Some(_) | None => None,
+        }
+    }
+
+    fn continues(&self, p: u32) -> bool {
+        let is_next = match self.direction {
+            Direction::Unknown => self.end.abs_diff(p) == 1,
+            Direction::Up | Direction::Down => self.beyond(p).is_some_and(|n| n <= self.window.min(GAP_MAX)),
+        };
+        is_next || self.has_read(p)
+    }
+
+    /// The page lies in the latest window.
+    fn has_read(&self, p: u32) -> bool {
+        self.behind(p).is_some_and(|n| (1..=self.window).contains(&n))
+    }
+
+    /// The page lies behind the end, within two windows: it was read for this stream.
+    fn covers(&self, p: u32) -> bool {
+        self.behind(p).is_some_and(|n| (1..=self.window * 2 + GAP_MAX).contains(&n))
     }
 
     /// A fault at `p` continues it. What it has read was not used, or is gone before it was: it is to read less, or nothing.
@@ -144,29 +251,24 @@ impl Stream {
         }
     }
 
-    /// The next window from `p` on, at most `max` pages and within the region: (from, to).
-    fn advance(&mut self, p: u32, max: u32, low: u32, high: u32) -> (u32, u32) {
-        self.window = (self.window * 2).max(WINDOW_FIRST).min(max);
-        match self.direction {
-            Direction::Up | Direction::Unknown => {
-                let to = p.saturating_add(self.window).min(high);
-                self.end = to;
-                (p, to)
-            }
-            Direction::Down => {
-                let from = (p + 1).saturating_sub(self.window).max(low);
-                self.end = from.saturating_sub(1);
-                (from, p + 1)
-            }
-        }
+    /// The next window from `p` on, at least `first` and at most `max` pages, within the region.
+    fn advance(&mut self, p: u32, first: u32, max: u32, region: (u32, u32), at: usize) -> Ahead {
+        self.window = (self.window * 2).max(first).min(max);
+        let up = self.direction != Direction::Down;
+        let room = if up { region.1.saturating_sub(p).div_ceil(self.step) } else { (p - region.0) / self.step + 1 };
+        let len = self.window.min(room);
+        let mut ahead = Ahead { first: p, len, up, at, clock: self.used, stream: *self };
+        self.end = ahead.page(len);
+        ahead.stream = *self;
+        ahead
     }
 }
 
 /// Pages to be read or mapped ahead of a stream, nearest first, and the stream they belong to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
-    from: u32,
-    to: u32,
+    first: u32,
+    len: u32,
     up: bool,
     /// The region, and when the stream was used last.
     at: usize,
@@ -177,12 +279,13 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// How many pages.
     pub(crate) const fn len(&self) -> u32 {
-        self.to - self.from
+        self.len
     }
 
-    /// The page so far from the nearest.
+    /// The page so many steps from the nearest.
     pub(crate) const fn page(&self, i: u32) -> u32 {
-        if self.up { self.from + i } else { self.to - 1 - i }
+        let distance = i.saturating_mul(self.stream.step);
+        if self.up { self.first.saturating_add(distance) } else { self.first.saturating_sub(distance) }
     }
 }
 
@@ -203,23 +306,30 @@ impl Readahead {
         let max = self.swap_stream_max(mem);
         let region = self.regions.get(at);
         let (low, high, advice) = (region.start, region.end, region.ra.advice);
+        if advice != Advice::Random {
+            self.swap_streams.find_stride(p);
+        }
+        let first = self.swap_streams.first_window();
         let stream = self.swap_streams.on_fault(p);
+        let before = *stream;
         stream.judge(p);
+        let has_ended = stream.direction == Direction::Unknown && before.direction != Direction::Unknown;
         if stream.direction == Direction::Unknown && advice == Advice::Sequential {
             stream.direction = Direction::Up;
             stream.window = max;
         }
         if stream.direction == Direction::Unknown || advice == Advice::Random || max < 2 {
+            if has_ended {
+                self.swap_streams.note_end(before);
+            }
             return Window::one(p);
         }
-        let (from, to) = stream.advance(p, max, low, high);
-        let marker = match stream.direction {
-            Direction::Up | Direction::Unknown => p + (to - p) / 2,
-            Direction::Down => p - (p - from).div_ceil(2),
-        };
+        let ahead = stream.advance(p, first, max, (low, high), at);
+        let marker = ahead.page(ahead.len / 2);
         stream.marker = (marker != p).then_some(marker);
         stream.credit = [0; 2];
-        let mut window = Window::pages(p, from, to);
+        let last = ahead.page(ahead.len - 1);
+        let mut window = Window::pages(p, p.min(last), p.max(last) + 1).every(stream.step);
         window.marker = stream.marker;
         window
     }
@@ -235,6 +345,7 @@ impl Readahead {
         let clock = table.clock;
         let stream = table.streams.iter_mut().flatten().find(|s| s.marker == Some(p))?;
         stream.used = clock;
+        let was_proven = core::mem::replace(&mut stream.is_proven, true);
         let proven = stream.credit[0];
         stream.credit = [stream.credit[1], 0];
         stream.marker = None;
@@ -243,22 +354,22 @@ impl Readahead {
             Direction::Up | Direction::Unknown => start < high,
             Direction::Down => start > low && start < high,
         };
+        let mut stream = *stream;
+        table.note_proof(was_proven);
         mem.count(Counter::swap_ra_hit, proven);
         if !room {
             return None;
         }
-        let mut stream = *stream;
-        let (from, to) = stream.advance(start, max, low, high);
-        stream.end = start;
-        Some(Ahead { from, to, up: stream.direction != Direction::Down, at, clock, stream })
+        let mut ahead = stream.advance(start, WINDOW_FIRST, max, (low, high), at);
+        ahead.stream.end = start;
+        Some(ahead)
     }
 
     /// So many pages of the window are being read, or were there; `marker` is the first of them that is being read.
     pub(crate) fn window_read(&mut self, ahead: &Ahead, reached: u32, marker: Option<u32>) {
         let mut stream = ahead.stream;
         if reached > 0 {
-            let last = ahead.page(reached - 1);
-            stream.end = if ahead.up { last + 1 } else { last.saturating_sub(1) };
+            stream.end = ahead.page(reached);
         }
         stream.marker = marker;
         let table = &mut self.swap_streams;
@@ -302,13 +413,8 @@ impl Readahead {
         let at = self.regions.find(p)?;
         let region = self.regions.get_mut(at);
         let (low, high) = (region.start, region.end);
-        let table = &mut region.ra.streams.soft;
-        let stream = table.on_fault(p);
-        if stream.direction == Direction::Unknown {
-            return None;
-        }
-        let (from, to) = stream.advance(p, max, low, high);
-        Some(Ahead { from, to, up: stream.direction != Direction::Down, at, clock: stream.used, stream: *stream })
+        let stream = region.ra.streams.soft.on_fault(p);
+        (stream.direction != Direction::Unknown).then(|| stream.advance(p, WINDOW_FIRST, max, (low, high), at))
     }
 
     /// A first touch at `p`: if it continues a stream, zero pages are mapped ahead of it (from the second page on).
@@ -324,8 +430,7 @@ impl Readahead {
         if stream.direction == Direction::Unknown || advice == Advice::Random {
             return None;
         }
-        let (from, to) = stream.advance(p, max, low, high);
-        Some(Ahead { from, to, up: stream.direction != Direction::Down, at, clock: stream.used, stream: *stream })
+        Some(stream.advance(p, WINDOW_FIRST, max, (low, high), at))
     }
 
     /// `reached` is the last page that was mapped ahead.
@@ -337,19 +442,10 @@ impl Readahead {
     }
 }
 
-impl Stream {
-    /// The page lies behind the end, within two windows: it was read for this stream.
-    fn covers(&self, p: u32) -> bool {
-        match self.direction {
-            Direction::Unknown => false,
-            Direction::Up => p < self.end && self.end - p <= self.window * 2 + GAP_MAX,
-            Direction::Down => p > self.end && p - self.end <= self.window * 2 + GAP_MAX,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
     use crate::config::{Config, HostKind, MemoryMode};
     use crate::host::Host;
@@ -408,5 +504,65 @@ mod tests {
         // A fault behind the window, whose marker nobody has touched.
         assert_eq!(pages(readahead.stream_window(&mem, 0, 106)), 1);
         assert_eq!(pages(readahead.stream_window(&mem, 0, 108)), 1, "no stream comes here any more");
+    }
+
+    /// Every third page was read by itself.
+    #[test]
+    fn three_faults_at_equal_distances_are_a_stride() {
+        for (start, step, up) in [(3000, 3, true), (3000, 3, false), (0, 64, true)] {
+            let (mut mem, mut readahead) = streams();
+            let page = |i: u32| if up { start + i * step } else { start - i * step };
+            for i in 0..2 {
+                assert_eq!(readahead.stream_window(&mem, 0, page(i)).marker, None);
+            }
+            let mut window = readahead.stream_window(&mem, 0, page(2));
+            let pages: Vec<u32> =
+                core::iter::from_fn(|| (window.next < window.end).then(|| (window.next, window.next += step).0))
+                    .collect();
+            let mut want: Vec<u32> = (2..6).map(page).collect();
+            want.sort_unstable();
+            assert_eq!((pages, window.marker, window.step), (want, Some(page(4)), step));
+            let ahead = readahead.marker_touched(&mut mem, page(4)).expect("the marker");
+            assert_eq!((ahead.page(0), ahead.page(7), ahead.len()), (page(6), page(13), 8));
+        }
+    }
+
+    #[test]
+    fn a_stride_ends_at_the_border_of_its_region() {
+        let (mem, mut readahead) = streams();
+        for p in [30, 20] {
+            readahead.stream_window(&mem, 0, p);
+        }
+        let window = readahead.stream_window(&mem, 0, 10);
+        assert_eq!((window.next, window.end), (0, 11));
+        for p in [65_480, 65_500] {
+            readahead.stream_window(&mem, 0, p);
+        }
+        let window = readahead.stream_window(&mem, 0, 65_520);
+        assert_eq!((window.next, window.end, window.marker), (65_520, 65_521, None));
+    }
+
+    /// Pages of the window that two neighbours bring.
+    fn first_window(mem: &Memory, readahead: &mut Readahead, p: u32) -> u32 {
+        readahead.stream_window(mem, 0, p);
+        let window = readahead.stream_window(mem, 0, p + 1);
+        window.end - window.next
+    }
+
+    /// Among random faults some are neighbours by chance: three of the four pages of a first window were read for nothing.
+    #[test]
+    fn first_windows_that_are_not_used_become_smaller() {
+        let (mut mem, mut readahead) = streams();
+        let sizes: Vec<u32> = (0..160).map(|i| first_window(&mem, &mut readahead, i * 400)).collect();
+        assert_eq!((sizes[0], sizes[159]), (4, 1));
+        assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+        // Streams that go on are trusted again.
+        for run in 0..32 {
+            let p = 100 + run * 1000;
+            readahead.stream_window(&mem, 0, p);
+            let marker = (1..4).find_map(|i| readahead.stream_window(&mem, 0, p + i).marker).expect("a stream by now");
+            readahead.marker_touched(&mut mem, marker);
+        }
+        assert!(first_window(&mem, &mut readahead, 50_000) > 1);
     }
 }
