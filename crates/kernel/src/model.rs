@@ -39,6 +39,8 @@ pub struct Quirks {
     pub held_for_a_moment: u32,
     /// A mapping that is looked up before it is asked whether mappings change: ENOENT where EAGAIN was due.
     pub looked_up_early: u32,
+    /// A page whose move takes 20 us: another CPU is interrupted.
+    pub interrupts: u32,
     /// A copy without memory for it: ENOMEM.
     pub no_memory: u32,
     /// A step of a thread of the programs, just before a call of the runtime.
@@ -54,6 +56,7 @@ impl Quirks {
         cut_short: 0,
         held_for_a_moment: 0,
         looked_up_early: 0,
+        interrupts: 0,
         no_memory: 0,
         interlude: 0,
         spoiled: 0,

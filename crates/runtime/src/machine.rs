@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 
 mod compressed;
+mod cost;
 mod deferred;
 mod moves;
 mod staging;
@@ -36,6 +37,7 @@ use crate::space::unshare::{MakePrivate, WAITING_MAX};
 use crate::space::{Mappings, PAGE_SHIFT};
 use crate::store::{Store, checksum};
 use crate::tier::{Tier, TierStats};
+use cost::MoveCost;
 use moves::{Busy, pages_of};
 use staging::Staging;
 pub(crate) use staging::{MapFrames, frames_for};
@@ -154,6 +156,7 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     waiting: Vec<(PageIdx, Nanos)>,
     latencies: Vec<Nanos>,
     answered_at: Nanos,
+    move_cost: MoveCost,
     seed: u64,
     zero_sum: u128,
     pub(crate) outbox: Outbox,
@@ -209,6 +212,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             waiting: Vec::with_capacity(256),
             latencies: Vec::with_capacity(256),
             answered_at: 0,
+            move_cost: MoveCost::default(),
             seed: parts.seed,
             outbox: Outbox::default(),
             stats: MachineStats::default(),

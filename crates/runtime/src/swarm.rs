@@ -99,6 +99,7 @@ impl Swarm {
             looked_up_early: often(3_000),
             no_memory: often(200),
             interlude: 500 + often(5_000),
+            interrupts: [0, 5_000, 10_000][usize::try_from(seed % 3).expect("a small number")],
             spoiled,
         };
         let failing_bp = u64::from(often(300));

@@ -14,6 +14,9 @@ use super::memory::{Entry, ForkPolicy, Kind, Mapping, Rights};
 use super::{Pid, World};
 use crate::port::{AddressSpace, Message, OwnMapping};
 
+/// What an interrupt of another CPU takes.
+const INTERRUPT_NS: u64 = 20_000;
+
 /// A process of a model, as its runtime sees it.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -337,6 +340,9 @@ impl AddressSpace for Model {
             if world.chance(quirks.cut_short) {
                 stop = Some(Stop::Again);
                 break;
+            }
+            if world.chance(quirks.interrupts) {
+                world.pass(INTERRUPT_NS);
             }
             match self.move_one(&mut world, target + done, source + done) {
                 Ok(()) if world.chance(quirks.moved_and_denied) => {

@@ -13,7 +13,7 @@ use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
 
 use super::deferred::with_range;
-use super::{LiveMachine, Unsharing, ZEROES_PAGES, managed};
+use super::{LiveMachine, PAGE, Unsharing, ZEROES_PAGES, managed};
 use crate::frames::{Frame, FrameRun};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{Held, Leading};
@@ -30,8 +30,7 @@ pub(super) enum Busy {
 
 /// The event that explains why a page's place is gone comes within this time.
 const PLACELESS_MAX_NS: Nanos = 10_000_000_000;
-/// Runs up to this length are copied in: a copy costs 1.2 us a page, a move 2 us and 0.1 us a page, and then 9 to 16 us for each
-/// other CPU that has run the program, whose address translations the kernel has flushed by an interrupt.
+/// Runs up to this length are copied in where moves are dear.
 const COPY_PAGES_MAX: u32 = 8;
 
 impl<K: AddressSpace> LiveMachine<K> {
@@ -137,7 +136,11 @@ impl<K: AddressSpace> LiveMachine<K> {
         let piece = PageRange::new(piece.first, len);
         let (to, from) = (managed(vpn, len), self.frames_memory(FrameRun { first, len }));
         // What the kernel may refer to goes back as it is, not as a copy.
-        let mut is_copy = len <= COPY_PAGES_MAX && !self.is_stuck && !self.lends() && self.unmarked(vpn, len) == len;
+        let mut is_copy = self.move_cost.is_dear()
+            && len <= COPY_PAGES_MAX
+            && !self.is_stuck
+            && !self.lends()
+            && self.unmarked(vpn, len) == len;
         let mut answer = self.map_once(to, from, is_copy);
         if let Some(half) = half_to_retry(piece, answer) {
             return self.map_run(vpn, half, access, answers);
@@ -180,8 +183,18 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     /// Move frames into the program, and wake those who wait.
     fn move_in(&mut self, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
+        self.move_timed(to, from, OwnSide::From, Wake::Now)
+    }
+
+    /// One call to the kernel, which shows what a move costs at present.
+    fn move_timed(&mut self, to: ManagedRange, from: ManagedRange, own: OwnSide, wake: Wake) -> RangeAnswer {
         self.stats.moves += 1;
-        self.space.move_frames(to, from, OwnSide::From, Wake::Now)
+        let began = self.space.now();
+        let answer = self.space.move_frames(to, from, own, wake);
+        if answer.done == PAGE {
+            self.move_cost.note(self.space.now().saturating_sub(began));
+        }
+        answer
     }
 
     /// Answer for the `done` pages at the start of `piece`, and for the page that stopped the call or defer the rest.
@@ -304,9 +317,8 @@ impl<K: AddressSpace> LiveMachine<K> {
         };
         let piece = PageRange::new(piece.first, run.len);
         let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
-        let answer = self.space.move_frames(to, from, OwnSide::To, Wake::Later);
+        let answer = self.move_timed(to, from, OwnSide::To, Wake::Later);
         drop(taking);
-        self.stats.moves += 1;
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);
         self.woken.len = 0;
