@@ -1,11 +1,11 @@
-# The doors. `make` alone lists them. Each does its own set-up; none needs another to have run.
+# `make` alone lists the targets. Each does its own set-up; none needs another to have run.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help build demo test fuzz loom miri lint bench kernel-diff docs advisories
 
-help: ## list the doors
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 # Everything that is needed before anything works; says what is missing in one line.
@@ -33,7 +33,7 @@ loom: ## the lock of signal mode in every order of its threads' steps
 miri: ## undefined behaviour in what makes no system call (needs a nightly with the components miri and rust-src)
 	@cargo +nightly miri --version >/dev/null 2>&1 || { echo 'make miri: missing: rustup toolchain install nightly --component miri,rust-src' >&2; exit 1; }
 	CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-permissive-provenance cargo +nightly miri test --locked --package pagetide-sys --lib -- maps:: text::
-	CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-permissive-provenance cargo +nightly miri test --locked --package pagetide --lib -- spans:: frames:: control:: protocol:: shares::
+	CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-permissive-provenance cargo +nightly miri test --locked --package pagetide --lib -- space::regions:: space::unpaged:: frames:: control:: protocol:: shares::
 
 lint: ## format, tidy, directions, no-std, licences, clippy, documentation
 	cargo run --quiet --locked --package xtask -- lint

@@ -1,7 +1,7 @@
 //! Licences, duplicates and sources of the dependencies, by cargo-deny and `deny.toml`.
 //!
 //! cargo-deny is taken from the path, or built once into `target/tools`. Its fourth check, against the advisory database,
-//! needs that database from the network: it is a door of its own (`make advisories`) and not part of `lint`.
+//! needs that database from the network: it is a target of its own (`make advisories`) and not part of `lint`.
 
 use std::path::PathBuf;
 use std::process::Command;

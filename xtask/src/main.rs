@@ -1,5 +1,5 @@
-//! The doors of the project: `cargo xtask` lists them. Each checks one thing, prints what it found with file and line, and
-//! fails; `lint` opens all of them. Nothing here runs the product.
+//! The checks of the project: `cargo xtask` lists them. Each looks at one thing, prints what it found with file and line, and
+//! fails; `lint` runs all of them. Nothing here runs the product.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "the findings are the output")]
 
@@ -13,10 +13,10 @@ mod tidy;
 use std::process::ExitCode;
 
 /// A check: fails with the findings.
-type Door = fn() -> Result<(), String>;
+type Check = fn() -> Result<(), String>;
 
 /// Name, what it checks, and the check; in the order in which `lint` runs them, quick ones first.
-const DOORS: [(&str, &str, Door); 8] = [
+const CHECKS: [(&str, &str, Check); 8] = [
     ("fmt", "the code is formatted", fmt),
     ("tidy", "file lengths, headers, leftovers, unsafe, promises and links", tidy::check),
     (
@@ -37,11 +37,11 @@ fn main() -> ExitCode {
     let answer = match words.as_slice() {
         ["lint"] => lint(),
         ["docs"] => docs::write(),
-        [name] => match DOORS.iter().find(|(door, _, _)| door == name) {
+        [name] => match CHECKS.iter().find(|(check, _, _)| check == name) {
             Some((_, _, check)) => check(),
-            None => Err(doors()),
+            None => Err(list()),
         },
-        _ => Err(doors()),
+        _ => Err(list()),
     };
     match answer {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,19 +52,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// The list of doors.
-fn doors() -> String {
-    let lines: Vec<String> = DOORS.iter().map(|(name, what, _)| format!("  {name:<12}{what}")).collect();
+/// The list of checks.
+fn list() -> String {
+    let lines: Vec<String> = CHECKS.iter().map(|(name, what, _)| format!("  {name:<12}{what}")).collect();
     format!(
-        "cargo xtask DOOR, where DOOR is\n  lint        all of these\n{}\n  docs        write the generated pages again",
+        "cargo xtask CHECK, where CHECK is\n  lint        all of these\n{}\n  docs        write the generated pages again",
         lines.join("\n")
     )
 }
 
-/// Every door, all findings at once.
+/// Every check, all findings at once.
 fn lint() -> Result<(), String> {
     let mut failed = Vec::new();
-    for (name, what, check) in DOORS {
+    for (name, what, check) in CHECKS {
         println!("lint: {name}: {what}");
         if let Err(message) = check() {
             eprintln!("{message}");
@@ -72,7 +72,7 @@ fn lint() -> Result<(), String> {
         }
     }
     if failed.is_empty() {
-        println!("lint: ok, {} doors", DOORS.len());
+        println!("lint: ok, {} checks", CHECKS.len());
         return Ok(());
     }
     Err(format!("lint: failed: {}", failed.join(", ")))

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use pagetide_sys::Errno;
 use pagetide_sys::probe::{HugePages, Overcommit, Probe, Seccomp};
-use pagetide_sys::uffd::{Door, Features, Refused};
+use pagetide_sys::uffd::{Features, OpenedBy, Refused};
 use pagetide_sys::uring;
 
 use crate::args::DoctorArgs;
@@ -113,10 +113,10 @@ fn page_size(probe: &Probe) -> Check {
 
 fn thread_mode(probe: &Probe) -> Check {
     const NAME: &str = "thread mode";
-    match probe.uffd.door {
-        Ok(Door::Device) => Check::new(NAME, State::Ok, "full userfaultfd through /dev/userfaultfd", ""),
-        Ok(Door::Syscall) => Check::new(NAME, State::Ok, "full userfaultfd through the system call", ""),
-        Ok(Door::UserModeOnly) => Check::new(NAME, State::Missing, "userfaultfd for user code only", UFFD_REMEDY),
+    match probe.uffd.opened_by {
+        Ok(OpenedBy::Device) => Check::new(NAME, State::Ok, "full userfaultfd through /dev/userfaultfd", ""),
+        Ok(OpenedBy::Syscall) => Check::new(NAME, State::Ok, "full userfaultfd through the system call", ""),
+        Ok(OpenedBy::UserModeOnly) => Check::new(NAME, State::Missing, "userfaultfd for user code only", UFFD_REMEDY),
         Err(refused) if is_absent(refused) => Check::new(
             NAME,
             State::Missing,
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_user_without_userfaultfd_is_told_how_to_get_it() {
         let mut probe = Probe::run();
-        probe.uffd.door =
+        probe.uffd.opened_by =
             Err(Refused { device: Some(Errno::EACCES), syscall: Some(Errno::EPERM), user_mode_only: None });
         let diagnosis = diagnose(&probe);
         let line = check(&diagnosis, "thread mode");

@@ -13,7 +13,7 @@ pub mod queue;
 pub mod device;
 pub mod disk;
 mod elevator;
-pub mod mischief;
+pub mod injection;
 pub mod oracle;
 pub mod histogram;
 pub mod pattern;

@@ -8,7 +8,7 @@ use pagetide_core::{Config, HostKind, MemoryMode};
 
 use crate::device::{DeviceParams, PRESETS};
 use crate::files::FileWalk;
-use crate::mischief::Mischief;
+use crate::injection::FaultInjection;
 use crate::pattern::{Pattern, Walk};
 use crate::rng::{XorShift64, Zipf};
 use crate::task::{Program, Task, WalkProgram};
@@ -83,7 +83,7 @@ pub fn run_seed(seed: u64, canary: Option<u32>) -> SwarmEnd {
     }
     world.canary = canary;
     if canary.is_none() {
-        world.arm_mischief(Mischief::swarm(seed, HEALS_AT));
+        world.inject_faults(FaultInjection::swarm(seed, HEALS_AT));
     }
     let mut end = world.run(ENDS_BY);
     if end == RunEnd::Finished

@@ -22,7 +22,7 @@ use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind};
 use crate::cpu::{Cpus, SLICE_NS};
 use crate::device::{DeviceParams, Mechanism};
 use crate::disk::{Direction, Disk, DiskStats};
-use crate::mischief::Mischief;
+use crate::injection::FaultInjection;
 use crate::oracle::{Oracle, WrongContent};
 use crate::queue::EventQueue;
 use crate::rng::XorShift64;
@@ -130,7 +130,7 @@ pub struct World {
     /// The tasks.
     pub tasks: Vec<Task>,
     /// Faults of the world.
-    pub mischief: Mischief,
+    pub injection: FaultInjection,
     /// Makes the canary's bug happen: of every so many pages written, one is stored with the bytes of another.
     pub canary: Option<u32>,
     canary_writes: u32,
@@ -181,7 +181,7 @@ impl World {
             blind: (config.host() == HostKind::Blind).then_some(BlindCosts::THREAD),
             core: Core::new(config),
             tasks: Vec::new(),
-            mischief: Mischief::default(),
+            injection: FaultInjection::default(),
             canary: None,
             canary_writes: 0,
             oracle: Oracle::new(pages_max),
@@ -291,16 +291,16 @@ impl World {
     }
 
     /// Arms the faults of the world that happen by the clock.
-    pub fn arm_mischief(&mut self, mischief: Mischief) {
-        if let Some((at, percent)) = mischief.budget_cut {
+    pub fn inject_faults(&mut self, injection: FaultInjection) {
+        if let Some((at, percent)) = injection.budget_cut {
             let cut = u64::from(self.budget) * u64::from(percent) / 100;
             self.queue.push(at, Happening::BudgetCut { pages: u32::try_from(cut).expect("below the budget") });
-            self.queue.push(mischief.heals_at, Happening::BudgetCut { pages: self.budget });
+            self.queue.push(injection.heals_at, Happening::BudgetCut { pages: self.budget });
         }
-        if let Some(at) = mischief.remove_region_at {
+        if let Some(at) = injection.remove_region_at {
             self.queue.push(at, Happening::RemoveRegion);
         }
-        self.mischief = mischief;
+        self.injection = injection;
     }
 
     /// Changes the budget now.

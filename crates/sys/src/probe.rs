@@ -10,7 +10,7 @@ use crate::syscall;
 use crate::syscall::Errno;
 use crate::sysinfo::{self, CgroupMemory};
 use crate::text::{Text, decimal};
-use crate::uffd::{Door, Features, Modes, RangeAnswer, Reach, ReadMode, Refused, Uffd, Wake};
+use crate::uffd::{Features, Modes, OpenedBy, RangeAnswer, Reach, ReadMode, Refused, Uffd, Wake};
 use crate::uring;
 use crate::word::addr_of;
 
@@ -20,9 +20,9 @@ const CAP_SYS_PTRACE: u32 = 19;
 /// Which userfaultfd is to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UffdOffer {
-    /// The best door that opens, or what each one said.
-    pub door: Result<Door, Refused>,
-    /// Does the door without privilege open as well? (Signal mode uses it.)
+    /// The best way in which one can be opened, or what each one said.
+    pub opened_by: Result<OpenedBy, Refused>,
+    /// Can one be opened without privilege as well? (Signal mode uses it.)
     pub user_mode_only: Result<(), Errno>,
     /// Features of the kernel.
     pub features: Features,
@@ -147,12 +147,12 @@ impl Probe {
 
     /// Can faults of every kind, system calls among them, be served by a handler thread here?
     pub const fn has_thread_mode(&self) -> bool {
-        matches!(self.uffd.door, Ok(Door::Device | Door::Syscall))
+        matches!(self.uffd.opened_by, Ok(OpenedBy::Device | OpenedBy::Syscall))
     }
 
     /// Can a thread serve its own faults in a signal handler here?
     pub const fn has_signal_mode(&self) -> bool {
-        self.uffd.door.is_ok() && self.uffd.features.has(Features::SIGBUS)
+        self.uffd.opened_by.is_ok() && self.uffd.features.has(Features::SIGBUS)
     }
 }
 
@@ -209,14 +209,21 @@ fn probe_uffd() -> UffdOffer {
         Err(refused) => Err(refused.user_mode_only.unwrap_or(Errno::ENOSYS)),
     };
     match Uffd::open(Reach::Best, ReadMode::NonBlocking) {
-        Ok((uffd, door)) => {
+        Ok((uffd, opened_by)) => {
             let features = uffd.handshake(Features::NONE).map_or(Features::NONE, |offer| offer.features);
             let event_fork = try_event_fork();
             let move_works = features.has(Features::MOVE) && try_move().is_ok_and(|works| works);
-            UffdOffer { door: Ok(door), user_mode_only, features, event_fork, move_works, sysctl_unprivileged }
+            UffdOffer {
+                opened_by: Ok(opened_by),
+                user_mode_only,
+                features,
+                event_fork,
+                move_works,
+                sysctl_unprivileged,
+            }
         }
         Err(refused) => UffdOffer {
-            door: Err(refused),
+            opened_by: Err(refused),
             user_mode_only,
             features: Features::NONE,
             event_fork: Err(Errno::EPERM),

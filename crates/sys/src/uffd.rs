@@ -103,9 +103,9 @@ impl Features {
     }
 }
 
-/// Which faults a userfaultfd may catch, and by which door it was had.
+/// Which faults a userfaultfd may catch, and how it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum OpenedBy {
     /// All faults, through /dev/userfaultfd (Linux 6.1).
     Device,
     /// All faults, through the system call.
@@ -114,7 +114,7 @@ pub enum Door {
     UserModeOnly,
 }
 
-/// Which doors to try.
+/// Which ways of opening one to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All faults or nothing.
@@ -134,7 +134,7 @@ pub enum ReadMode {
     NonBlocking,
 }
 
-/// No door opened: what each one said (`None`: not tried).
+/// None could be opened: what each way said (`None`: not tried).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// /dev/userfaultfd
@@ -370,22 +370,22 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// Open one by the best door of `reach`. The handshake comes next.
-    pub fn open(reach: Reach, mode: ReadMode) -> Result<(Self, Door), Refused> {
+    /// Open one by the best way of `reach`. The handshake comes next.
+    pub fn open(reach: Reach, mode: ReadMode) -> Result<(Self, OpenedBy), Refused> {
         let mut refused = Refused { device: None, syscall: None, user_mode_only: None };
         if reach != Reach::UserMode {
             match Self::open_device(c"/dev/userfaultfd", mode) {
-                Ok(uffd) => return Ok((uffd, Door::Device)),
+                Ok(uffd) => return Ok((uffd, OpenedBy::Device)),
                 Err(errno) => refused.device = Some(errno),
             }
             match Self::open_syscall(0, mode) {
-                Ok(uffd) => return Ok((uffd, Door::Syscall)),
+                Ok(uffd) => return Ok((uffd, OpenedBy::Syscall)),
                 Err(errno) => refused.syscall = Some(errno),
             }
         }
         if reach != Reach::Full {
             match Self::open_syscall(k::UFFD_USER_MODE_ONLY, mode) {
-                Ok(uffd) => return Ok((uffd, Door::UserModeOnly)),
+                Ok(uffd) => return Ok((uffd, OpenedBy::UserModeOnly)),
                 Err(errno) => refused.user_mode_only = Some(errno),
             }
         }

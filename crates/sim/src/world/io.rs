@@ -10,7 +10,7 @@ use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx};
 use super::{Happening, World};
 use crate::device::Mechanism;
 use crate::disk::{Direction, Request};
-use crate::mischief::Fate;
+use crate::injection::Fate;
 
 /// Where the pages of a device number lie.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ impl World {
                 self.oracle.write_begins(page, store, slot);
             }
         }
-        let fate = self.mischief.fate(now, direction == Direction::Write, range.len, &mut self.rng);
+        let fate = self.injection.fate(now, direction == Direction::Write, range.len, &mut self.rng);
         let slot = slot.0;
         let new =
             Io { io, disk: index, store, slot, range, direction, submitted_at: now, fate, live: true, past: None };

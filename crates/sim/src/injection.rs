@@ -1,4 +1,4 @@
-//! Faults of the world, from a seed: what a device or a person may do that nobody planned.
+//! Fault injection, from a seed: what a device or a person may do that nobody planned.
 //!
 //! A swarm run draws a random subset of these (so that some runs see one kind alone), runs with them on, then heals
 //! the world and asks that every waiting fault be answered.
@@ -9,7 +9,7 @@ use crate::rng::XorShift64;
 
 /// How often each fault happens, in 1/10,000 of the requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mischief {
+pub struct FaultInjection {
     /// A read fails.
     pub read_fails_bp: u32,
     /// A write fails.
@@ -43,7 +43,7 @@ pub enum Fate {
     Late(Nanos),
 }
 
-impl Mischief {
+impl FaultInjection {
     /// A random subset of faults.
     pub fn swarm(seed: u64, heals_at: Nanos) -> Self {
         let mut rng = XorShift64::stream(seed, 900);
@@ -91,15 +91,15 @@ mod tests {
 
     #[test]
     fn a_healed_world_does_no_harm() {
-        let mischief = Mischief { read_fails_bp: 10_000, heals_at: 50, ..Mischief::default() };
+        let injection = FaultInjection { read_fails_bp: 10_000, heals_at: 50, ..FaultInjection::default() };
         let mut rng = XorShift64::new(1);
-        assert_eq!(mischief.fate(49, false, 1, &mut rng), Fate::Fails);
-        assert_eq!(mischief.fate(50, false, 1, &mut rng), Fate::Good);
+        assert_eq!(injection.fate(49, false, 1, &mut rng), Fate::Fails);
+        assert_eq!(injection.fate(50, false, 1, &mut rng), Fate::Good);
     }
 
     #[test]
     fn seeds_draw_different_subsets() {
-        let swarm: Vec<Mischief> = (0..64).map(|seed| Mischief::swarm(seed, 1_000_000_000)).collect();
+        let swarm: Vec<FaultInjection> = (0..64).map(|seed| FaultInjection::swarm(seed, 1_000_000_000)).collect();
         assert!(swarm.iter().any(|m| m.late_bp > 0 && m.read_fails_bp == 0));
         assert!(swarm.iter().any(|m| m.read_fails_bp > 0 && m.short_bp == 0));
         assert!(swarm.iter().any(|m| m.budget_cut.is_some()));
