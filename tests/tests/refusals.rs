@@ -120,7 +120,22 @@ fn a_disk_without_room_is_refused_with_the_room_it_has() {
     let scratch = Scratch::new();
     let run = PagetideRun::new(&scratch, BUDGET).swap_size(1 << 50);
     let ended = run.wrap(&Program::new(["/bin/true"])).run(&scratch, "room");
-    expect_refusal(&ended, 3, &["--swap"]);
+    expect_refusal(&ended, 3, &["--swap", "256 MiB stay free"]);
+}
+
+/// Not refused: a script may name what the largest of its machines has.
+#[test]
+fn a_budget_beyond_what_the_machine_has_is_told_of_and_runs() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let ended = PagetideRun::new(&scratch, 1 << 50).wrap(&Program::new(["/bin/true"])).run(&scratch, "beyond");
+    ended.expect_success();
+    assert!(ended.stderr().contains("--memory 1024 TiB is more than"), "{}", ended.report());
+    let ended = PagetideRun::new(&scratch, BUDGET).wrap(&Program::new(["/bin/true"])).run(&scratch, "within");
+    assert_eq!(ended.stderr(), "", "{}", ended.report());
 }
 
 /// Signal mode needs no privilege, but a whole program needs the thread mode: `run` as nobody must say so and not run it.

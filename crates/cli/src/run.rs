@@ -63,6 +63,9 @@ fn budget_bytes(amount: Amount) -> Result<u64, Failure> {
         Failure::unsupported("cannot read the size of this machine's memory from /proc/meminfo", "mount /proc")
     })?;
     let bytes = amount.bytes(memory_bytes);
+    if let Some(text) = cannot_bind(bytes, memory_bytes) {
+        eprintln!("pagetide: warning: {text}");
+    }
     if bytes >= BUDGET_BYTES_MIN {
         return Ok(bytes);
     }
@@ -76,10 +79,35 @@ fn budget_bytes(amount: Amount) -> Result<u64, Failure> {
     ))
 }
 
+/// What to say of a budget that is larger than what there is: the kernel would run out of memory first. Not an error: a script that
+/// serves many machines may name what the largest has.
+fn cannot_bind(budget_bytes: u64, memory_bytes: u64) -> Option<String> {
+    (budget_bytes > memory_bytes).then(|| {
+        format!(
+            "--memory {} is more than the {} that there are (of this machine, or of its control group): such a budget cannot \
+             hold the program back, and nothing is paged; give less, or a share such as 75%",
+            Bytes(budget_bytes),
+            Bytes(memory_bytes)
+        )
+    })
+}
+
 /// Runs it as if `pagetide` were not there, because the user asked for that in this case.
 fn unprotected(args: &RunArgs, told: &Told) -> Result<ExitCode, Failure> {
     let (program, arguments) = args.command.split_first().expect("clap requires a command");
     eprintln!("pagetide: {}; running without a budget (--if-unsupported=run)", told.what);
     let error = Command::new(program).args(arguments).exec();
     Err(Failure::told(Exit::NotExecutable, format!("cannot start {}: {error}", program.to_string_lossy()), ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_beyond_the_machine_has_a_word() {
+        let text = cannot_bind(64 << 30, 24 << 30).expect("it is more");
+        assert!(text.contains("--memory 64 GiB") && text.contains("24 GiB"), "{text}");
+        assert_eq!(cannot_bind(24 << 30, 24 << 30), None);
+    }
 }

@@ -17,6 +17,8 @@ use crate::supervise::{FaultMode, RunOptions, SwapSpec, system};
 
 /// Space that stays free on the file system of a swap file.
 pub(super) const FLOOR_BYTES: u64 = 256 << 20;
+/// The smallest swap file that makes sense.
+const SIZE_BYTES_MIN: u64 = 1 << 20;
 /// Slots of one device at most: 256 GiB.
 const SLOTS_MAX: u64 = 1 << 26;
 
@@ -96,21 +98,31 @@ pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Res
     if info.kind.is_memory() {
         return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
     }
-    let free = info.available_bytes.saturating_sub(FLOOR_BYTES);
     let budget_bytes = budget_pages.saturating_mul(PAGE_BYTES);
-    let size = spec.size_bytes.unwrap_or_else(|| free.min(budget_bytes.saturating_mul(16)));
-    if size > free {
-        let text = format!("{} MiB are asked for, {} MiB are free beyond the floor", size >> 20, free >> 20);
-        return Err(refuse(format!("{text} of {} MiB; give a smaller SIZE or another place", FLOOR_BYTES >> 20)));
-    }
-    let slots = (size / PAGE_BYTES).min(SLOTS_MAX);
-    if slots < 256 {
-        return Err(refuse(format!("{size} bytes are too small for a swap file (at least 1 MiB)")));
-    }
+    let slots = slots_of(info.available_bytes, spec.size_bytes, budget_bytes).map_err(refuse)?;
     let rotational = setup::is_rotational(&spec.path);
-    let slots = u32::try_from(slots).expect("limited above");
     let offer = DeviceOffer { place: id, slots, priority: spec.priority, rotational };
     Ok(Place { path: spec.path.clone(), directory, offer, drain: None })
+}
+
+/// Slots of a place on a file system with so much room; `asked` is the SIZE that was given. The error says what is missing.
+fn slots_of(available_bytes: u64, asked: Option<u64>, budget_bytes: u64) -> Result<u32, String> {
+    let free = available_bytes.saturating_sub(FLOOR_BYTES);
+    let size = asked.unwrap_or_else(|| free.min(budget_bytes.saturating_mul(16)));
+    let room = || {
+        let (available, floor) = (available_bytes >> 20, FLOOR_BYTES >> 20);
+        format!("{available} MiB are free on its file system, of which {floor} MiB stay free for others")
+    };
+    if size > free {
+        return Err(format!("{} MiB are asked for; {}: give a smaller SIZE or another place", size >> 20, room()));
+    }
+    if size < SIZE_BYTES_MIN && asked.is_none() {
+        return Err(format!("no room for a swap file: {}; name another place", room()));
+    }
+    if size < SIZE_BYTES_MIN {
+        return Err(format!("{size} bytes are too small for a swap file (at least 1 MiB)"));
+    }
+    Ok(u32::try_from((size / PAGE_BYTES).min(SLOTS_MAX)).expect("limited"))
 }
 
 /// The directory of the records, and how they are named.
@@ -134,4 +146,27 @@ fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
         let text = format!("--swap {}: the directory cannot be opened: {}", path.display(), errno.name());
         Error::new(ErrorKind::NoSwapSpace, text)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_small_disk_is_told_how_much_stays_free() {
+        let refused = |available: u64, asked: Option<u64>| slots_of(available, asked, 64 * MIB).expect_err("no room");
+        for text in [refused(256 * MIB, None), refused(100 * MIB, None), refused(300 * MIB, Some(64 * MIB))] {
+            assert!(text.contains("256 MiB stay free"), "{text}");
+        }
+        assert!(refused(300 * MIB, Some(64 * MIB)).contains("64 MiB are asked for; 300 MiB are free"));
+        assert!(refused(900 * MIB, Some(4096)).contains("too small"));
+    }
+
+    #[test]
+    fn a_place_without_a_size_has_sixteen_budgets_or_what_is_free() {
+        assert_eq!(slots_of(8192 * MIB, None, 64 * MIB), Ok(16 * 64 * 256));
+        assert_eq!(slots_of(512 * MIB, None, 64 * MIB), Ok(256 * 256));
+    }
 }
