@@ -34,6 +34,13 @@ impl Stats {
         self.object["vmstat"][name].as_u64().unwrap_or(0)
     }
 
+    /// Bytes that were not paged for this reason, at most.
+    pub fn unpaged(&self, reason: &str) -> u64 {
+        self.object["peak_unpaged_bytes"][reason]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no reason '{reason}' in {}", self.object))
+    }
+
     /// A percentile of the fault latency; `None` if no fault was answered.
     pub fn fault_latency_ns(&self, percentile: &str) -> Option<u64> {
         self.object["fault_latency_ns"][percentile].as_u64()

@@ -142,8 +142,9 @@ fn a_program_may_take_a_root_without_proc() {
 /// The kernel moves pages only out of writable mappings, so this memory cannot be paged: the budget gives way, with a word.
 #[test]
 fn memory_made_read_only_goes_beyond_the_budget_and_is_told_of() {
-    if let Some((said, _)) = run_case("read-only") {
+    if let Some((said, stats)) = run_case("read-only") {
         assert!(said.contains("read-only"), "beyond the budget without a word: {said}");
+        assert!(stats.unpaged("made_read_only") > 8 * MIB, "{}", stats.text());
     }
 }
 
@@ -159,8 +160,17 @@ fn a_deep_stack_of_a_thread_is_paged() {
 
 #[test]
 fn a_deep_stack_of_the_first_thread_is_counted_and_told_of() {
-    if let Some((said, _)) = run_case("deep-stack") {
+    if let Some((said, stats)) = run_case("deep-stack") {
         assert!(said.contains("stack of the first thread"), "not paged without a word: {said}");
+        assert!(stats.unpaged("stack") > 32 * MIB, "{}", stats.text());
+    }
+}
+
+#[test]
+fn memory_beyond_64_gib_of_addresses_stays_native_and_is_told_of() {
+    if let Some((said, stats)) = run_case("beyond-64-gib") {
+        assert!(said.contains("beyond the 64 GiB of addresses"), "not paged without a word: {said}");
+        assert!(stats.unpaged("beyond_64_gib") >= 8 * MIB, "{}", stats.text());
     }
 }
 

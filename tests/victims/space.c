@@ -644,6 +644,22 @@ static void read_only(void) {
     push_out();
 }
 
+// More addresses than can be managed: what is written there stays where it is.
+static void beyond_64_gib(void) {
+    push_out();
+    uint64_t bytes = UINT64_C(70) << 30, pages = 2048;
+    unsigned char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    fill(memory + bytes / 2, pages, 3);
+    check_ballast();
+    // Long enough for a look at what is there.
+    usleep(300000);
+    check_ballast();
+    for (uint64_t page = 0; page < pages; page++) {
+        EXPECT(is_filled(memory + bytes / 2, page, 3));
+    }
+}
+
 static unsigned char *watched;
 
 static void *serves(void *arg) {
@@ -705,6 +721,8 @@ static void deep_stack(void) {
     struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
     EXPECT(setrlimit(RLIMIT_STACK, &limit) == 0);
     goes_deep((void *)(uintptr_t)(ballast_pages / 16));
+    // The stack stays where it was; long enough for a look at what is there.
+    usleep(300000);
 }
 
 static void deep_stack_of_a_thread(void) {
@@ -771,6 +789,7 @@ static const struct {
     {"limit-of-file-sizes", limit_of_file_sizes},
     {"without-proc", without_proc},
     {"read-only", read_only},
+    {"beyond-64-gib", beyond_64_gib},
     {"own-userfaultfd", own_userfaultfd},
     {"deep-stack", deep_stack},
     {"deep-stack-of-a-thread", deep_stack_of_a_thread},

@@ -21,6 +21,7 @@ struct Document<'a> {
     peak_overhead_bytes: u64,
     peak_metadata_bytes: u64,
     peak_managed_bytes: u64,
+    peak_unpaged_bytes: Counters<'a>,
     vmstat: Counters<'a>,
     fault_latency_ns: Latency,
 }
@@ -58,6 +59,7 @@ pub(crate) fn to_json(report: &RunReport) -> String {
         peak_overhead_bytes: report.peak_overhead_bytes,
         peak_metadata_bytes: report.peak_metadata_bytes,
         peak_managed_bytes: report.peak_managed_bytes,
+        peak_unpaged_bytes: Counters(&report.peak_unpaged_bytes),
         vmstat: Counters(&report.vmstat),
         fault_latency_ns: Latency { count, p50, p90, p99, max },
     };
@@ -109,6 +111,7 @@ mod tests {
             peak_overhead_bytes: 10,
             peak_metadata_bytes: 5,
             peak_managed_bytes: 900,
+            peak_unpaged_bytes: vec![("stack", 5), ("small", 6)],
             processes: 2,
             managed_processes: 1,
             vmstat: vec![("pgmajfault", 7), ("pgfault", 9)],
@@ -121,8 +124,17 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&to_json(&report())).expect("own output");
         assert_eq!(value["memory_budget_bytes"], 1 << 30);
         assert_eq!(value["exit_status"], 143);
+        assert_eq!(value["peak_unpaged_bytes"]["small"], 6);
         assert_eq!(value["vmstat"]["pgmajfault"], 7);
         assert_eq!(value["fault_latency_ns"]["p99"], 3);
+    }
+
+    #[test]
+    fn every_reason_of_the_file_is_explained() {
+        let text = include_str!("../../../docs/run.md");
+        for (reason, what) in pagetide::UNPAGED {
+            assert!(text.contains(&format!("`{reason}`")), "docs/run.md does not say what {reason} is: {what}");
+        }
     }
 
     #[test]

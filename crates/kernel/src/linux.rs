@@ -10,7 +10,7 @@ use pagetide_sys::smaps::{Flags, SmapsText};
 use pagetide_sys::uffd::{Modes, Msg, RangeAnswer, RawMsg, ReadAnswer, Uffd, Wake};
 use pagetide_sys::{Errno, clock, proc};
 
-use crate::port::{AddressSpace, Message, OwnMapping};
+use crate::port::{AddressSpace, Message, OwnMapping, Sizes};
 
 /// Text of /proc/self/maps that is read at once.
 const MAPS_BYTES: usize = 64 << 10;
@@ -134,8 +134,12 @@ impl AddressSpace for Linux {
         }))
     }
 
-    fn page_table_bytes(&self) -> u64 {
-        proc::status(None).map_or(0, |status| status.page_table_bytes)
+    fn sizes(&self) -> Sizes {
+        let told = |status: proc::Status| Sizes {
+            page_table_bytes: status.page_table_bytes,
+            locked_bytes: status.locked_bytes,
+        };
+        proc::status(None).map_or_else(|_| Sizes::default(), told)
     }
 
     fn look<R>(&self, range: ManagedRange, at: impl FnOnce(&[u8]) -> R) -> R {

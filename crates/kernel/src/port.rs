@@ -59,6 +59,15 @@ pub enum Message<C> {
     Unknown(u8),
 }
 
+/// Sizes of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Of its page tables, in bytes.
+    pub page_table_bytes: u64,
+    /// Of what is locked, in bytes of addresses.
+    pub locked_bytes: u64,
+}
+
 /// Which side of a move nobody but the caller uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnSide {
@@ -194,8 +203,8 @@ pub trait AddressSpace: Debug + Send {
     /// The queue cannot be read.
     fn next_message(&self) -> Result<Option<Message<Self::Child>>, Errno>;
 
-    /// Bytes of the page tables of the process, as far as is known.
-    fn page_table_bytes(&self) -> u64;
+    /// What the process has beside its pages, as far as is known.
+    fn sizes(&self) -> Sizes;
 
     /// Look at the bytes of `range`, which is the caller's, has memory, and is written by nobody meanwhile.
     fn look<R>(&self, range: ManagedRange, at: impl FnOnce(&[u8]) -> R) -> R;

@@ -375,6 +375,7 @@ impl Agent {
         let Managed { session, forks, .. } = managed;
         session.look_at_memory(now, kept, &mut Serving { agent: self, forks });
         setup::publish_places(self.entry(), &managed.session);
+        managed.session.pager.count_unpaged(now);
         let is_time = now >= managed.next_measure;
         if is_time {
             self.measure(managed, now);

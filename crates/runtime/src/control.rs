@@ -14,6 +14,8 @@ use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::{Errno, file};
 
+use crate::space::unpaged::UNPAGED;
+
 use crate::session::command::{PlaceId, PlaceReport, PlaceState};
 
 /// Buckets of the latency histogram: four to each power of two of nanoseconds.
@@ -109,6 +111,8 @@ pub(crate) struct Entry {
     pub(crate) metadata_pages_max: AtomicU64,
     /// Addresses under management, at most.
     pub(crate) managed_pages_max: AtomicU64,
+    /// Memory that is not paged, by the reasons of `UNPAGED`, at most.
+    pub(crate) unpaged_pages_max: [AtomicU64; UNPAGED.len()],
     /// Reads that a fault waited for, so far: the pressure that shares are weighed by.
     pub(crate) major_faults: AtomicU64,
     /// Swap slots in use.

@@ -31,6 +31,7 @@ mod swarm;
 pub use control::MACHINE_COUNTERS;
 pub use error::{Error, ErrorKind, ErrorPage};
 pub use pool::{Advice, EngineChoice, Hold, Pool, PoolBuilder, Region, SwapPlace, SwapState};
+pub use space::unpaged::UNPAGED;
 
 /// What a fuzzer may call of what nobody else may. Not part of the library: it is built with `--cfg fuzzing` only.
 #[cfg(fuzzing)]

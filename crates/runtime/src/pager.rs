@@ -10,6 +10,8 @@
 //! Invariants: one thread at a time (the host holds the lock); every fault message is answered, parked in the core, or ends
 //! the program.
 
+mod measure;
+
 use pagetide_core::Core;
 use pagetide_core::event::Event;
 use pagetide_core::page::{Flight, PageState};
@@ -24,10 +26,10 @@ use pagetide_sys::pagemap::{Categories, Run};
 use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use crate::machine::{LiveMachine, managed};
-use crate::own;
 use crate::patience::Patience;
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::space::recent::Recent;
+use crate::space::unpaged::Unpaged;
 use crate::space::{Backing, Census, Change, Listed, PAGE_SHIFT, Standing, Verdict, Why, own_pages};
 use crate::tier::Tier;
 
@@ -52,6 +54,7 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     patience: Patience,
     overhead: Overhead,
     recent: Recent,
+    unpaged: Unpaged,
     /// What the core and the tier may have together.
     budget_pages: u32,
     /// A fork is under way: the core may have just this.
@@ -102,6 +105,7 @@ impl<K: AddressSpace> Pager<K> {
             patience: Patience::new(),
             overhead: Overhead::default(),
             recent: Recent::new(REMOVE_QUIET_NS),
+            unpaged: Unpaged::default(),
             budget_pages,
             fork_pages: None,
         }
@@ -444,44 +448,6 @@ impl<K: AddressSpace> Pager<K> {
             + u64::from(self.machine().tier_pages())
     }
 
-    /// Look how much memory our tables and the page tables of the process take.
-    pub(crate) fn measure_overhead(&mut self) {
-        let mut runs = std::mem::take(&mut self.runs);
-        let machine = self.driver.machine();
-        let mut private = 0;
-        let mut index = 0;
-        while let Some(range) = own::at(index) {
-            index += 1;
-            let is_tier = machine.tier().is_some_and(|tier| tier.range().start() == range.start());
-            if !machine.is_staging(range.start()) && !is_tier {
-                private += self.resident_pages(range, &mut runs);
-            }
-        }
-        let sums = machine.stores().iter().map(|(_, store)| self.resident_pages(store.sums_range(), &mut runs)).sum();
-        self.runs = runs;
-        let page_tables = self.machine().space().page_table_bytes() >> PAGE_SHIFT;
-        self.overhead = Overhead { private, sums, page_tables };
-    }
-
-    /// As last measured.
-    pub(crate) const fn overhead(&self) -> Overhead {
-        self.overhead
-    }
-
-    /// Pages of `range` with memory of their own.
-    fn resident_pages(&self, range: ManagedRange, runs: &mut [Run]) -> u64 {
-        let mut pages = 0;
-        let mut left = range;
-        while !left.is_empty() {
-            let wanted = Categories::PRESENT.with(Categories::ZERO);
-            let Ok(scan) = self.machine().space().scan(left, wanted, runs) else { return pages };
-            let own = |run: &&Run| !run.categories.has(Categories::ZERO);
-            pages += runs[..scan.runs].iter().filter(own).map(Run::pages).sum::<u64>();
-            left = left.skip(scan.walked_to - left.start());
-        }
-        pages
-    }
-
     /// The latencies of faults that were answered since the last call.
     pub(crate) fn take_latencies(&mut self, each: impl FnMut(Nanos)) {
         self.machine_mut().take_latencies(each);
@@ -593,29 +559,5 @@ impl<K: AddressSpace> Pager<K> {
             }
             index += 1;
         }
-    }
-
-    /// Pages that are there and cannot be taken out, because the program may not write them: the kernel moves pages only out of
-    /// writable mappings.
-    pub(crate) fn read_only_pages(&mut self) -> u64 {
-        let mut runs = std::mem::take(&mut self.runs);
-        let (mut pages, mut index) = (0, 0);
-        while let Some(&region) = self.machine().mappings.regions().get(index) {
-            index += 1;
-            let mut vpn = region.vpn;
-            while vpn < region.end_vpn() {
-                let address = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
-                let Ok(Some(vma)) = self.machine_mut().space_mut().mapping_at_or_after(address) else { break };
-                let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
-                let (from, to) = (start.clamp(vpn, region.end_vpn()), end.min(region.end_vpn()));
-                if !vma.write && from < to {
-                    let range = managed(from, u32::try_from(to - from).expect("inside the region"));
-                    pages += self.resident_pages(range, &mut runs);
-                }
-                vpn = to.max(from);
-            }
-        }
-        self.runs = runs;
-        pages
     }
 }

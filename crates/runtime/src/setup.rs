@@ -269,6 +269,9 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
     entry.overhead_pages_max.fetch_max(overhead, relaxed);
     entry.metadata_pages_max.fetch_max(metadata, relaxed);
     entry.managed_pages_max.fetch_max(machine.mappings.managed_pages(), relaxed);
+    for (word, &pages) in entry.unpaged_pages_max.iter().zip(pager.unpaged().pages()) {
+        word.fetch_max(pages, relaxed);
+    }
     let vmstat = pager.core().vmstat();
     let mut words = entry.counters.iter();
     for ((_, value), word) in with_tier(vmstat, machine.tier_stats()).zip(words.by_ref()) {

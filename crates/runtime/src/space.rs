@@ -25,6 +25,7 @@ pub(crate) mod locks;
 mod mapping;
 pub(crate) mod recent;
 mod regions;
+pub(crate) mod unpaged;
 pub(crate) mod unshare;
 
 use pagetide_core::types::{PageIdx, PageRange};
@@ -134,6 +135,15 @@ impl Mappings {
     /// The list as the last look has left it.
     pub(crate) fn list(&self) -> &[Mapping] {
         &self.list
+    }
+
+    /// The native mapping that covers this page, or the next one, and its reason. As the last look has left it.
+    pub(crate) fn native_at_or_after(&self, vpn: u64) -> Option<(&Mapping, Why)> {
+        let after = self.list.partition_point(|mapping| mapping.to <= vpn);
+        self.list[after..].iter().find_map(|mapping| match mapping.standing {
+            Standing::Native(why) => Some((mapping, why)),
+            Standing::Managed => None,
+        })
     }
 
     /// What the last look left native, and why.

@@ -10,6 +10,7 @@ mod commands;
 mod places;
 mod signals;
 mod start;
+mod totals;
 mod tree;
 
 use std::collections::BTreeSet;
@@ -28,16 +29,18 @@ use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, file, thread};
 
-use crate::control::{COUNTERS_MAX, Entry, LATENCY_BUCKETS, MACHINE_COUNTERS, summary};
+use crate::control::{Entry, MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::{BORN, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup;
 use crate::shares::{Claim, divide};
 use crate::space::PAGE_BYTES;
+use crate::space::unpaged::UNPAGED;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, open_places, open_record, open_uffd_device};
 use crate::supervise::signals::SignalQueue;
 use crate::supervise::start::Starting;
+use crate::supervise::totals::Totals;
 use crate::supervise::tree::{Process, Tree};
 
 pub use crate::control::LatencySummary;
@@ -132,6 +135,8 @@ pub struct RunReport {
     pub peak_metadata_bytes: u64,
     /// Memory under management, at most.
     pub peak_managed_bytes: u64,
+    /// Memory that is not paged, in bytes, by the reasons of [`UNPAGED`](crate::UNPAGED): what one process had of each, at most.
+    pub peak_unpaged_bytes: Vec<(&'static str, u64)>,
     /// Counters by their kernel name, then those of the machine.
     pub vmstat: Vec<(&'static str, u64)>,
     /// Fault latency.
@@ -140,33 +145,6 @@ pub struct RunReport {
     pub processes: u32,
     /// Those whose memory came under management.
     pub managed_processes: u32,
-}
-
-/// What ended processes counted.
-#[derive(Clone, Debug)]
-struct Totals {
-    counters: [u64; COUNTERS_MAX],
-    latency: [u64; LATENCY_BUCKETS],
-    metadata_pages_max: u64,
-    managed_pages_max: u64,
-    processes: u32,
-    managed_processes: u32,
-}
-
-impl Totals {
-    /// Add what a process counted. The words may be forged: numbers, and no more.
-    fn add(&mut self, entry: &Entry) {
-        let relaxed = Ordering::Relaxed;
-        for (total, word) in self.counters.iter_mut().zip(&entry.counters) {
-            *total = total.saturating_add(word.load(relaxed));
-        }
-        for (total, word) in self.latency.iter_mut().zip(&entry.latency) {
-            *total = total.saturating_add(word.load(relaxed));
-        }
-        self.metadata_pages_max = self.metadata_pages_max.max(entry.metadata_pages_max.load(relaxed));
-        self.managed_pages_max = self.managed_pages_max.max(entry.managed_pages_max.load(relaxed));
-        self.managed_processes += u32::from(entry.is_managed());
-    }
 }
 
 /// A forked child that waits for its agent.
@@ -290,14 +268,7 @@ impl Supervisor {
             births: Vec::new(),
             next_scan: 0,
             descriptors,
-            totals: Totals {
-                counters: [0; COUNTERS_MAX],
-                latency: [0; LATENCY_BUCKETS],
-                metadata_pages_max: 0,
-                managed_pages_max: 0,
-                processes: 0,
-                managed_processes: 0,
-            },
+            totals: Totals::new(),
             resident_max: 0,
             native_pages: 0,
             looked: clock::now(),
@@ -621,6 +592,7 @@ impl Supervisor {
         let links = self.tree.list.iter().filter_map(|process| process.link.as_ref());
         links.for_each(|link| totals.add(link.control.entry()));
         let names = COUNTERS.iter().map(|&(_, name, _)| name).chain(MACHINE_COUNTERS.map(|(name, _)| name));
+        let unpaged = UNPAGED.into_iter().zip(totals.unpaged_pages_max);
         RunReport {
             exit_status: self.main_status,
             memory_budget_bytes: self.budget_pages * PAGE_BYTES,
@@ -628,6 +600,7 @@ impl Supervisor {
             peak_overhead_bytes: self.overhead_max * PAGE_BYTES,
             peak_metadata_bytes: totals.metadata_pages_max * PAGE_BYTES,
             peak_managed_bytes: totals.managed_pages_max * PAGE_BYTES,
+            peak_unpaged_bytes: unpaged.map(|((name, _), pages)| (name, pages.saturating_mul(PAGE_BYTES))).collect(),
             vmstat: names.zip(totals.counters).collect(),
             fault_latency_ns: summary(&totals.latency),
             // A program that ends at once may not have been seen.

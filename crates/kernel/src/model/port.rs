@@ -12,7 +12,7 @@ use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Wake};
 use super::calls::Change;
 use super::memory::{Entry, ForkPolicy, Kind, Mapping, Rights};
 use super::{Pid, World};
-use crate::port::{AddressSpace, Message, OwnMapping};
+use crate::port::{AddressSpace, Message, OwnMapping, Sizes};
 
 /// What an interrupt of another CPU takes.
 const INTERRUPT_NS: u64 = 20_000;
@@ -443,8 +443,11 @@ impl AddressSpace for Model {
         }))
     }
 
-    fn page_table_bytes(&self) -> u64 {
-        0
+    fn sizes(&self) -> Sizes {
+        let world = self.world();
+        let locked = world.process(self.pid).mappings.iter().filter(|mapping| mapping.locked);
+        let pages: u64 = locked.map(|mapping| mapping.end - mapping.start).sum();
+        Sizes { page_table_bytes: 0, locked_bytes: address(pages) as u64 }
     }
 
     fn look<R>(&self, range: ManagedRange, at: impl FnOnce(&[u8]) -> R) -> R {
