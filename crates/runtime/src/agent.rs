@@ -506,7 +506,7 @@ impl Agent {
                 ),
             );
         });
-        if let Some((_, page)) = managed.session.take_failed_fault() {
+        if let Some((_, page)) = managed.session.take_failed_fault(clock::now()) {
             if self.measure_stuck(managed) {
                 self.set_budget(managed, clock::now());
                 managed.session.pager.machine_mut().wake_waiters(page);

@@ -302,7 +302,7 @@ impl Forks {
         }
     }
 
-    /// Pages between program and device are copied into the child at once. It may run and change its mappings meanwhile.
+    /// Pages between program and device are copied into the child at once, and lost ones are marked in it. It may run and change its mappings meanwhile.
     fn copy_frames(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) {
         let mut tries = 0;
         while let Some(&(vpn, frame)) = newborn.content.frames.last() {
@@ -313,6 +313,14 @@ impl Forks {
             }
             // Gone, or not in the copy at all (MADV_DONTFORK), or there already.
             newborn.content.frames.pop();
+        }
+        while let Some(&vpn) = newborn.content.lost.last() {
+            // The kernel copies marks; one that was not made in time is made here.
+            if newborn.uffd.poison_run(managed(vpn, 1), Wake::Later).stop == Some(Stop::Again) {
+                self.try_again(agent, pager, newborn, &mut tries);
+                continue;
+            }
+            newborn.content.lost.pop();
         }
     }
 

@@ -42,7 +42,6 @@ use std::thread::JoinHandle;
 use pagetide_core::Core;
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, TaskId};
 use pagetide_sys::fd::{self, Fd};
-use pagetide_sys::file;
 use pagetide_sys::futex::{Guard, Mutex};
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::signal::{self, SignalSet};

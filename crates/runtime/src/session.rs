@@ -187,8 +187,15 @@ impl<K: AddressSpace> Session<K> {
     }
 
     /// A fault that cannot be answered: the swap space is full.
-    pub(crate) const fn take_failed_fault(&mut self) -> Option<(TaskId, PageIdx)> {
-        self.pager.machine_mut().outbox.out_of_memory.take()
+    ///
+    /// A place that is being drained is given back first: its slots may be what is missing, and the fault is to be asked again.
+    pub(crate) fn take_failed_fault(&mut self, now: Nanos) -> Option<(TaskId, PageIdx)> {
+        let (task, page) = self.pager.machine_mut().outbox.out_of_memory.take()?;
+        if self.devices.give_back(&mut self.pager, now) {
+            self.pager.machine_mut().wake_waiters(page);
+            return None;
+        }
+        Some((task, page))
     }
 
     /// Compare what is resident with what the pager knows: what is there unseen is charged, or counts as outside of it.
@@ -310,7 +317,8 @@ impl<K: AddressSpace> Session<K> {
         }
     }
 
-    fn report(&self) -> Report {
+    /// How it stands.
+    pub(crate) fn report(&self) -> Report {
         Report {
             budget_pages: u64::from(self.budget_pages),
             charged_pages: u64::from(self.pager.core().charged()),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use pagetide_core::Core;
 use pagetide_core::config::ConfigError;
-use pagetide_core::event::{DeviceSpec, Event};
+use pagetide_core::event::Event;
 use pagetide_core::types::DeviceId;
 use pagetide_core::vmstat::{Counter, Vmstat};
 use pagetide_driver::record::LiveConfig;
@@ -164,13 +164,7 @@ pub(crate) fn pager(
     let mut pager = Pager::new(Core::new(config), machine, agent.hello().floor_bytes, record);
     let first_own = inherited.iter().map(|(device, _)| device.0 + 1).max().unwrap_or(0);
     for (device, store) in inherited {
-        let spec = DeviceSpec {
-            slots: store.slots_backed(),
-            priority: None,
-            rotational: false,
-            synchronous: false,
-            inherited: true,
-        };
+        let spec = store.spec();
         pager.machine_mut().add_store(device, store);
         pager.step(clock::now(), Event::DeviceAdded { device, spec });
     }
@@ -202,10 +196,10 @@ fn add_swap_file(
 ) -> Result<(), SetupError> {
     let DeviceOffer { place, slots, priority, rotational } = offer;
     let mut store = step("the swap file", Store::new(place, file, slots))?;
-    store.set_priority(priority);
-    let slots = step("the swap file", store.grow(floor_bytes, clock::now()))?;
+    store.set_kind(priority, rotational);
+    step("the swap file", store.grow(floor_bytes, clock::now()))?;
+    let spec = store.spec();
     pager.machine_mut().add_store(device, store);
-    let spec = DeviceSpec { slots, priority, rotational, synchronous: false, inherited: false };
     pager.step(clock::now(), Event::DeviceAdded { device, spec });
     Ok(())
 }

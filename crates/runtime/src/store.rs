@@ -7,6 +7,7 @@
 //!
 //! The checksums live in a shared mapping, so that a forked child can read those of the slots it inherits.
 
+use pagetide_core::event::DeviceSpec;
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file;
@@ -31,6 +32,7 @@ pub(crate) struct Store {
     inherited: bool,
     /// As the core was told: places with the highest are filled first.
     priority: Option<i16>,
+    rotational: bool,
     /// It is being drained: it is not grown.
     closed: bool,
     /// It could not be grown the last time: the disk is full, up to the floor.
@@ -77,6 +79,7 @@ impl Store {
             slots_backed: 0,
             inherited: false,
             priority: None,
+            rotational: false,
             closed: false,
             stuck: false,
             retry_at: 0,
@@ -141,8 +144,15 @@ impl Store {
         self.inherited
     }
 
-    pub(crate) const fn set_priority(&mut self, priority: Option<i16>) {
-        self.priority = priority;
+    /// What its place is.
+    pub(crate) const fn set_kind(&mut self, priority: Option<i16>, rotational: bool) {
+        (self.priority, self.rotational) = (priority, rotational);
+    }
+
+    /// As the core is to know it.
+    pub(crate) const fn spec(&self) -> DeviceSpec {
+        let Self { slots_backed: slots, priority, rotational, inherited, .. } = *self;
+        DeviceSpec { slots, priority, rotational, synchronous: false, inherited }
     }
 
     /// What is filled first is larger.

@@ -7,6 +7,7 @@
 mod adopt;
 mod brake;
 mod commands;
+mod drains;
 mod places;
 mod signals;
 mod start;
@@ -507,6 +508,7 @@ impl Supervisor {
         self.serve_starting();
         self.divide();
         self.serve_commands();
+        self.look_at_places();
     }
 
     /// `resident` pages are the sum of the processes. What several of them map since a fork counts once: the kernel walks all that

@@ -7,6 +7,7 @@
 //!
 //! `PAGETIDE_SWARM_SEEDS=FROM..TO` (or a number) plays other seeds than the few of every run.
 
+mod changes;
 mod disk;
 mod reconciled;
 mod rig;
@@ -86,6 +87,8 @@ struct Swarm {
     children: Vec<(Pid, Tid)>,
     stored: u64,
     pages: u64,
+    /// What is changed about the session while it runs.
+    changes: Option<changes::Changes>,
 }
 
 impl Swarm {
@@ -108,8 +111,16 @@ impl Swarm {
         let profile = PROFILES[dice.index(PROFILES.len())];
         let settings = [("profile".to_owned(), profile.to_owned())];
         let rig = Rig::new(seed, quirks, share, &settings, failing_bp);
-        let mut swarm =
-            Self { rig, dice, truth: Truth::default(), actors: Vec::new(), children: Vec::new(), stored: 0, pages };
+        let mut swarm = Self {
+            rig,
+            dice,
+            truth: Truth::default(),
+            actors: Vec::new(),
+            children: Vec::new(),
+            stored: 0,
+            pages,
+            changes: None,
+        };
         for index in 0..=swarm.dice.below(4) {
             let home = AREA * (index + 2);
             swarm.map(Mapping::anon(home, home + pages));
@@ -272,18 +283,21 @@ impl Swarm {
                 }
             }
             self.children_live();
+            self.change_something();
             self.turn();
             if turn % 64 == 0 {
                 self.rig.pager().core().audit();
             }
             if self.rig.out_of_memory {
-                assert!(self.rig.disk.failed() > 0, "out of memory, and no write has failed");
+                let stands = self.rig.session.report();
+                assert!(self.rig.disk.failed() > 0, "out of memory, and no write has failed: {stands:?}");
                 return;
             }
         }
         self.rig.world().calm();
         self.rig.disk.heal();
         self.settle();
+        self.finish_changes();
         self.read_all();
         self.rig.pager().core().audit();
         if !self.rig.out_of_memory {

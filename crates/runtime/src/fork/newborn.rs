@@ -29,6 +29,8 @@ pub(crate) struct Content {
     pub(crate) runs: Vec<SlotRun>,
     /// Ascending by address; empty as soon as the parent's agent goes on.
     pub(crate) frames: Vec<(u64, ManagedRange)>,
+    /// Pages that could not be read back, and have no slot any more; empty as soon as the copy has their marks.
+    pub(crate) lost: Vec<u64>,
 }
 
 impl Content {
@@ -47,6 +49,7 @@ impl Content {
     /// The copy unmapped or discarded these pages.
     pub(super) fn forget(&mut self, from: u64, to: u64) {
         self.frames.retain(|&(vpn, _)| vpn < from || vpn >= to);
+        self.lost.retain(|&vpn| vpn < from || vpn >= to);
         let kept = |run: &SlotRun| [run.part(0, from), run.part(to, u64::MAX)].into_iter().flatten();
         self.runs = self.runs.iter().flat_map(kept).collect();
     }
@@ -58,12 +61,15 @@ impl Content {
         let moved: Vec<_> = moved.map(|run| SlotRun { vpn: place(run.vpn), ..run }).collect();
         let frames = self.frames.iter().filter(|(vpn, _)| (from..from + pages).contains(vpn));
         let frames: Vec<_> = frames.map(|&(vpn, frame)| (place(vpn), frame)).collect();
+        let lost: Vec<_> =
+            self.lost.iter().filter(|vpn| (from..from + pages).contains(vpn)).map(|&vpn| place(vpn)).collect();
         self.forget(from, from + pages);
         self.forget(to, to + pages);
         self.runs.extend(moved);
         self.runs.sort_unstable_by_key(|run| run.vpn);
         self.frames.extend(frames);
         self.frames.sort_unstable_by_key(|&(vpn, _)| vpn);
+        self.lost.extend(lost);
     }
 
     /// The last page of the runs is there.
@@ -111,7 +117,8 @@ mod tests {
 
     #[test]
     fn what_a_copy_unmaps_is_not_brought_back_and_what_it_moves_is_found_there() {
-        let mut content = Content { runs: vec![run(10, 10, 100), run(30, 2, 500)], frames: Vec::new() };
+        let mut content =
+            Content { runs: vec![run(10, 10, 100), run(30, 2, 500)], frames: Vec::new(), lost: Vec::new() };
         content.forget(13, 15);
         assert_eq!(content.runs, [run(10, 3, 100), run(15, 5, 105), run(30, 2, 500)]);
         content.relocate(16, 28, 3);

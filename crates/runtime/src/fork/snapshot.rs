@@ -68,7 +68,12 @@ fn snapshot_of(pager: &Pager, vpn: u64, pages: PageRange, content: &mut Content)
         if view.state == PageState::Mapped && view.flight != Flight::Reading {
             continue;
         }
-        let Some((device, slot)) = view.slot else { continue };
+        let Some((device, slot)) = view.slot else {
+            if view.state == PageState::Poisoned {
+                content.lost.push(vpn);
+            }
+            continue;
+        };
         match content.runs.last_mut() {
             Some(run)
                 if run.vpn + u64::from(run.len) == vpn

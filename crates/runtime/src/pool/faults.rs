@@ -5,6 +5,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use pagetide_sys::file;
+
 use super::*;
 use crate::io::{Direction, REQUESTS, Request, WATCHED};
 

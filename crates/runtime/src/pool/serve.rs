@@ -60,7 +60,7 @@ impl State {
             let told = file::signal_event(again, 1);
             debug_assert!(told.is_ok(), "the counter is open: {told:?}");
         }
-        if let Some(failed) = session.take_failed_fault()
+        if let Some(failed) = session.take_failed_fault(now)
             && self.failed.len() < FAILED_FAULTS
         {
             self.failed.push(failed);

@@ -7,7 +7,7 @@
 //! Invariants: at most one device is drained at a time; a place that is being drained is not grown; a file is closed only when no
 //! request names it.
 
-use pagetide_core::event::{DeviceSpec, Event};
+use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, Nanos};
 use pagetide_kernel::AddressSpace;
 use pagetide_sys::fd::Fd;
@@ -75,16 +75,10 @@ impl Devices {
         let Some(device) = free else { return Err(format!("{DEVICES_MAX} devices are in use")) };
         let failed = |errno: pagetide_sys::Errno| format!("the swap file: {}", errno.name());
         let mut store = Store::new(offer.place, file, offer.slots).map_err(failed)?;
-        store.set_priority(offer.priority);
-        let slots = store.grow(self.floor_bytes, now).map_err(failed)?;
+        store.set_kind(offer.priority, offer.rotational);
+        store.grow(self.floor_bytes, now).map_err(failed)?;
+        let spec = store.spec();
         pager.machine_mut().add_store(device, store);
-        let spec = DeviceSpec {
-            slots,
-            priority: offer.priority,
-            rotational: offer.rotational,
-            synchronous: false,
-            inherited: false,
-        };
         pager.step(now, Event::DeviceAdded { device, spec });
         if pager.core().device_used(device).is_none() {
             let closed = pager.machine_mut().remove_store(device);
@@ -110,6 +104,9 @@ impl Devices {
             // Nothing of this session is there: no more is to be done.
             self.note_gone(place);
             return Ok(());
+        }
+        if !pager.machine().stores().iter().any(|(_, store)| store.is_open() && store.place() != place) {
+            return Err("it is the only place: what does not fit into memory would have none".to_owned());
         }
         let room = self.room_beside(pager, place);
         if u64::from(used) > room {
@@ -166,6 +163,24 @@ impl Devices {
             pager.step(now, Event::SwapoffStopped { device });
         }
         pager.machine_mut().close_place(place, false);
+        // What the core is done with already, and was not closed yet: the file is its device again.
+        let is_forgotten = |(device, store): &&(DeviceId, Store)| {
+            store.place() == place && pager.core().device_used(*device).is_none()
+        };
+        let forgotten =
+            pager.machine().stores().iter().find(is_forgotten).map(|(device, store)| (*device, store.spec()));
+        if let Some((device, spec)) = forgotten {
+            pager.step(now, Event::DeviceAdded { device, spec });
+        }
+    }
+
+    /// The slots of places that are being drained are needed: they are given back. True if there were any.
+    pub(super) fn give_back<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos) -> bool {
+        let Some(index) = self.drains.iter().position(|drain| !drain.has_failed) else { return false };
+        let place = self.drains.remove(index).place;
+        self.stop(pager, now, place);
+        self.given_up.push(place);
+        true
     }
 
     /// Go on with what is being drained. True if there is more at once.

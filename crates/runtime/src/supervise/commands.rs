@@ -98,8 +98,16 @@ pub(super) struct Drain {
     mode: Option<SwapoffMode>,
 }
 
+impl Drain {
+    /// It begins now, with so many pages.
+    pub(super) fn new(pages: u64, mode: Option<SwapoffMode>) -> Self {
+        Self { began: clock::now(), began_with: pages, mode }
+    }
+}
+
 #[derive(Debug)]
 struct Pending {
+    command: Command,
     left: Vec<i32>,
     outcome: Outcome,
 }
@@ -122,15 +130,25 @@ impl Commands {
         }
     }
 
-    fn note(&mut self, pid: i32, number: u64, answer: Answer) {
-        let Some(pending) = self.pending.get_mut(&number) else { return };
-        let Some(index) = pending.left.iter().position(|&left| left == pid) else { return };
+    /// True if process `pid` has yet to hear that it is to drain this place.
+    pub(super) fn will_drain(&self, pid: i32, place: PlaceId) -> bool {
+        let is_this = |command: &Command| matches!(command, Command::SwapOff { place: of, .. } if *of == place);
+        self.queues.get(&pid).is_some_and(|queue| queue.iter().any(|(_, command)| is_this(command)))
+    }
+
+    /// The command that everybody has answered with this, if somebody refused it; and whether all did.
+    fn note(&mut self, pid: i32, number: u64, answer: Answer) -> Option<(Command, bool)> {
+        let pending = self.pending.get_mut(&number)?;
+        let index = pending.left.iter().position(|&left| left == pid)?;
         pending.left.swap_remove(index);
         match answer {
             Answer::Done => {}
             Answer::Refused(why) => pending.outcome.refused.push((pid, crate::supervise::printable(why.as_bytes()))),
             Answer::Report(report) => pending.outcome.reports.push((pid, report)),
         }
+        let refused = pending.outcome.refused.len();
+        let is_over = pending.left.is_empty() && refused > 0;
+        is_over.then(|| (pending.command.clone(), refused == pending.outcome.asked))
     }
 }
 
@@ -162,7 +180,7 @@ impl Supervisor {
         Ok(self.tell_all(&command))
     }
 
-    fn tell_all(&mut self, command: &Command) -> Ticket {
+    pub(super) fn tell_all(&mut self, command: &Command) -> Ticket {
         let number = self.commands.next;
         self.commands.next += 1;
         let linked = self.tree.list.iter().filter(|process| process.link.is_some());
@@ -171,7 +189,7 @@ impl Supervisor {
             self.commands.queues.entry(pid).or_default().push_back((number, command.clone()));
         }
         let outcome = Outcome { asked: left.len(), ..Outcome::default() };
-        self.commands.pending.insert(number, Pending { left, outcome });
+        self.commands.pending.insert(number, Pending { command: command.clone(), left, outcome });
         Ticket(number)
     }
 
@@ -194,7 +212,7 @@ impl Supervisor {
         self.places.iter().map(|place| self.status_of(place)).collect()
     }
 
-    fn status_of(&self, place: &Place) -> PlaceStatus {
+    pub(super) fn status_of(&self, place: &Place) -> PlaceStatus {
         let id = place.offer.place;
         let (mut used, mut lost, mut is_full) = (0_u64, 0_u64, false);
         for (_, words) in self.words_of_place(id) {
@@ -226,7 +244,7 @@ impl Supervisor {
     }
 
     /// What each agent says of a place.
-    fn words_of_place(&self, place: PlaceId) -> impl Iterator<Item = (i32, &PlaceWords)> {
+    pub(super) fn words_of_place(&self, place: PlaceId) -> impl Iterator<Item = (i32, &PlaceWords)> {
         let linked = self.tree.list.iter().filter_map(|process| Some((process.pid, process.link.as_ref()?)));
         linked.filter_map(move |(pid, link)| Some((pid, link.control.entry().place(place)?)))
     }
@@ -238,7 +256,10 @@ impl Supervisor {
     }
 
     fn begin_swapon(&mut self, spec: &SwapSpec) -> Result<Command, Error> {
-        if self.places.iter().any(|place| place.path == spec.path) {
+        let is_same = |a: &Path, b: &Path| {
+            a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+        };
+        if self.places.iter().any(|place| is_same(&place.path, &spec.path)) {
             let text = format!("{}: the run swaps there already", spec.path.display());
             return Err(Error::new(ErrorKind::Config, text));
         }
@@ -261,10 +282,14 @@ impl Supervisor {
         if self.places[index].drain.is_some() {
             return Err(Error::new(ErrorKind::Config, format!("{}: it is being drained already", path.display())));
         }
+        if !self.places.iter().enumerate().any(|(other, place)| other != index && place.drain.is_none()) {
+            let text = format!("{}: it is the only place: swap on another first", path.display());
+            return Err(Error::new(ErrorKind::NoSwapSpace, text));
+        }
         self.check_that_it_fits(index)?;
         let used = self.status_of(&self.places[index]).used_pages;
         let place = &mut self.places[index];
-        place.drain = Some(Drain { began: clock::now(), began_with: used, mode });
+        place.drain = Some(Drain::new(used, mode));
         Ok(Command::SwapOff { place: place.offer.place, mode })
     }
 
@@ -343,7 +368,7 @@ impl Supervisor {
         self.commands.queues.insert(pid, orders);
     }
 
-    /// Tell the agents what they have yet to be told, and let go of places that nobody needs any more.
+    /// Tell the agents what they have yet to be told.
     pub(super) fn serve_commands(&mut self) {
         for process in &self.tree.list {
             let Some(link) = process.link.as_ref().filter(|link| link.control.entry().is_managed()) else { continue };
@@ -358,31 +383,6 @@ impl Supervisor {
                 queue.pop_front();
             }
         }
-        let drained = |place: &Place| place.drain.is_some() && self.is_drained(place.offer.place);
-        let gone: Vec<PlaceId> =
-            self.places.iter().filter(|place| drained(place)).map(|place| place.offer.place).collect();
-        for id in gone {
-            let index = self.places.iter().position(|place| place.offer.place == id).expect("just found");
-            let place = self.places.remove(index);
-            eprintln!("pagetide: {}: nothing is swapped there any more", place.path.display());
-        }
-    }
-
-    /// Every agent was told, and says that it has nothing there; no agent is about to take over what its parent has there.
-    fn is_drained(&self, place: PlaceId) -> bool {
-        let is_told = |pid: i32| {
-            let queue = self.commands.queues.get(&pid);
-            queue.is_none_or(|queue| {
-                !queue.iter().any(|(_, command)| matches!(command, Command::SwapOff { place: of, .. } if *of == place))
-            })
-        };
-        let mut linked = self.tree.list.iter().filter_map(|process| Some((process.pid, process.link.as_ref()?)));
-        self.births.is_empty()
-            && linked.all(|(pid, link)| {
-                let entry = link.control.entry();
-                let is_empty = entry.place(place).is_none_or(|words| words.state() == PlaceState::Gone);
-                is_told(pid) && entry.is_managed() && is_empty
-            })
     }
 
     /// An agent's answer.
@@ -390,7 +390,11 @@ impl Supervisor {
         let Ok(text) = std::str::from_utf8(text) else { return };
         let Some((number, answer)) = text.split_once(' ') else { return };
         if let (Ok(number), Some(answer)) = (number.parse(), Answer::decode(answer)) {
-            self.commands.note(pid, number, answer);
+            match self.commands.note(pid, number, answer) {
+                Some((Command::SwapOff { place, .. }, _)) => self.drain_refused(place),
+                Some((Command::SwapOn { place, .. }, true)) => self.place_refused(place),
+                Some(_) | None => {}
+            }
         }
     }
 }

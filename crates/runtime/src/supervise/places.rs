@@ -1,6 +1,7 @@
 //! What a run is given before its program starts: a userfaultfd, directories for swap files and for records.
 
 use std::ffi::CString;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 
 use pagetide_sys::fd::Fd;
@@ -74,6 +75,8 @@ pub(super) struct Place {
     pub(super) offer: DeviceOffer,
     /// It is being drained.
     pub(super) drain: Option<Drain>,
+    /// The person was told that its disk is full.
+    pub(super) is_full_told: bool,
 }
 
 impl Place {
@@ -92,8 +95,13 @@ pub(super) fn open_places(options: &RunOptions) -> Result<Vec<Place>, Error> {
 
 /// Open a place, and size it.
 pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Result<Place, Error> {
-    let directory = open_directory(&spec.path)?;
     let refuse = |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
+    if std::fs::metadata(&spec.path).is_ok_and(|what| what.file_type().is_block_device()) {
+        return Err(refuse(
+            "a block device: the processes of a run need files of their own; name a directory on it".to_owned(),
+        ));
+    }
+    let directory = open_directory(&spec.path)?;
     let info = system("the file system's size", file::fs_info(&directory))?;
     if info.kind.is_memory() {
         return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
@@ -102,7 +110,7 @@ pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Res
     let slots = slots_of(info.available_bytes, spec.size_bytes, budget_bytes).map_err(refuse)?;
     let rotational = setup::is_rotational(&spec.path);
     let offer = DeviceOffer { place: id, slots, priority: spec.priority, rotational };
-    Ok(Place { path: spec.path.clone(), directory, offer, drain: None })
+    Ok(Place { path: spec.path.clone(), directory, offer, drain: None, is_full_told: false })
 }
 
 /// Slots of a place on a file system with so much room; `asked` is the SIZE that was given. The error says what is missing.

@@ -29,6 +29,8 @@ struct State {
     jobs: Vec<Job>,
     ended: VecDeque<(u32, Result<usize, Errno>)>,
     failing_bp: u64,
+    /// Files that take no write.
+    broken: Vec<i32>,
     failed_reads: u32,
     failed_writes: u32,
 }
@@ -58,9 +60,16 @@ impl Disk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Every write to this file fails from now on.
+    pub(super) fn break_file(&self, file: i32) {
+        self.state().broken.push(file);
+    }
+
     /// Nothing fails any more.
     pub(super) fn heal(&self) {
-        self.state().failing_bp = 0;
+        let mut state = self.state();
+        state.failing_bp = 0;
+        state.broken.clear();
     }
 
     /// Reads that failed: each may have lost pages.
@@ -92,7 +101,8 @@ impl Disk {
         }
         let index = dice.index(state.jobs.len());
         let job = state.jobs.swap_remove(index);
-        let fails = dice.chance(state.failing_bp);
+        let is_broken = job.direction == Direction::Write && state.broken.contains(&job.file);
+        let fails = dice.chance(state.failing_bp) || is_broken;
         // What ends badly was done in part.
         let done = if fails { dice.index(job.frames.len()) } else { job.frames.len() };
         for (index, (&frame, slot)) in job.frames.iter().zip(job.slot..).enumerate() {

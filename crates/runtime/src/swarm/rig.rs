@@ -11,6 +11,8 @@ use pagetide_kernel::model::{
 };
 use pagetide_kernel::{AddressSpace, OwnMapping};
 use pagetide_sys::Errno;
+use pagetide_sys::fd::Fd;
+use pagetide_sys::file::flags;
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::uffd::{Modes, Stop, Wake};
 
@@ -18,8 +20,9 @@ use super::Dice;
 use super::disk::Disk;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES, managed};
 use crate::pager::Pager;
+use crate::session::command::{Answer as Done, Command, PlaceId};
 use crate::session::{Host, Kept, Session};
-use crate::setup::live_config;
+use crate::setup::{live_config, swap_file};
 use crate::space::PAGE_SHIFT;
 use crate::space::unshare::MakePrivate;
 use crate::store::Store;
@@ -62,7 +65,6 @@ pub(super) struct Rig {
     space: Model,
     pub(super) session: Session<Model>,
     pub(super) disk: Disk,
-    store_file: i32,
     bounce: ModelMapping,
     share: u32,
     /// Orders that could not be answered: the run ends with a message.
@@ -84,7 +86,6 @@ impl Rig {
         bounce_page(&space, &bounce);
         let disk = Disk::new(space.clone(), failing_bp);
         let store = Store::modelled(SLOTS);
-        let store_file = store.file().raw();
         let unsharer = ModelPrivate { space: space.clone(), thread: private, asked: 0 };
         let parts = MachineParts {
             space: space.clone(),
@@ -97,14 +98,15 @@ impl Rig {
             pages_max: PAGES_MAX,
             seed,
         };
-        let config = live_config(settings, PAGES_MAX, u64::from(share), SLOTS).build().expect("the settings are known");
+        let config =
+            live_config(settings, PAGES_MAX, u64::from(share), SLOTS * 4).build().expect("the settings are known");
         let mut pager = Pager::new(Core::new(config), LiveMachine::new(parts), 0, None);
         pager.exclude(OWN_VPN << PAGE_SHIFT, (OWN_VPN * 8) << PAGE_SHIFT);
         pager.machine_mut().add_store(DeviceId(0), store);
         let spec = DeviceSpec { slots: SLOTS, priority: None, rotational: false, synchronous: false, inherited: false };
         pager.step(1, Event::DeviceAdded { device: DeviceId(0), spec });
         let session = Session::new(pager, 0, UNSEEN_PAGES);
-        Self { space, session, disk, store_file, bounce, share, out_of_memory: false }
+        Self { space, session, disk, bounce, share, out_of_memory: false }
     }
 
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
@@ -126,20 +128,20 @@ impl Rig {
     /// As the agent adopts.
     pub(super) fn adopt(&mut self) {
         let now = self.now();
-        let Self { session, disk, store_file, bounce, space, .. } = self;
-        Serving { disk, store_file: *store_file, bounce, space }.look(&mut session.pager, now);
+        let Self { session, disk, bounce, space, .. } = self;
+        Serving { disk, bounce, space }.look(&mut session.pager, now);
     }
 
     /// One turn of the loop.
     pub(super) fn turn(&mut self, dice: &mut Dice) {
         let now = self.now();
-        let Self { session, disk, store_file, bounce, space, .. } = self;
-        let mut serving = Serving { disk, store_file: *store_file, bounce, space };
+        let Self { session, disk, bounce, space, .. } = self;
+        let mut serving = Serving { disk, bounce, space };
         session.read_messages(now, &mut serving).expect("the model can be read");
         session.answer_faults(now, &mut serving);
         session.work(now);
         session.mark_lost(|_| {});
-        self.out_of_memory |= session.take_failed_fault().is_some();
+        self.out_of_memory |= session.take_failed_fault(now).is_some();
         if dice.chance(2_000) {
             self.tick();
         }
@@ -151,11 +153,11 @@ impl Rig {
 
     fn tick(&mut self) {
         let (now, anon_pages) = (self.now(), self.resident());
-        let Self { session, disk, store_file, bounce, space, .. } = self;
+        let Self { session, disk, bounce, space, .. } = self;
         session.pager.begin_writes(now);
         // Mappings may have changed since the last look.
         let kept = Kept { size_pages: now, anon_pages };
-        session.look_at_memory(now, kept, &mut Serving { disk, store_file: *store_file, bounce, space });
+        session.look_at_memory(now, kept, &mut Serving { disk, bounce, space });
         let unseen = u32::try_from(session.unseen_pages()).expect("few pages");
         session.set_budget(now, self.share.saturating_sub(unseen).max(64));
     }
@@ -191,6 +193,25 @@ impl Rig {
         }
     }
 
+    /// A command, carried out at once. A place that comes gets a file that the model keeps the content of.
+    pub(super) fn carry_out(&mut self, command: Command) -> Done {
+        let directory = || {
+            let path = std::ffi::CString::new(env!("CARGO_MANIFEST_DIR")).expect("a path");
+            Fd::open(&path, flags::READ | flags::DIRECTORY, 0)
+        };
+        let is_swapon = matches!(command, Command::SwapOn { .. });
+        let file = is_swapon.then(|| directory().and_then(|at| swap_file(&at)).expect("a file without a name"));
+        let now = self.now();
+        self.session.carry_out(now, command, file)
+    }
+
+    /// Everything that is written to this place fails from now on.
+    pub(super) fn break_place(&mut self, place: PlaceId) {
+        let stores = self.session.pager.machine().stores();
+        let file = stores.iter().find(|(_, store)| store.place() == place).map(|(_, store)| store.file().raw());
+        self.disk.break_file(file.expect("a place of the session"));
+    }
+
     /// From now on the process may have so many pages.
     pub(super) fn set_share(&mut self, pages: u32) {
         self.share = pages;
@@ -202,7 +223,6 @@ impl Rig {
 /// What the model's process asks of a session.
 struct Serving<'a> {
     disk: &'a Disk,
-    store_file: i32,
     bounce: &'a ModelMapping,
     space: &'a Model,
 }
@@ -246,8 +266,15 @@ impl Serving<'_> {
                 if view.state == PageState::Mapped && view.flight != Flight::Reading {
                     continue;
                 }
-                let Some((_, slot)) = view.slot else { continue };
-                let value = self.disk.slot(self.store_file, u64::from(slot.0));
+                let Some((device, slot)) = view.slot else {
+                    if view.state == PageState::Poisoned {
+                        let _ = child.poison_run(managed(vpn, 1), Wake::Later);
+                    }
+                    continue;
+                };
+                let stores = machine.stores();
+                let (_, store) = stores.iter().find(|(id, _)| *id == device).expect("a slot's device is there");
+                let value = self.disk.slot(store.file().raw(), u64::from(slot.0));
                 self.space.device_store(self.bounce.range().start(), value);
                 fill(child, vpn, self.bounce.range());
             }
