@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::{FaultMode, PagetideRun, binary};
+use pagetide_tests::pagetide::{PagetideRun, binary};
 use pagetide_tests::program::{Exit, Finished, Program};
 use pagetide_tests::scratch::Scratch;
-use pagetide_tests::{MIB, serial, victim};
+use pagetide_tests::{MIB, nobody, serial, victim};
 
 const BUDGET: u64 = 16 * MIB;
 
@@ -66,15 +66,6 @@ fn a_setuid_binary_is_refused_before_it_runs() {
     let run = PagetideRun::new(&scratch, BUDGET);
     let ended = run.wrap(&Program::new([program.as_os_str(), "exit".as_ref(), "1".as_ref()])).run(&scratch, "setuid");
     expect_refusal(&ended, 3, &["setuid"]);
-}
-
-#[test]
-fn signal_mode_is_refused_as_long_as_it_is_not_there() {
-    let _turn = serial::turn();
-    let scratch = Scratch::new();
-    let run = PagetideRun::new(&scratch, BUDGET).mode(FaultMode::Signal);
-    let ended = run.wrap(&Program::new(["/bin/echo", "it ran"])).run(&scratch, "signal");
-    expect_refusal(&ended, 3, &["--fault-mode signal", "remedy"]);
 }
 
 #[test]
@@ -138,7 +129,7 @@ fn a_budget_beyond_what_the_machine_has_is_told_of_and_runs() {
     assert_eq!(ended.stderr(), "", "{}", ended.report());
 }
 
-/// Signal mode needs no privilege, but a whole program needs the thread mode: `run` as nobody must say so and not run it.
+/// What `auto` takes needs a privilege: `run` as nobody must say so, name the other way, and not run the program.
 #[test]
 fn as_nobody_run_says_what_is_missing_and_ends_with_3() {
     if !need::has(&[Feature::Root, Feature::Tool("setpriv")]) {
@@ -146,21 +137,8 @@ fn as_nobody_run_says_what_is_missing_and_ends_with_3() {
     }
     let _turn = serial::turn();
     let scratch = Scratch::new();
-    let readable = scratch.directory("bin");
-    for entry in fs::read_dir(binary().parent().expect("a file has a directory")).expect("readable").flatten() {
-        let name = entry.file_name();
-        if name == "pagetide" || name.to_string_lossy().ends_with(".so") {
-            fs::copy(entry.path(), readable.join(&name)).expect("copied");
-        }
-    }
-    let swap = scratch.directory("swap");
-    fs::set_permissions(&swap, fs::Permissions::from_mode(0o777)).expect("our own directory");
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("our own directory");
-    let run = ["run", "--memory", "64M", "--swap"].map(Into::into);
-    let argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(Into::into).into_iter();
-    let argv = argv.chain([readable.join("pagetide").into_os_string()]).chain(run);
-    let program =
-        Program::new(argv.chain([swap.into_os_string()]).chain(["--", "/bin/echo", "it ran"].map(Into::into)));
+    let run = nobody::pagetide(&scratch, BUDGET);
+    let program = nobody::program(&run.wrap(&Program::new(["/bin/echo", "it ran"])));
     let ended = program.directory("/".as_ref()).run(&scratch, "nobody");
-    expect_refusal(&ended, 3, &["userfaultfd"]);
+    expect_refusal(&ended, 3, &["userfaultfd", "--fault-mode signal"]);
 }

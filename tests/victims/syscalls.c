@@ -1,10 +1,10 @@
 // syscalls: hands paged-out memory to system calls, and forks in every way, with memory paged out.
 //
-//   syscalls MIB [NAME] [--corrupt]
+//   syscalls MIB [NAME...] [--corrupt]
 //
 // Before each case a ballast of MIB MiB is rewritten, so that under a budget well below it everything the case has
 // prepared is out: buffers, strings, structures and stacks that the kernel reads or writes. Prints one line per case; a
-// case that fails ends the program with 1. With NAME only that case runs. --corrupt damages one page of the
+// case that fails ends the program with 1. With names only those cases run. --corrupt damages one page of the
 // ballast behind the checker's back (the canary of its test).
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -583,12 +583,22 @@ static void *anonymous(size_t bytes) {
     return base;
 }
 
+static int is_named(char **names, int count, const char *name) {
+    for (int i = 0; i < count; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "usage: syscalls MIB [NAME] [--corrupt]\n");
+        fprintf(stderr, "usage: syscalls MIB [NAME...] [--corrupt]\n");
         return 2;
     }
-    const char *only = argc > 2 && argv[2][0] != '-' ? argv[2] : NULL;
+    int is_corrupt = strcmp(argv[argc - 1], "--corrupt") == 0;
+    int names = argc - 2 - is_corrupt;
     ballast_pages = strtoull(argv[1], NULL, 10) * 256;
     ballast = anonymous(ballast_pages * PAGE);
     in = anonymous(BUFFER);
@@ -597,14 +607,14 @@ int main(int argc, char **argv) {
     EXPECT(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/file", directory);
     ballast_write();
-    if (strcmp(argv[argc - 1], "--corrupt") == 0) {
+    if (is_corrupt) {
         ballast[ballast_pages / 3 * PAGE_WORDS + 8] ^= 1;
         EXPECT(ballast_check(1) == 0);
     }
     int ran = 0;
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         int is_last = i + 1 == sizeof cases / sizeof *cases;
-        if (only ? strcmp(only, cases[i].name) == 0 : !is_last) {
+        if (names ? is_named(argv + 2, names, cases[i].name) : !is_last) {
             case_name = cases[i].name;
             if (is_last) {
                 unlink(path);

@@ -92,7 +92,7 @@ pub(crate) struct RunArgs {
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = settings::parse_pair)]
     pub(crate) set: Vec<(String, String)>,
 
-    /// Who handles page faults; signal mode is not in this version and is refused
+    /// How faults and the kernel's own accesses are caught. auto: thread mode, which needs root or CAP_SYS_PTRACE
     #[arg(long, value_enum, default_value_t = FaultMode::Auto)]
     pub(crate) fault_mode: FaultMode,
 
@@ -120,7 +120,8 @@ pub(crate) enum FaultMode {
     Auto,
     /// Threads of ours read the kernel's fault messages
     Thread,
-    /// The faulting thread would handle its own fault: not in this version
+    /// For users without any privilege (x86-64): system calls are dispatched to the program's own threads, which bring in what the
+    /// kernel is about to touch. Programs that fork are refused that once they page
     Signal,
 }
 

@@ -137,12 +137,21 @@ fn is_absent(refused: Refused) -> bool {
 }
 
 fn signal_mode(probe: &Probe) -> Check {
-    let note = "a later version will need it for users without privileges; `run` does not";
+    let note = "needed by `run --fault-mode signal` and by regions of the library, for users without privileges";
     match probe.uffd.user_mode_only {
-        Ok(()) if probe.has_signal_mode() => Check::new("signal mode", State::Info, "userfaultfd for user code", ""),
+        Ok(()) if probe.has_signal_mode() => Check::new("signal mode", State::Info, signal_mode_reach(), ""),
         Ok(()) => Check::new("signal mode", State::Info, "no UFFD_FEATURE_SIGBUS", note),
         Err(errno) => Check::new("signal mode", State::Info, format!("refused: {}", errno.name()), note),
     }
+}
+
+/// What signal mode serves here.
+fn signal_mode_reach() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    if pagetide_sys::dispatch::is_available().is_ok() {
+        return "userfaultfd for user code, and system calls can be dispatched: `run --fault-mode signal` works for any user";
+    }
+    "userfaultfd for user code: regions of the library; system calls cannot be dispatched, so no whole programs"
 }
 
 fn uffd_features(probe: &Probe) -> Vec<Check> {

@@ -25,9 +25,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 
 /// Runs it inside the budget.
 fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCode, Failure> {
-    if args.fault_mode == FaultMode::Signal {
+    if args.fault_mode == FaultMode::Signal && !cfg!(target_arch = "x86_64") {
         return Err(Failure::unsupported(
-            "--fault-mode signal: this version serves programs in thread mode only",
+            "--fault-mode signal: programs are served in signal mode on x86-64 only",
             "leave the flag out; `pagetide doctor` tells whether this machine grants thread mode",
         ));
     }

@@ -69,9 +69,12 @@ fn birth() -> &'static Birth {
 }
 
 /// At load: note what exists, and offer the supervisor its words. `run` is the value of `RUN_VARIABLE`: the pages of the
-/// budget, of which an eighth may be mapped at once without a word.
+/// budget, of which an eighth may be mapped at once without a word, and the mode if it is signal mode.
 pub fn start(run: &[u8], memory: &'static OwnMemory) {
-    let Some((budget_pages, _)) = pagetide_sys::text::decimal(run) else { return };
+    let Some((budget_pages, mode)) = pagetide_sys::text::decimal(run) else { return };
+    if mode == b" signal" {
+        find_sequences();
+    }
     locks::note_budget(budget_pages);
     let birth = &raw mut BIRTH;
     // SAFETY: no thread of ours exists yet.
@@ -88,6 +91,21 @@ pub fn start(run: &[u8], memory: &'static OwnMemory) {
     let stack = (&raw const ENTER_STACK).addr() + ENTER_STACK_BYTES;
     foothold::publish(enter as *const () as u64, stack as u64, budget_pages / 8);
 }
+
+/// Note where the C library keeps what the kernel writes of restartable sequences.
+#[cfg(target_arch = "x86_64")]
+fn find_sequences() {
+    // SAFETY: a lookup by name, while the object is loaded.
+    let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) }.cast::<isize>();
+    if !place.is_null() {
+        // SAFETY: the C library's constant of this name has this type.
+        crate::signal::note_sequences(unsafe { place.read() });
+    }
+}
+
+/// There is no signal mode.
+#[cfg(not(target_arch = "x86_64"))]
+const fn find_sequences() {}
 
 /// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
 pub fn mapped(bytes: usize) {
@@ -194,8 +212,9 @@ fn close(raw: i32) {
 /// negative errno; `foothold::CLOSE`.
 extern "C" fn enter(ticket: u64, command: u64) -> ! {
     let ticket = u32::try_from(ticket).unwrap_or(0);
-    let answer = match u32::try_from(command) {
+    let answer = match u32::try_from(command & 0xffff_ffff) {
         Ok(foothold::START) => start_agent(false),
+        Ok(foothold::ARM) => arm(command >> 32),
         Ok(foothold::APART) => start_agent(true),
         Ok(foothold::CLOSE) => {
             ENDS.iter().for_each(|end| close(end.swap(-1, Ordering::Relaxed)));
@@ -207,6 +226,18 @@ extern "C" fn enter(ticket: u64, command: u64) -> ! {
     loop {
         std::hint::spin_loop();
     }
+}
+
+/// 0, or a negative errno.
+#[cfg(target_arch = "x86_64")]
+fn arm(hidden: u64) -> i64 {
+    crate::signal::arm(hidden).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
+}
+
+/// Without Syscall User Dispatch there is no signal mode.
+#[cfg(not(target_arch = "x86_64"))]
+fn arm(_hidden: u64) -> i64 {
+    -i64::from(Errno::ENOSYS.code())
 }
 
 /// `apart`: it makes its socket itself, in its own table.

@@ -14,6 +14,7 @@
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use pagetide_sys::futex::{self, Scope};
+use pagetide_sys::signal::SignalSet;
 use pagetide_sys::thread;
 
 use crate::space::PAGE_SHIFT;
@@ -47,6 +48,12 @@ pub(crate) const START: u32 = 1;
 pub(crate) const APART: u32 = 3;
 /// Command to `enter`: close the two ends of the agent's socket in the program's table.
 pub(crate) const CLOSE: u32 = 2;
+
+/// Command to `enter`: arm the thread for signal mode; the upper half says which of [`UNBLOCKED`] the program blocks in it.
+pub(crate) const ARM: u32 = 4;
+
+/// Signals that no armed thread blocks in the kernel: SIGBUS, SIGSEGV, SIGSYS.
+pub(crate) const UNBLOCKED: SignalSet = SignalSet(1 << 6 | 1 << 10 | 1 << 30);
 
 /// The words.
 #[derive(Debug)]

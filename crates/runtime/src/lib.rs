@@ -8,6 +8,8 @@ mod protocol;
 pub mod agent_entry;
 mod agent;
 mod foothold;
+#[cfg(target_arch = "x86_64")]
+mod signal;
 mod fork;
 mod record;
 mod setup;

@@ -36,6 +36,15 @@ pub(crate) fn map(bytes: usize, populate: bool) -> Result<Mapping, Errno> {
     Ok(mapping)
 }
 
+/// A mapping of ours that was made otherwise, and stays.
+pub(crate) fn note(range: ManagedRange) {
+    let mut own = OWN.lock("a mapping that stays");
+    assert!(own.len < RANGES, "the runtime has more than {RANGES} mappings");
+    let len = own.len;
+    own.list[len] = (range.start(), range.end());
+    own.len += 1;
+}
+
 /// The mapping is about to be unmapped.
 pub(crate) fn forget(range: ManagedRange) {
     let mut own = OWN.lock("a mapping of ours ends");

@@ -94,6 +94,9 @@ fn open_engine(choice: EngineChoice) -> Result<Box<dyn Engine>, SetupError> {
 
 /// The userfaultfd of this process in thread mode.
 fn open_uffd(agent: &Agent) -> Result<Uffd, SetupError> {
+    if agent.hello().signal_mode {
+        return open_user_uffd();
+    }
     let opened = match agent.uffd_device() {
         Some(device) => step("userfaultfd", Uffd::from_device(device, ReadMode::NonBlocking))?,
         None => match Uffd::open(Reach::Full, ReadMode::NonBlocking) {
@@ -110,6 +113,24 @@ fn open_uffd(agent: &Agent) -> Result<Uffd, SetupError> {
     };
     step("userfaultfd features", shaken)?;
     Ok(opened)
+}
+
+/// The userfaultfd of this process in signal mode: any user may have it, and forks are not followed.
+fn open_user_uffd() -> Result<Uffd, SetupError> {
+    let (uffd, _door) = Uffd::open(Reach::UserMode, ReadMode::NonBlocking).map_err(|refused| {
+        SetupError::Step("userfaultfd(UFFD_USER_MODE_ONLY)", refused.user_mode_only.unwrap_or(Errno::EPERM))
+    })?;
+    step("userfaultfd features", uffd.handshake(signal_features()))?;
+    Ok(uffd)
+}
+
+/// What signal mode asks of the kernel.
+pub(crate) const fn signal_features() -> Features {
+    Features::EVENT_REMAP
+        .with(Features::EVENT_REMOVE)
+        .with(Features::EVENT_UNMAP)
+        .with(Features::MOVE)
+        .with(Features::POISON)
 }
 
 /// What thread mode asks of the kernel.

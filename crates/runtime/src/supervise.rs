@@ -292,7 +292,7 @@ impl Supervisor {
         command
             .args(arguments)
             .env("LD_PRELOAD", preload_list(&options.preload))
-            .env(RUN_VARIABLE, self.budget_pages.to_string());
+            .env(RUN_VARIABLE, places::run_text(self.budget_pages, &self.hello));
         let parent = thread::getpid();
         let descriptors = self.descriptors;
         // SAFETY: the hook makes four system calls and touches no memory that is not its own.

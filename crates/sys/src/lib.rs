@@ -21,6 +21,8 @@ pub mod word;
 pub mod syscall;
 #[cfg(target_arch = "x86_64")]
 pub mod syscalls;
+#[cfg(target_arch = "x86_64")]
+pub mod dispatch;
 
 pub mod clock;
 pub mod futex;

@@ -3,7 +3,8 @@
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
-    __NR_kill, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_sigaltstack, __NR_signalfd4, __NR_tgkill,
+    __NR_kill, __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_rt_tgsigqueueinfo, __NR_sigaltstack, __NR_signalfd4,
+    __NR_tgkill,
 };
 
 use crate::fd::Fd;
@@ -11,7 +12,7 @@ use crate::mem::ManagedRange;
 use crate::syscall;
 use crate::syscall::Errno;
 use crate::thread;
-use crate::word::{addr_of, int_arg};
+use crate::word::{addr_of, int_arg, low_u32, usize_of};
 
 /// Numbers of signals.
 pub mod number {
@@ -319,7 +320,9 @@ pub struct AltStack {
 
 impl AltStack {
     /// `SS_DISABLE`
-    const DISABLED: i32 = 2;
+    pub const DISABLED: i32 = 2;
+    /// `SS_ONSTACK`: told of a stack that is in use.
+    pub const ON_STACK: i32 = 1;
 
     /// The memory of `range`.
     pub const fn new(range: ManagedRange) -> Self {
@@ -334,6 +337,36 @@ impl AltStack {
     /// First address and length.
     pub const fn place(&self) -> (usize, usize) {
         (self.start, self.len)
+    }
+
+    /// No stack.
+    pub const fn none() -> Self {
+        Self { start: 0, flags: Self::DISABLED, len: 0 }
+    }
+
+    /// Its flags.
+    pub const fn flags(&self) -> i32 {
+        self.flags
+    }
+
+    /// As the kernel tells of it.
+    pub const fn told(self, is_in_use: bool) -> Self {
+        Self { flags: self.flags | if is_in_use { Self::ON_STACK } else { 0 }, ..self }
+    }
+
+    /// Without a flag.
+    pub const fn without(self, flag: i32) -> Self {
+        Self { flags: self.flags & !flag, ..self }
+    }
+
+    /// As three words.
+    pub const fn words(self) -> [u64; 3] {
+        [self.start as u64, self.flags.cast_unsigned() as u64, self.len as u64]
+    }
+
+    /// From three words.
+    pub const fn from_words([start, flags, len]: [u64; 3]) -> Self {
+        Self { start: usize_of(start), flags: low_u32(flags).cast_signed(), len: usize_of(len) }
     }
 
     /// Read and, if `new` is given, replace the calling thread's alternate stack; the one before.
@@ -359,6 +392,13 @@ pub fn kill(pid: i32, signal: u32) -> Result<(), Errno> {
 pub fn kill_thread(pid: i32, tid: i32, signal: u32) -> Result<(), Errno> {
     // SAFETY: as for `kill`.
     unsafe { syscall!(__NR_tgkill, int_arg(pid), int_arg(tid), signal as usize) }.map(|_| ())
+}
+
+/// Send a signal to one thread of a process, with what comes with it (the kernel's `siginfo_t`). EPERM: only the kernel may say that.
+pub fn queue_to_thread(pid: i32, tid: i32, signal: u32, info: &[u64; 16]) -> Result<(), Errno> {
+    let info = addr_of(info);
+    // SAFETY: the kernel reads the record; as for `kill` otherwise.
+    unsafe { syscall!(__NR_rt_tgsigqueueinfo, int_arg(pid), int_arg(tid), signal as usize, info) }.map(|_| ())
 }
 
 /// End the process by SIGABRT, whatever the program does about that signal: its handler would run on this thread, and may touch

@@ -95,6 +95,18 @@ impl core::fmt::Debug for Saved {
     }
 }
 
+impl Saved {
+    /// The signals that the thread blocks.
+    pub const fn mask(&self) -> SignalSet {
+        SignalSet(self.mask)
+    }
+
+    /// It blocks these from now on.
+    pub const fn set_mask(&mut self, mask: SignalSet) {
+        self.mask = mask.0;
+    }
+}
+
 /// Where a tracee is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halt {

@@ -93,9 +93,13 @@ impl Held {
         for vpn in first..end {
             is_news |= self.note(vpn as u64);
         }
-        if !is_news {
-            return;
+        if is_news {
+            self.wait_for_taker();
         }
+    }
+
+    /// What was published before is seen by whoever takes pages from now on.
+    pub(crate) fn wait_for_taker(&self) {
         fence(Ordering::SeqCst);
         // Who takes pages now may have looked before. It is in one system call and ends it without us.
         let turn = self.taking.load(Ordering::SeqCst);
@@ -153,6 +157,10 @@ impl Held {
 impl Taking<'_> {
     /// What holds for the first of `pages` pages from `vpn` on, and for how many.
     pub(crate) fn leading(&self, vpn: u64, pages: u32) -> Leading {
+        let pages = match during_calls(vpn, pages) {
+            Leading::Free(pages) => pages,
+            held @ Leading::Held(_) => return held,
+        };
         if self.held.count() == 0 {
             return Leading::Free(pages);
         }
@@ -161,6 +169,17 @@ impl Taking<'_> {
         let same = u32::try_from(same).expect("at most pages") + 1;
         if is_held { Leading::Held(same) } else { Leading::Free(same) }
     }
+}
+
+/// What system calls that are under way hold, in signal mode.
+#[cfg(target_arch = "x86_64")]
+fn during_calls(vpn: u64, pages: u32) -> Leading {
+    crate::signal::threads::leading(vpn, pages)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+const fn during_calls(_vpn: u64, pages: u32) -> Leading {
+    Leading::Free(pages)
 }
 
 impl Drop for Taking<'_> {

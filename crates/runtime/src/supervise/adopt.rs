@@ -13,7 +13,7 @@ use crate::setup::{self, BUDGET_PAGES_MIN};
 use crate::supervise::places::Place;
 use crate::supervise::start::{self, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
-use crate::supervise::{Birth, Supervisor};
+use crate::supervise::{Birth, FaultMode, Supervisor};
 
 /// No process keeps more pages than this, whatever its page says.
 const RESIDENT_MAX: u64 = 1 << 40;
@@ -114,7 +114,7 @@ impl Supervisor {
     }
 
     fn begin(&mut self, index: usize) {
-        match Starting::ask(self.tree.list[index].pid) {
+        match Starting::ask(self.tree.list[index].pid, self.mode()) {
             Ok(starting) => self.tree.list[index].starting = Some(starting),
             Err(refusal) => self.refuse(index, refusal),
         }
@@ -128,10 +128,15 @@ impl Supervisor {
         }
     }
 
+    fn mode(&self) -> FaultMode {
+        if self.hello.signal_mode { FaultMode::Signal } else { FaultMode::Thread }
+    }
+
     /// Go on with the processes whose agents are being started.
     pub(super) fn serve_starting(&mut self) {
         for index in 0..self.tree.list.len() {
             let Some(mut starting) = self.tree.list[index].starting.take() else { continue };
+            let mode = self.mode();
             let process = &mut self.tree.list[index];
             if starting.is_held() {
                 if process.link.is_some() && !process.is_managed() && !starting.is_overdue() {
@@ -150,7 +155,7 @@ impl Supervisor {
             match starting.is_stopped() {
                 Ok(false) => process.starting = Some(starting),
                 Ok(true) => {
-                    let started = starting.finish(process.pid, at);
+                    let started = starting.finish(process.pid, at, mode);
                     let is_copy = process.view.is_some_and(|view| view.state != foothold::NATIVE);
                     if started.is_err() || is_copy {
                         // A forked child waits for its agent by itself.
@@ -238,6 +243,10 @@ impl Supervisor {
             Refusal::Ended(Some(status)) => self.note_end(pid, status),
             Refusal::Ended(None) => self.tree.list[index].is_refused = false,
             Refusal::Filter => self.tell_once("filter", &format!("process {name} has a system call filter: {counts}")),
+            Refusal::Lasting => {
+                let why = "uses io_uring or AIO, which signal mode cannot serve";
+                self.tell_once("lasting", &format!("process {name} {why}: {counts}"));
+            }
             Refusal::Foreign => self.tell_once("foreign", &format!("process {name} does not answer: {counts}")),
             Refusal::Errno(errno) => {
                 let why = if errno == pagetide_sys::Errno::EPERM { "another process traces it" } else { errno.name() };

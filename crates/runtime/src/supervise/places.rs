@@ -9,7 +9,7 @@ use pagetide_sys::uffd::{ReadMode, Uffd};
 use pagetide_sys::{Errno, file};
 
 use crate::error::{Error, ErrorKind};
-use crate::protocol::DeviceOffer;
+use crate::protocol::{DeviceOffer, Hello};
 use crate::session::command::PlaceId;
 use crate::setup;
 use crate::space::PAGE_BYTES;
@@ -26,7 +26,7 @@ const SLOTS_MAX: u64 = 1 << 26;
 /// The device that gives a full userfaultfd without a privilege of the program's own. None: the agents use the system call.
 pub(super) fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
     if mode == FaultMode::Signal {
-        return Ok(None);
+        return check_signal_mode().map(|()| None);
     }
     if let Ok(device) = Fd::open(c"/dev/userfaultfd", file::flags::READ_WRITE, 0)
         && let Ok(uffd) = Uffd::from_device(&device, ReadMode::NonBlocking)
@@ -41,11 +41,38 @@ pub(super) fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
             Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "no full userfaultfd ({why}): run as root or with CAP_SYS_PTRACE; `pagetide doctor` tells more"
+                    "no full userfaultfd ({why}): run as root or with CAP_SYS_PTRACE, or without any privilege but with gaps by \
+                     --fault-mode signal; `pagetide doctor` tells more"
                 ),
             ))
         }
     }
+}
+
+/// What the preloaded object learns of the run: the pages of the budget, and the mode.
+pub(super) fn run_text(budget_pages: u64, hello: &Hello) -> String {
+    format!("{budget_pages}{}", if hello.signal_mode { " signal" } else { "" })
+}
+
+/// Signal mode needs a userfaultfd for user code, and system calls that are told of.
+fn check_signal_mode() -> Result<(), Error> {
+    let refuse = |what: &str, errno: Errno| {
+        let text = format!("signal mode: {what} is refused ({}); `pagetide doctor` tells more", errno.name());
+        Err(Error::new(ErrorKind::Unsupported, text))
+    };
+    match Uffd::open(pagetide_sys::uffd::Reach::UserMode, ReadMode::NonBlocking) {
+        Ok((uffd, _)) => {
+            if let Err(errno) = uffd.handshake(setup::signal_features()) {
+                return refuse("moving and poisoning pages (Linux 6.8)", errno);
+            }
+        }
+        Err(refused) => return refuse("userfaultfd", refused.user_mode_only.unwrap_or(Errno::ENOSYS)),
+    }
+    #[cfg(target_arch = "x86_64")]
+    let dispatch = pagetide_sys::dispatch::is_available();
+    #[cfg(not(target_arch = "x86_64"))]
+    let dispatch = Err(Errno::ENOSYS);
+    dispatch.or_else(|errno| refuse("Syscall User Dispatch", errno))
 }
 
 /// What the agents will ask of the kernel must be granted now: later the program is running already. Following forks needs

@@ -9,13 +9,17 @@
 //! The thread may be anywhere, also where it cannot be stopped for long (`vfork`): it is asked, and looked at again later. A process that
 //! is stopped (SIGSTOP) gets its agent without going on.
 
+mod everyone;
+
 use pagetide_core::types::Nanos;
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::proc;
+use pagetide_sys::signal::SignalSet;
 use pagetide_sys::trace::{self, Halt, Saved, Tracee};
 use pagetide_sys::{Errno, clock, socket, thread};
 
 use crate::foothold::{self, View};
+use crate::supervise::FaultMode;
 use crate::supervise::brake::Brake;
 
 /// A stop usually takes some 10 us; after this long other processes are looked at first.
@@ -32,6 +36,8 @@ pub(super) enum Refusal {
     Errno(Errno),
     /// Its threads have system call filters, which would bind ours.
     Filter,
+    /// The kernel may use its memory when no system call is under way: signal mode cannot serve it.
+    Lasting,
     /// Its words are not what ours are, or it did not answer.
     Foreign,
     /// It has ended, with this status if it is known.
@@ -57,11 +63,12 @@ pub(super) struct Starting {
 
 impl Starting {
     /// Ask a thread of `pid` to stop.
-    pub(super) fn ask(pid: i32) -> Result<Self, Refusal> {
+    pub(super) fn ask(pid: i32, mode: FaultMode) -> Result<Self, Refusal> {
         let tid = choose_thread(pid)?;
         let tracee = Tracee::seize(tid, trace::END_WITH_TRACER)?;
         tracee.interrupt()?;
-        let brake = Brake::pull(pid, tid);
+        // For signal mode all are stopped, by this thread.
+        let brake = if mode == FaultMode::Signal { None } else { Brake::pull(pid, tid) };
         Ok(Self { tracee, is_stopped: false, held_until: None, _brake: brake })
     }
 
@@ -107,9 +114,13 @@ impl Starting {
     }
 
     /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so.
-    pub(super) fn finish(&mut self, pid: i32, at: u64) -> Result<Fd, Refusal> {
-        let saved = Box::new(self.tracee.save()?);
-        let started = self.start(pid, at, &saved);
+    pub(super) fn finish(&mut self, pid: i32, at: u64, mode: FaultMode) -> Result<Fd, Refusal> {
+        let mut saved = Box::new(self.tracee.save()?);
+        let started = if mode == FaultMode::Signal {
+            everyone::start(self, pid, at, &mut saved)
+        } else {
+            self.start(pid, at, &saved)
+        };
         self.stop()?;
         self.tracee.restore(&saved)?;
         self.held_until = Some(clock::now() + HOLD_MAX);
@@ -126,12 +137,22 @@ impl Starting {
         self.held_until.is_some_and(|end| clock::now() > end)
     }
 
+    /// Arm the stopped thread for signal mode; it stays stopped.
+    fn arm(&mut self, pid: i32, at: u64, saved: &mut Saved) -> Result<(), Refusal> {
+        let mask = saved.mask().0;
+        let hidden = mask & foothold::UNBLOCKED.0;
+        let answer = self.run(pid, at, saved, u64::from(foothold::ARM) | (hidden << 32))?;
+        self.stop()?;
+        saved.set_mask(SignalSet(mask & !hidden));
+        Errno::from_negated(answer).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
+    }
+
     fn start(&mut self, pid: i32, at: u64, saved: &Saved) -> Result<Fd, Refusal> {
-        let mut answer = self.run(pid, at, saved, foothold::START)?;
+        let mut answer = self.run(pid, at, saved, u64::from(foothold::START))?;
         let mut holder = self.tracee.tid();
         let is_full = Errno::from_negated(answer) == Some(Errno::EMFILE);
         if is_full {
-            answer = self.run(pid, at, saved, foothold::APART)?;
+            answer = self.run(pid, at, saved, u64::from(foothold::APART))?;
             holder = agent_of(pid).ok_or(Refusal::Foreign)?;
         }
         if let Some(errno) = Errno::from_negated(answer) {
@@ -140,20 +161,20 @@ impl Starting {
         let outside = i32::try_from(answer).map_err(|_| Refusal::Foreign)?;
         let taken = fd::pidfd_of_thread(pid, holder).and_then(|process| fd::take_from(&process, outside));
         if !is_full {
-            self.run(pid, at, saved, foothold::CLOSE)?;
+            self.run(pid, at, saved, u64::from(foothold::CLOSE))?;
         }
         let socket = taken?;
         if socket::is_packets(&socket) { Ok(socket) } else { Err(Refusal::Foreign) }
     }
 
     /// Run one command in the thread.
-    fn run(&mut self, pid: i32, at: u64, saved: &Saved, command: u32) -> Result<i64, Refusal> {
+    fn run(&mut self, pid: i32, at: u64, saved: &Saved, command: u64) -> Result<i64, Refusal> {
         self.stop()?;
         let before = read(pid, at).ok_or(Refusal::Foreign)?;
         let ticket = (before.done & 0xffff) + 1;
         // SAFETY: `enter` does not return, and only one thread of the process runs it at a time, because one supervisor asks. If
         // the program forged the words, it is its own memory that it runs on.
-        unsafe { self.tracee.call(saved, before.enter, before.stack, ticket, u64::from(command)) }?;
+        unsafe { self.tracee.call(saved, before.enter, before.stack, ticket, command) }?;
         self.is_stopped = false;
         let end = clock::now() + RUN_WAIT;
         loop {

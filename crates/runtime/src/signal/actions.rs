@@ -1,0 +1,431 @@
+//! The program's signals: its actions, masks and alternate stacks, as it would find them natively.
+//!
+//! In the kernel every handler of the program is replaced by ours, which runs on our stack. Where a signal interrupts the program, ours
+//! writes the frame where the kernel would have written it, and returns into the program's handler; where it interrupts our own code,
+//! it is noted, and delivered when that ends. When the program's handler returns, `rt_sigreturn` comes as a call like any other,
+//! and the frame is read back.
+//!
+//! Differences that stay: a handler that interrupts `sigsuspend` or `ppoll` runs with the mask from before the call, not with that of
+//! the call; `sigwait`, `signalfd` and `sigpending` do not see SIGSYS, SIGSEGV and SIGBUS that another process has sent.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagetide_sys::dispatch::{Context, Register, copy, step_aside, vector_bytes, was_copy};
+use pagetide_sys::signal::{self, Action, AltStack, DEFAULT, IGNORE, SigInfo, SignalSet, action_flags, number};
+use pagetide_sys::{Errno, text, thread};
+
+use super::threads::{INFO_WORDS, Thread};
+use super::{OURS, entry};
+
+/// `SIGSYS`
+pub(super) const SYS: u32 = 31;
+const SIGNALS: usize = 64;
+const KILL: u32 = number::KILL;
+const STOP: u32 = 19;
+const NEVER: SignalSet = SignalSet(SignalSet::one(KILL).0 | SignalSet::one(STOP).0);
+/// Room that a function may use below its stack pointer.
+const RED_ZONE: u64 = 128;
+/// Of a frame: the way back, the context, and what came with the signal.
+const FRAME_BYTES: u64 = INFO_AT + (INFO_WORDS as u64) * 8;
+const INFO_AT: u64 = 8 + size_of::<Context>() as u64;
+/// Flags that are clear where a handler begins: direction, trap, resume.
+const HANDLER_CLEARS: u64 = 0x400 | 0x100 | 0x1_0000;
+/// Smallest alternate stack.
+const STACK_MIN: usize = 2048;
+const RESET_HAND: u64 = 0x8000_0000;
+const NO_CHILD_STOP: u64 = 1;
+const NO_CHILD_WAIT: u64 = 2;
+const AUTO_DISARM: i32 = i32::MIN;
+
+/// What a process wants to be done on each signal.
+#[derive(Debug)]
+pub(crate) struct Actions {
+    is_locked: AtomicBool,
+    list: UnsafeCell<[Action; SIGNALS]>,
+}
+
+// SAFETY: the list is only used while the lock is held.
+unsafe impl Sync for Actions {}
+
+static PROCESS: Actions = Actions::new();
+static IS_TAKEN_OVER: AtomicBool = AtomicBool::new(false);
+
+/// The process's actions.
+pub(super) fn of_process() -> *const Actions {
+    &raw const PROCESS
+}
+
+impl Actions {
+    const fn new() -> Self {
+        Self { is_locked: AtomicBool::new(false), list: UnsafeCell::new([Action::DEFAULT; SIGNALS]) }
+    }
+
+    /// No handler of the program runs while the lock is held, so it is held for a moment.
+    fn with<R>(&self, use_list: impl FnOnce(&mut [Action; SIGNALS]) -> R) -> R {
+        while self.is_locked.swap(true, Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        // SAFETY: the lock is held.
+        let answer = use_list(unsafe { &mut *self.list.get() });
+        self.is_locked.store(false, Ordering::Release);
+        answer
+    }
+
+    fn get(&self, signal: u32) -> Action {
+        self.with(|list| list[signal as usize - 1])
+    }
+
+    /// As in another process with the same.
+    pub(super) fn copy_from(&self, other: &Self, is_cleared: bool) {
+        let mut copied = other.with(|list| *list);
+        if is_cleared {
+            copied.iter_mut().filter(|action| action.handler != IGNORE).for_each(|action| *action = Action::DEFAULT);
+        }
+        self.is_locked.store(false, Ordering::Relaxed);
+        self.with(|list| *list = copied);
+    }
+}
+
+/// What the kernel is to do on a signal whose handler is the program's.
+fn ours(flags: u64) -> Action {
+    let kept = flags & (action_flags::RESTART | NO_CHILD_STOP | NO_CHILD_WAIT);
+    let flags = kept | action_flags::ON_STACK | action_flags::NO_DEFER;
+    Action::run(entry::on_signal, flags, SignalSet(!OURS.0))
+}
+
+fn install(signal: u32, action: &Action) -> Result<(), Errno> {
+    // SAFETY: our handlers keep to what the module says; default and ignored actions are the program's wish.
+    unsafe { signal::action(signal, Some(action)) }.map(|_| ())
+}
+
+/// The three signals that must come to us, whatever the program wants.
+pub(super) fn install_ours() -> Result<(), Errno> {
+    // Calls are told of with the program's own mask: a call that sleeps is to be interrupted.
+    install(SYS, &Action::run(entry::on_call, action_flags::ON_STACK, SignalSet::NONE))?;
+    install(number::SEGV, &ours(0))?;
+    install(number::BUS, &ours(0))
+}
+
+/// Put our handlers before the program's. No other thread of the program runs. Again: does nothing.
+pub(super) fn take_over() -> Result<(), Errno> {
+    if IS_TAKEN_OVER.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    for signal in (1..=64).filter(|&signal| signal != KILL && signal != STOP) {
+        // SAFETY: only asks.
+        let action = unsafe { signal::action(signal, None) }?;
+        PROCESS.with(|list| list[signal as usize - 1] = action);
+        if !matches!(action.handler, DEFAULT | IGNORE) {
+            install(signal, &ours(action.flags))?;
+        }
+    }
+    install_ours()
+}
+
+/// As rt_sigaction(2).
+pub(super) fn set_action(block: &Thread, [signal, new, old, bytes, ..]: [usize; 6]) -> Result<usize, Errno> {
+    let signal = u32::try_from(signal & 0xffff_ffff).unwrap_or(0);
+    if bytes != size_of::<SignalSet>() || signal == 0 || signal as usize > SIGNALS {
+        return Err(Errno::EINVAL);
+    }
+    if new != 0 && NEVER.has(signal) {
+        return Err(Errno::EINVAL);
+    }
+    let wanted = if new == 0 { None } else { Some(read::<Action>(new)?) };
+    let before = block.actions().with(|list| {
+        let place = &mut list[signal as usize - 1];
+        let before = *place;
+        if let Some(mut action) = wanted {
+            action.mask.0 &= !NEVER.0;
+            *place = action;
+            if !OURS.has(signal) {
+                let is_handler = !matches!(action.handler, DEFAULT | IGNORE);
+                let set = if is_handler { ours(action.flags) } else { action };
+                let installed = install(signal, &set);
+                debug_assert!(installed.is_ok(), "the kernel takes an action that it takes natively: {installed:?}");
+            }
+        }
+        before
+    });
+    if old != 0 {
+        write(old, &before)?;
+    }
+    Ok(0)
+}
+
+/// As rt_sigprocmask(2).
+pub(super) fn set_mask(
+    block: &Thread,
+    context: &mut Context,
+    [how, new, old, bytes, ..]: [usize; 6],
+) -> Result<usize, Errno> {
+    if bytes != size_of::<SignalSet>() {
+        return Err(Errno::EINVAL);
+    }
+    let before = mask_of(block, context);
+    if new != 0 {
+        let set: SignalSet = read(new)?;
+        let mask = match how & 0xffff_ffff {
+            0 => before.0 | set.0,
+            1 => before.0 & !set.0,
+            2 => set.0,
+            _ => return Err(Errno::EINVAL),
+        };
+        give_mask(block, context, SignalSet(mask & !NEVER.0));
+    }
+    if old != 0 {
+        write(old, &before)?;
+    }
+    Ok(0)
+}
+
+/// What the program believes to be blocked.
+fn mask_of(block: &Thread, context: &Context) -> SignalSet {
+    SignalSet(context.mask.0 | block.hidden().get())
+}
+
+fn give_mask(block: &Thread, context: &mut Context, mask: SignalSet) {
+    block.hidden().set(mask.0 & OURS.0);
+    context.mask = SignalSet(mask.0 & !OURS.0);
+}
+
+/// As sigaltstack(2).
+pub(super) fn set_stack(block: &Thread, context: &Context, [new, old, ..]: [usize; 6]) -> Result<usize, Errno> {
+    let before = block.alternate().get();
+    let is_on = is_on(&before, context.get(Register::Rsp));
+    let wanted = if new == 0 { None } else { Some(read::<AltStack>(new)?) };
+    if old != 0 {
+        write(old, &before.told(is_on))?;
+    }
+    if let Some(stack) = wanted {
+        if is_on {
+            return Err(Errno::EPERM);
+        }
+        if stack.flags() & !(AUTO_DISARM | AltStack::DISABLED | AltStack::ON_STACK) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if !stack.is_none() && stack.place().1 < STACK_MIN {
+            return Err(Errno::ENOMEM);
+        }
+        block.alternate().set(if stack.is_none() { AltStack::none() } else { stack });
+    }
+    Ok(0)
+}
+
+/// True if the stack pointer is in the alternate stack.
+fn is_on(stack: &AltStack, pointer: u64) -> bool {
+    let (start, len) = stack.place();
+    !stack.is_none()
+        && stack.flags() & AUTO_DISARM == 0
+        && pointer > start as u64
+        && pointer - start as u64 <= len as u64
+}
+
+fn read<T: Copy>(from: usize) -> Result<T, Errno> {
+    let mut value = std::mem::MaybeUninit::<T>::uninit();
+    // SAFETY: the bytes go into our own value.
+    if !unsafe { copy(value.as_mut_ptr().addr(), from, size_of::<T>()) } {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: all its bytes were written; the types are integers throughout.
+    Ok(unsafe { value.assume_init() })
+}
+
+fn write<T: Copy>(to: usize, value: &T) -> Result<(), Errno> {
+    // SAFETY: the program has named the place for this.
+    let is_there = unsafe { copy(to, std::ptr::from_ref(value).addr(), size_of::<T>()) };
+    if is_there { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// A signal. The block whose thread is to go on by [`entry`]'s end; null: it returns as any handler does.
+///
+/// # Safety
+/// The arguments are those of a handler of ours, which runs on the stack of a block.
+pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Context) -> *const Thread {
+    let place = context.addr() as u64;
+    // SAFETY: the kernel's own frame, which is this handler's.
+    let context = unsafe { &mut *context };
+    // SAFETY: as above.
+    let code = unsafe { (*info).code };
+    let is_fault = code > 0 && (matches!(signal, 4 | 5 | 8) || OURS.has(signal));
+    if is_fault && was_copy(context) {
+        return std::ptr::null();
+    }
+    let Some(block) = Thread::of(place) else {
+        text::write_stderr(b"pagetide: a signal reached a thread that is not known: the process ends\n");
+        signal::abort();
+    };
+    if !block.contains(context.get(Register::Rsp)) {
+        block.switch().allow();
+        // SAFETY: the kernel's own record.
+        unsafe { deliver(block, context, signal, info.cast()) };
+        return block;
+    }
+    if is_fault {
+        let at = context.get(Register::Rip);
+        text::die(format_args!("pagetide: signal {signal} in the handler of system calls, at {at:#x}"));
+    }
+    block.switch().allow();
+    // SAFETY: a record of so many bytes; the room is this thread's.
+    unsafe { block.noted().copy_from_nonoverlapping(info.cast(), 1) };
+    block.switch().note(signal);
+    step_aside(context);
+    entry::step_aside(context);
+    context.mask = SignalSet(!OURS.0);
+    std::ptr::null()
+}
+
+/// Deliver the signal that is noted, if there is one, to the program at `context`.
+pub(super) fn deliver_noted(block: &Thread, context: &mut Context) {
+    let signal = block.switch().take_noted();
+    if signal != 0 {
+        // SAFETY: it was filled before the signal was noted, and no further one comes before this thread goes on.
+        unsafe { deliver(block, context, signal, block.noted()) };
+    }
+}
+
+/// What was sent while the program believed it blocked, if it does not any more.
+pub(super) fn deliver_waiting(block: &Thread, context: &mut Context) {
+    let signal = block.waiting().get();
+    if signal != 0 && !SignalSet(block.hidden().get()).has(signal) {
+        block.waiting().set(0);
+        // SAFETY: filled when it came.
+        unsafe { deliver(block, context, signal, block.waiting_info()) };
+    }
+}
+
+/// `si_code` of what came with a signal.
+const fn code_of(info: &[u64; INFO_WORDS]) -> i32 {
+    pagetide_sys::word::low_u32(info[1]).cast_signed()
+}
+
+/// Let the program find itself at the start of its handler, or let the kernel do what it does without one.
+///
+/// # Safety
+/// `info` is what came with the signal.
+unsafe fn deliver(block: &Thread, context: &mut Context, signal: u32, info: *const [u64; INFO_WORDS]) {
+    // SAFETY: the caller's.
+    let info = unsafe { *info };
+    let is_forced = code_of(&info) > 0 && (matches!(signal, 4 | 5 | 8) || OURS.has(signal));
+    let is_hidden = SignalSet(block.hidden().get()).has(signal);
+    let action = block.actions().get(signal);
+    if is_hidden && !is_forced {
+        // SAFETY: the room is this thread's.
+        unsafe { block.waiting_info().write(info) };
+        return block.waiting().set(signal);
+    }
+    match action.handler {
+        IGNORE if !is_forced => {}
+        DEFAULT | IGNORE => leave_to_kernel(signal, &info),
+        _ if is_hidden => leave_to_kernel(signal, &info),
+        _ => {
+            if action.flags & RESET_HAND != 0 {
+                block.actions().with(|list| list[signal as usize - 1].handler = DEFAULT);
+                if !OURS.has(signal) {
+                    let _ = install(signal, &Action::DEFAULT);
+                }
+            }
+            if enter(block, context, signal, &info, &action).is_none() {
+                // As the kernel does where there is no room for the frame.
+                leave_to_kernel(number::SEGV, &info);
+            }
+        }
+    }
+}
+
+/// The default action of a signal of ours: again, for the kernel.
+fn leave_to_kernel(signal: u32, info: &[u64; INFO_WORDS]) {
+    let _ = install(signal, &Action::DEFAULT);
+    SignalSet::one(signal).unblock();
+    let told = signal::queue_to_thread(thread::getpid(), thread::gettid(), signal, info);
+    if told.is_err() {
+        // What the kernel alone may say of a signal (a fault): the number is what counts.
+        let _ = signal::kill_thread(thread::getpid(), thread::gettid(), signal);
+    }
+}
+
+/// Write the frame of a signal where the kernel would have written it, and set the registers as it would have. None: there is no
+/// room.
+fn enter(block: &Thread, context: &mut Context, signal: u32, info: &[u64; INFO_WORDS], action: &Action) -> Option<()> {
+    let pointer = context.get(Register::Rsp);
+    let alternate = block.alternate().get();
+    let on_alternate = is_on(&alternate, pointer);
+    let (start, len) = alternate.place();
+    let moves = action.flags & action_flags::ON_STACK != 0 && !alternate.is_none() && !on_alternate;
+    let top = if moves { (start + len) as u64 } else { pointer.checked_sub(RED_ZONE)? };
+    let vector_bytes = vector_bytes_of(context);
+    let vector = top.checked_sub(vector_bytes as u64)? & !63;
+    let frame = (vector.checked_sub(FRAME_BYTES)? & !15).checked_sub(8)?;
+    if moves && frame < start as u64 {
+        return None;
+    }
+    let mut saved = *context;
+    saved.stack = alternate.told(on_alternate).words();
+    saved.mask = mask_of(block, context);
+    let place = |address: u64| pagetide_sys::word::usize_of(address);
+    if vector_bytes > 0 {
+        saved.vector = vector;
+        // SAFETY: below the stack pointer of the program, where the kernel would write.
+        unsafe { copy(place(vector), place(context.vector), vector_bytes) }.then_some(())?;
+    }
+    write(place(frame), &action.restorer).ok()?;
+    write(place(frame + 8), &saved).ok()?;
+    write(place(frame + INFO_AT), info).ok()?;
+    if alternate.flags() & AUTO_DISARM != 0 && moves {
+        block.alternate().set(AltStack::none());
+    }
+    context.set(Register::Rax, 0);
+    context.set(Register::Rdi, u64::from(signal));
+    context.set(Register::Rsi, frame + INFO_AT);
+    context.set(Register::Rdx, frame + 8);
+    context.set(Register::Rsp, frame);
+    context.set(Register::Rip, action.handler as u64);
+    context.set(Register::Flags, context.get(Register::Flags) & !HANDLER_CLEARS);
+    let own = if action.flags & action_flags::NO_DEFER == 0 { SignalSet::one(signal).0 } else { 0 };
+    give_mask(block, context, SignalSet(mask_of(block, context).0 | action.mask.0 | own));
+    Some(())
+}
+
+/// Bytes of the vector registers that the kernel has saved; 0: none.
+fn vector_bytes_of(context: &Context) -> usize {
+    if context.vector == 0 {
+        return 0;
+    }
+    let place = std::ptr::with_exposed_provenance(pagetide_sys::word::usize_of(context.vector));
+    // SAFETY: the kernel's own frame.
+    unsafe { vector_bytes(place) }
+}
+
+/// As rt_sigreturn(2): the program's handler is done, and its frame is at the stack pointer. False: it is not there.
+pub(super) fn return_from_handler(block: &Thread, context: &mut Context) -> bool {
+    let place = pagetide_sys::word::usize_of(context.get(Register::Rsp));
+    let Ok(saved) = read::<Context>(place) else { return false };
+    if saved.vector == 0 {
+        context.vector = 0;
+    } else if context.vector != 0 && !take_vector(context, saved.vector) {
+        return false;
+    }
+    context.take_registers(&saved);
+    give_mask(block, context, SignalSet(saved.mask.0 & !NEVER.0));
+    let stack = AltStack::from_words(saved.stack);
+    if !is_on(&block.alternate().get(), context.get(Register::Rsp)) && (stack.is_none() || stack.place().1 >= STACK_MIN)
+    {
+        block.alternate().set(if stack.is_none() { AltStack::none() } else { stack.without(AltStack::ON_STACK) });
+    }
+    true
+}
+
+/// Vector registers from the program's frame into the kernel's.
+fn take_vector(context: &Context, from: u64) -> bool {
+    const LEGACY: usize = 512;
+    let (to, from) = (pagetide_sys::word::usize_of(context.vector), pagetide_sys::word::usize_of(from));
+    let room = vector_bytes_of(context);
+    // SAFETY: the kernel's frame has at least so many bytes, and is this handler's.
+    if !unsafe { copy(to, from, LEGACY) } {
+        return false;
+    }
+    // What follows is only believed where the program left it as it was.
+    // SAFETY: as above: at most the bytes that the kernel has written.
+    room != vector_bytes_of(context) || room <= LEGACY || unsafe { copy(to + LEGACY, from + LEGACY, room - LEGACY) }
+}

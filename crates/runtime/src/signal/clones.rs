@@ -1,0 +1,182 @@
+//! New threads and processes: each begins on a block of its own, armed, before any code of the program runs in it.
+//!
+//! A thread, and a process that shares our memory until it executes another program (`vfork`, `posix_spawn`), returns from its call
+//! on another stack, so nothing may be left to return to: it begins in [`begin`], on the stack of its block, and goes on where the
+//! program expects it by the frame of a signal that is written there.
+//!
+//! A copy of the address space would find pages missing that are out; it is refused.
+
+use pagetide_sys::dispatch::{Context, Register, copy, vector_bytes};
+use pagetide_sys::signal::{AltStack, SignalSet};
+use pagetide_sys::{Errno, thread, word};
+
+use super::dispatch::{hold_for_ever, refusal, tell_once};
+use super::threads::Thread;
+use super::{actions, entry};
+
+const CLONE: u32 = 56;
+const FORK: u32 = 57;
+const VFORK: u32 = 58;
+const CLONE3: u32 = 435;
+
+const SIGCHLD: u64 = 17;
+const VM: u64 = 0x100;
+const SIGHAND: u64 = 0x800;
+const IS_VFORK: u64 = 0x4000;
+const THREAD: u64 = 0x1_0000;
+const CHILD_CLEARTID: u64 = 0x20_0000;
+const CHILD_SETTID: u64 = 0x100_0000;
+const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+
+/// Words of `struct clone_args`.
+const NEW_WORDS: usize = 11;
+/// Of the frame of a signal: the way back, the context, what came with it.
+const FRAME_BYTES: usize = 8 + size_of::<Context>() + 128;
+
+/// What is to be made.
+struct Wish {
+    flags: u64,
+    /// The stack's end; 0: as the maker's.
+    stack: u64,
+    child_word: u64,
+    arguments: [usize; 6],
+    new: [u64; NEW_WORDS],
+}
+
+impl Wish {
+    fn read(number: u32, arguments: [usize; 6]) -> Result<Self, Errno> {
+        let [flags, stack, _, child_word, ..] = arguments.map(word::u64_of);
+        let mut new = [0_u64; NEW_WORDS];
+        let (flags, stack, child_word) = match number {
+            CLONE => (flags, stack, child_word),
+            VFORK => (IS_VFORK | VM | SIGCHLD, 0, 0),
+            FORK => (SIGCHLD, 0, 0),
+            _ => {
+                let len = arguments[1];
+                if len > size_of_val(&new) {
+                    return Err(Errno::E2BIG);
+                }
+                // SAFETY: into our own words.
+                if !unsafe { copy(new.as_mut_ptr().addr(), arguments[0], len) } {
+                    return Err(Errno::EFAULT);
+                }
+                let [flags, _, child_word, _, _, stack, stack_bytes, ..]: [u64; NEW_WORDS] = new;
+                (flags, if stack == 0 { 0 } else { stack.wrapping_add(stack_bytes) }, child_word)
+            }
+        };
+        Ok(Self { flags, stack, child_word, arguments, new })
+    }
+}
+
+/// clone, clone3, fork and vfork.
+pub(super) fn make(block: &Thread, context: &Context, number: u32, arguments: [usize; 6]) -> isize {
+    let wish = match Wish::read(number, arguments) {
+        Ok(wish) => wish,
+        Err(errno) => return refusal(errno),
+    };
+    if wish.flags & VM == 0 {
+        tell_once(FORK, "is refused (ENOMEM) once memory is paged in signal mode: the child would not see it");
+        return refusal(Errno::ENOMEM);
+    }
+    if wish.flags & (THREAD | IS_VFORK) == 0 {
+        tell_once(
+            CLONE,
+            "of a process that shares memory is refused (EPERM): nobody would serve it once its maker has ended",
+        );
+        return refusal(Errno::EPERM);
+    }
+    let Some(child) = Thread::take() else { return refusal(Errno::EAGAIN) };
+    let answer = in_our_memory(block, context, number, &wish, child);
+    if answer < 0 || wish.flags & IS_VFORK != 0 {
+        child.give_back();
+    }
+    answer
+}
+
+fn in_our_memory(block: &Thread, context: &Context, number: u32, wish: &Wish, child: &'static Thread) -> isize {
+    let shares_actions = wish.flags & SIGHAND != 0;
+    let actions = if shares_actions {
+        block.actions_place()
+    } else {
+        child.own_actions.copy_from(block.actions(), wish.flags & CLEAR_SIGHAND != 0);
+        &raw const child.own_actions
+    };
+    // A new stack of the program's has no alternate one beside it.
+    let alternate = if wish.flags & IS_VFORK == 0 { AltStack::none() } else { block.alternate().get() };
+    child.begin(TO_COME, SignalSet(block.hidden().get()), alternate, actions);
+    if wish.flags & (CHILD_CLEARTID | CHILD_SETTID) != 0 {
+        hold_for_ever(word::usize_of(wish.child_word), 4);
+    }
+    let frame = write_frame(context, wish, child);
+    let (from, len) = child.stack().place();
+    let mut arguments = wish.arguments;
+    let mut new = wish.new;
+    let number = match number {
+        CLONE3 => {
+            new[5] = from as u64;
+            new[6] = (frame - 8 - from) as u64;
+            arguments[0] = new.as_ptr().addr();
+            CLONE3
+        }
+        VFORK => {
+            arguments = [word::usize_of(wish.flags), frame - 8, 0, 0, 0, 0];
+            CLONE
+        }
+        _ => {
+            arguments[1] = frame - 8;
+            CLONE
+        }
+    };
+    debug_assert!(frame > from && frame < from + len, "the frame is on the stack");
+    // What the kernel writes of the child's number is held, as for any call.
+    let words =
+        if number == CLONE { [arguments[2], arguments[3]] } else { [word::usize_of(new[1]), word::usize_of(new[3])] };
+    words.into_iter().for_each(|place| hold_for_ever(place, 4));
+    // Until the child has found itself; the maker's mask comes back as it goes on.
+    SignalSet(!super::OURS.0).block();
+    // SAFETY: the block and the frame are the child's alone.
+    unsafe { entry::clone(&arguments, number, frame, child) }
+}
+
+/// No number yet: the child says its own.
+const TO_COME: i32 = -1;
+
+/// The frame by which the child goes on: as its maker, with 0 for an answer, and on its stack. Its address.
+fn write_frame(context: &Context, wish: &Wish, child: &Thread) -> usize {
+    let place = word::usize_of(context.vector);
+    // SAFETY: the kernel's own frame.
+    let bytes = if place == 0 { 0 } else { unsafe { vector_bytes(std::ptr::with_exposed_provenance(place)) } };
+    let vector = (child.top() - bytes) & !63;
+    let frame = ((vector - FRAME_BYTES) & !15) - 8;
+    let mut begun = *context;
+    begun.set(Register::Rax, 0);
+    if wish.stack != 0 {
+        begun.set(Register::Rsp, wish.stack);
+    }
+    begun.stack = child.stack().words();
+    if bytes > 0 {
+        begun.vector = vector as u64;
+        // SAFETY: from the kernel's frame to the child's block, which nobody uses.
+        let is_there = unsafe { copy(vector, place, bytes) };
+        assert!(is_there, "both are ours");
+    }
+    // SAFETY: as above.
+    let is_there = unsafe { copy(frame + 8, (&raw const begun).addr(), size_of::<Context>()) };
+    assert!(is_there, "both are ours");
+    frame
+}
+
+/// The first code of a new thread or process, with all signals blocked.
+pub(super) unsafe extern "C" fn begin(block: *const Thread) {
+    // SAFETY: the block that its maker took for it.
+    let block = unsafe { &*block };
+    block.set_tid(thread::gettid());
+    // SAFETY: the block is the thread's as long as it lives.
+    let stack = unsafe { AltStack::set(Some(&block.stack())) };
+    let armed = stack.and_then(|_| entry::arm(block)).and_then(|()| {
+        if std::ptr::eq(block.actions_place(), &raw const block.own_actions) { actions::install_ours() } else { Ok(()) }
+    });
+    if let Err(errno) = armed {
+        pagetide_sys::text::die(format_args!("pagetide: a thread cannot be armed: {}", errno.name()));
+    }
+}

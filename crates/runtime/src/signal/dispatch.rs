@@ -1,0 +1,313 @@
+//! A call of the program: its memory is brought in and held, and the call is made.
+
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
+
+use pagetide_sys::dispatch::{Context, NOT_MADE, Register, SYS_USER_DISPATCH, call, copy};
+use pagetide_sys::mem::PAGE_BYTES;
+use pagetide_sys::signal::{self, SigInfo};
+use pagetide_sys::syscalls::{Call, Direction, Memory, Range};
+use pagetide_sys::{Errno, text, thread};
+
+use linux::*;
+
+use super::threads::Thread;
+use super::{actions, clones};
+use crate::space::held::HELD;
+
+mod linux {
+    //! Calls that are answered here, or changed.
+    pub(super) const READ: u32 = 0;
+    pub(super) const WRITE: u32 = 1;
+    pub(super) const SIGACTION: u32 = 13;
+    pub(super) const SIGPROCMASK: u32 = 14;
+    pub(super) const SIGRETURN: u32 = 15;
+    pub(super) const PREAD: u32 = 17;
+    pub(super) const PWRITE: u32 = 18;
+    pub(super) const MADVISE: u32 = 28;
+    pub(super) const SETSOCKOPT: u32 = 54;
+    pub(super) const CLONE: u32 = 56;
+    pub(super) const FORK: u32 = 57;
+    pub(super) const VFORK: u32 = 58;
+    pub(super) const EXIT: u32 = 60;
+    pub(super) const SIGALTSTACK: u32 = 131;
+    pub(super) const MLOCK: u32 = 149;
+    pub(super) const PRCTL: u32 = 157;
+    pub(super) const FUTEX: u32 = 202;
+    pub(super) const IO_SETUP: u32 = 206;
+    pub(super) const SET_TID_ADDRESS: u32 = 218;
+    pub(super) const RESTART: u32 = 219;
+    pub(super) const SET_ROBUST_LIST: u32 = 273;
+    pub(super) const VMSPLICE: u32 = 278;
+    pub(super) const MLOCK2: u32 = 325;
+    pub(super) const RSEQ: u32 = 334;
+    pub(super) const IO_URING_SETUP: u32 = 425;
+    pub(super) const CLONE3: u32 = 435;
+}
+
+/// A read or write of more bytes is made in pieces, so that what is held stays small.
+const PIECE_BYTES: usize = 512 << 10;
+/// What is held around an argument of a call that is not known.
+const UNKNOWN_BYTES: usize = PAGE_BYTES;
+/// Of a thread's control block, with what the kernel writes of restartable sequences.
+const CONTROL_BLOCK_BYTES: usize = 4096;
+
+/// Bytes that the kernel may write of restartable sequences.
+const SEQUENCES_BYTES: usize = 64;
+
+/// Where they lie, from the thread's control block on.
+pub(super) static SEQUENCES_AT: AtomicIsize = AtomicIsize::new(0);
+
+/// The program's memory, of which any page may be out.
+struct Program;
+
+impl Memory for Program {
+    fn read(&mut self, address: usize, into: &mut [u8]) -> bool {
+        // SAFETY: into a buffer of ours.
+        unsafe { copy(into.as_mut_ptr().addr(), address, into.len()) }
+    }
+}
+
+/// A call was stopped. The block whose thread is to go on; null: it was a signal within one of our handlers.
+///
+/// # Safety
+/// The arguments are those of the handler of SIGSYS, which runs on the stack of a block.
+pub(super) unsafe fn on_call(info: *mut SigInfo, context: *mut Context) -> *const Thread {
+    // SAFETY: the kernel's own record.
+    let code = unsafe { (*info).code };
+    if code != SYS_USER_DISPATCH {
+        // SAFETY: the caller's.
+        return unsafe { actions::on_signal(actions::SYS, info, context) };
+    }
+    let Some(block) = Thread::of(context.addr() as u64) else {
+        text::write_stderr(b"pagetide: a system call of a thread that is not known: the process ends\n");
+        signal::abort();
+    };
+    block.switch().allow();
+    // SAFETY: the kernel's own frame, which is this handler's.
+    let context = unsafe { &mut *context };
+    let number = pagetide_sys::word::low_u32(context.get(Register::Rax));
+    let arguments = context.arguments();
+    if number == SIGRETURN {
+        if !actions::return_from_handler(block, context) {
+            text::write_stderr(b"pagetide: the program returns from a handler to nowhere: the process ends\n");
+            signal::abort();
+        }
+        actions::deliver_waiting(block, context);
+        return block;
+    }
+    let answer = answer(block, context, number, arguments);
+    block.release();
+    if answer == NOT_MADE {
+        // A signal first; then the program makes its call again.
+        const INSTRUCTION_BYTES: u64 = 2;
+        context.set(Register::Rip, context.get(Register::Rip) - INSTRUCTION_BYTES);
+    } else {
+        context.set(Register::Rax, answer.cast_unsigned() as u64);
+    }
+    actions::deliver_waiting(block, context);
+    block
+}
+
+fn registers(answer: Result<usize, Errno>) -> isize {
+    match answer {
+        Ok(value) => value.cast_signed(),
+        Err(errno) => refusal(errno),
+    }
+}
+
+/// As the kernel answers an error.
+pub(super) const fn refusal(errno: Errno) -> isize {
+    -(errno.code() as isize)
+}
+
+/// Calls that are about what is kept here, and all others.
+fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments: [usize; 6]) -> isize {
+    match number {
+        SIGACTION => registers(actions::set_action(block, arguments)),
+        SIGPROCMASK => registers(actions::set_mask(block, context, arguments)),
+        SIGALTSTACK => registers(actions::set_stack(block, context, arguments)),
+        CLONE | CLONE3 | FORK | VFORK => clones::make(block, context, number, arguments),
+        EXIT => {
+            block.ends();
+            make(block, number, arguments)
+        }
+        IO_SETUP | IO_URING_SETUP => {
+            tell_once(number, "is refused (ENOSYS): the kernel would use memory that may be out");
+            refusal(Errno::ENOSYS)
+        }
+        PRCTL if arguments[0] == 59 => {
+            tell_once(number, "(PR_SET_SYSCALL_USER_DISPATCH) is refused (EINVAL): it is in use");
+            refusal(Errno::EINVAL)
+        }
+        // `SOL_SOCKET`, `SO_ZEROCOPY`
+        SETSOCKOPT if arguments[1] == 1 && arguments[2] == 60 => refusal(Errno::EOPNOTSUPP),
+        VMSPLICE => by_copy(block, arguments),
+        READ | PREAD | WRITE | PWRITE if arguments[2] > PIECE_BYTES => in_pieces(block, number, arguments),
+        _ => make(block, number, arguments),
+    }
+}
+
+/// Bring in and hold what a call may touch, and make it.
+pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize {
+    match Call::find(number) {
+        Some(known) => {
+            if !known.is_free() {
+                known.ranges(&arguments, &mut Program, &mut |range| bring_in(block, range));
+                further(block, number, arguments);
+            }
+        }
+        None => {
+            tell_once(number, "is not known: what its arguments point to is held for a page");
+            for argument in arguments {
+                bring_in(block, Range { start: argument, len: UNKNOWN_BYTES, direction: Direction::Both });
+            }
+        }
+    }
+    // SAFETY: the program's own call, in its own thread.
+    unsafe { call(block.switch(), number, &arguments) }
+}
+
+/// What the table does not tell of.
+fn further(block: &Thread, number: u32, arguments: [usize; 6]) {
+    let [first, second, third, fourth, ..] = arguments;
+    let hold = |start, len| bring_in(block, Range { start, len, direction: Direction::Both });
+    match number {
+        MLOCK | MLOCK2 => hold(first, second),
+        // `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`
+        MADVISE if matches!(third, 22 | 23) => hold(first, second),
+        // Whatever was interrupted: a sleep, a futex or a poll, with its arguments as they were.
+        RESTART => {
+            hold(first, second.saturating_mul(8).clamp(UNKNOWN_BYTES, PIECE_BYTES));
+            hold(second, UNKNOWN_BYTES);
+            hold(fourth, UNKNOWN_BYTES);
+        }
+        // What the kernel writes when no call is under way stays for ever.
+        SET_TID_ADDRESS => hold_for_ever(first, 4),
+        SET_ROBUST_LIST => hold_for_ever(first, 24),
+        RSEQ => hold_for_ever(first, second & 0xffff),
+        FUTEX if matches!(second & 0x7f, 6..=8 | 11..=13) => hold_for_ever(first, 4),
+        _ => {}
+    }
+}
+
+/// Hold a range and touch its pages, as far as they are there: beyond, the kernel finds what it would have found.
+fn bring_in(block: &Thread, range: Range) {
+    if range.start == 0 || range.len == 0 {
+        return;
+    }
+    block.hold(range);
+    let end = range.start.saturating_add(range.len);
+    let mut at = range.start;
+    let mut byte = 0_u8;
+    while at < end {
+        // SAFETY: into a byte of ours.
+        if !unsafe { copy((&raw mut byte).addr(), at, 1) } {
+            return;
+        }
+        at = (at | (PAGE_BYTES - 1)).saturating_add(1);
+    }
+}
+
+/// Words that the kernel uses on its own account.
+pub(super) fn hold_for_ever(start: usize, bytes: usize) {
+    if start == 0 || bytes == 0 {
+        return;
+    }
+    HELD.hold(start, bytes);
+    let mut byte = 0_u8;
+    for at in [start, start.saturating_add(bytes - 1)] {
+        // SAFETY: into a byte of ours. Where nothing is, the kernel finds nothing either.
+        let _ = unsafe { copy((&raw mut byte).addr(), at, 1) };
+    }
+}
+
+/// What the kernel writes of the calling thread, which was not armed when it said where.
+pub(super) fn hold_control_block() {
+    let block: usize;
+    // SAFETY: reads the word that the C library keeps at the start of the control block: its own address.
+    unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(nostack, readonly, preserves_flags)) };
+    hold_for_ever(block, CONTROL_BLOCK_BYTES);
+    hold_for_ever(block.wrapping_add_signed(SEQUENCES_AT.load(Ordering::Relaxed)), SEQUENCES_BYTES);
+}
+
+/// A long read or write, piece by piece where that is as good: files are read and written on, pipes and streams may be read short.
+fn in_pieces(block: &Thread, number: u32, arguments: [usize; 6]) -> isize {
+    let [fd, start, len, offset, ..] = arguments;
+    let Some(kind) = kind_of(block, fd) else { return make(block, number, arguments) };
+    let is_read = matches!(number, READ | PREAD);
+    let mut done = 0;
+    while done < len {
+        let piece = PIECE_BYTES.min(len - done);
+        let arguments = [fd, start + done, piece, offset.wrapping_add(done), 0, 0];
+        let answer = make(block, number, arguments);
+        block.release();
+        match usize::try_from(answer) {
+            Ok(bytes) => done += bytes,
+            Err(_) if done > 0 => break,
+            Err(_) => return answer,
+        }
+        if answer.cast_unsigned() < piece || (is_read && kind == Kind::Stream) {
+            break;
+        }
+    }
+    done.cast_signed()
+}
+
+/// What may be read and written in pieces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Stream,
+}
+
+/// What a descriptor is; None: what has to be read and written at once.
+fn kind_of(block: &Thread, fd: usize) -> Option<Kind> {
+    const FSTAT: u32 = 5;
+    const GETSOCKOPT: u32 = 55;
+    const SO_TYPE: usize = 3;
+    let mut stat = [0_u32; 36];
+    // SAFETY: the kernel fills our own record.
+    let answer = unsafe { call(block.switch(), FSTAT, &[fd, stat.as_mut_ptr().addr(), 0, 0, 0, 0]) };
+    // The mode is the seventh word of 32 bits.
+    match (answer, stat[6] & 0o170_000) {
+        (0, 0o100_000 | 0o060_000) => Some(Kind::File),
+        (0, 0o010_000) => Some(Kind::Stream),
+        (0, 0o140_000) => {
+            let (mut kind, mut len) = (0_u32, 4_u32);
+            let arguments = [fd, 1, SO_TYPE, (&raw mut kind).addr(), (&raw mut len).addr(), 0];
+            // SAFETY: the kernel fills two words of ours.
+            let answer = unsafe { call(block.switch(), GETSOCKOPT, &arguments) };
+            (answer == 0 && kind == 1).then_some(Kind::Stream)
+        }
+        _ => None,
+    }
+}
+
+/// As vmsplice(2): the kernel would refer to the pages without holding them, so it copies.
+fn by_copy(block: &Thread, [fd, pieces, count, flags, ..]: [usize; 6]) -> isize {
+    const FCNTL: u32 = 72;
+    const GET_FLAGS: usize = 3;
+    const PREADV2: u32 = 327;
+    const PWRITEV2: u32 = 328;
+    const NO_WAIT: usize = 8;
+    // SAFETY: changes nothing.
+    let mode = unsafe { call(block.switch(), FCNTL, &[fd, GET_FLAGS, 0, 0, 0, 0]) };
+    let wait = if flags & 2 == 0 { 0 } else { NO_WAIT };
+    let number = if mode & 3 == 0 { PREADV2 } else { PWRITEV2 };
+    if mode < 0 { mode } else { make(block, number, [fd, pieces, count, usize::MAX, usize::MAX, wait]) }
+}
+
+/// A line for the person, once for each call.
+pub(super) fn tell_once(number: u32, what: &str) {
+    static TOLD: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+    let bit = 1 << (number % 64);
+    let word = &TOLD[usize::try_from(number / 64).unwrap_or(0).min(7)];
+    if word.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        let name = Call::find(number).map_or("?", Call::name);
+        let line = text::Text::<256>::format(format_args!(
+            "pagetide: process {}: system call {number} ({name}) {what}\n",
+            thread::getpid()
+        ));
+        text::write_stderr(line.as_bytes());
+    }
+}

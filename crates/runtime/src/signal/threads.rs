@@ -1,0 +1,275 @@
+//! What each armed thread has in memory of ours: its switch, the stack of its handlers, what it holds, what the program believes of
+//! its signals.
+//!
+//! *Holding.* A call publishes the pages that it may touch, waits for the agent if that is just taking pages, touches them, and calls.
+//! The agent looks at what is published after it has begun to take and before it takes. So either it sees the pages, or they are
+//! gone before they are touched, and the touch brings them back.
+//!
+//! Invariants: a block is found by any address in it; blocks are never paged, never unmapped, and inherited by forked children. Only
+//! its own thread writes a block, but for its number, which whoever takes it or finds its thread gone changes.
+
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use pagetide_sys::dispatch::Switch;
+use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
+use pagetide_sys::signal::{AltStack, SignalSet};
+use pagetide_sys::syscalls::Range;
+use pagetide_sys::{Errno, signal, thread};
+
+use super::actions::Actions;
+use crate::space::held::{HELD, Leading};
+use crate::{limits, own};
+
+/// Of a block: two frames of signals, and the deepest of our handlers, take a quarter.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Armed threads at most.
+const BLOCKS: usize = 1024;
+/// Ranges that one call may name; further ones are held together with all between them.
+const RANGES: usize = 1024;
+/// Bytes of the kernel's `siginfo_t`.
+pub(super) const INFO_WORDS: usize = 16;
+
+/// Nobody has the block.
+const FREE: i32 = 0;
+/// It is taken, for a thread that does not run yet.
+const TAKEN: i32 = -1;
+
+/// Address of the first block; 0: there are none.
+static FIRST: AtomicUsize = AtomicUsize::new(0);
+/// Blocks that were ever taken: those behind them are free.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A run of pages: its first, and the one behind its last.
+#[repr(C)]
+#[derive(Debug)]
+struct Pages {
+    from: AtomicU64,
+    to: AtomicU64,
+}
+
+/// A block of one thread; the rest of its bytes, up to [`BLOCK_BYTES`], is its handlers' stack.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Thread {
+    switch: Switch,
+    tid: AtomicI32,
+    /// It is about to end.
+    is_ending: AtomicBool,
+    /// What is held.
+    held: [Pages; RANGES],
+    held_count: AtomicUsize,
+    /// Of [`super::OURS`]: what the program believes to be blocked.
+    hidden: Cell<u64>,
+    alternate: Cell<AltStack>,
+    /// What came with the signal that the switch notes.
+    noted: UnsafeCell<[u64; INFO_WORDS]>,
+    /// A signal of ours that was sent while the program believed it blocked, and what came with it; 0: none.
+    waiting: Cell<u32>,
+    waiting_info: UnsafeCell<[u64; INFO_WORDS]>,
+    actions: Cell<*const Actions>,
+    /// Of a process that shares our memory until it executes another program.
+    pub(super) own_actions: Actions,
+}
+const _: () = assert!(size_of::<Thread>() <= BLOCK_BYTES / 2);
+
+/// Make the blocks. Again: does nothing.
+pub(super) fn prepare() -> Result<(), Errno> {
+    if FIRST.load(Ordering::Acquire) != 0 {
+        return Ok(());
+    }
+    let bytes = (BLOCKS + 1) * BLOCK_BYTES;
+    limits::make_room(bytes);
+    let options = AnonOptions { protection: Protection::ReadWrite, populate: false, inherit: true };
+    let range = Mapping::anonymous(bytes, options)?.into_range();
+    own::note(range);
+    FIRST.store(range.start().next_multiple_of(BLOCK_BYTES), Ordering::Release);
+    Ok(())
+}
+
+fn at(index: usize) -> &'static Thread {
+    let address = FIRST.load(Ordering::Acquire) + index * BLOCK_BYTES;
+    // SAFETY: a block: mapped for ever, zero at first, which is a valid value, and changed by its thread through cells only.
+    unsafe { &*std::ptr::with_exposed_provenance::<Thread>(address) }
+}
+
+/// The blocks that were ever taken.
+pub(crate) fn all() -> impl Iterator<Item = &'static Thread> {
+    (0..USED.load(Ordering::Acquire)).map(at)
+}
+
+/// What holds for the first of `pages` pages from `vpn` on, and for how many.
+pub(crate) fn leading(vpn: u64, pages: u32) -> Leading {
+    let end = vpn + u64::from(pages);
+    let mut free_to = end;
+    for (from, to) in all().flat_map(Thread::held) {
+        if from <= vpn && vpn < to {
+            let held = u32::try_from(to.min(end) - vpn).expect("at most pages");
+            return Leading::Held(held);
+        }
+        if vpn < from {
+            free_to = free_to.min(from);
+        }
+    }
+    Leading::Free(u32::try_from(free_to - vpn).expect("at most pages"))
+}
+
+impl Thread {
+    /// The block that an address lies in.
+    pub(super) fn of(address: u64) -> Option<&'static Self> {
+        let first = FIRST.load(Ordering::Acquire);
+        let offset = usize::try_from(address).ok()?.checked_sub(first)?;
+        (first != 0 && offset < BLOCKS * BLOCK_BYTES).then(|| at(offset / BLOCK_BYTES))
+    }
+
+    /// A block for a thread that is about to exist.
+    pub(super) fn take() -> Option<&'static Self> {
+        let is_taken =
+            |block: &Self| block.tid.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if let Some(block) = all().find(|block| is_taken(block) || block.take_over()) {
+            return Some(block);
+        }
+        loop {
+            let next = USED.load(Ordering::Acquire);
+            if next >= BLOCKS {
+                return None;
+            }
+            if is_taken(at(next)) {
+                USED.fetch_max(next + 1, Ordering::AcqRel);
+                return Some(at(next));
+            }
+            USED.fetch_max(next + 1, Ordering::AcqRel);
+        }
+    }
+
+    /// Take the block of a thread that has ended.
+    fn take_over(&self) -> bool {
+        let tid = self.tid.load(Ordering::Acquire);
+        let is_over = tid > 0
+            && self.is_ending.load(Ordering::Acquire)
+            && signal::kill_thread(thread::getpid(), tid, 0) == Err(Errno::ESRCH);
+        is_over && self.tid.compare_exchange(tid, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Nobody's again.
+    pub(super) fn give_back(&self) {
+        self.release();
+        self.tid.store(FREE, Ordering::Release);
+    }
+
+    /// It is this thread's, which does nothing of its own meanwhile.
+    pub(super) fn begin(&self, tid: i32, hidden: SignalSet, alternate: AltStack, actions: *const Actions) {
+        self.release();
+        self.switch.allow();
+        self.switch.take_noted();
+        self.is_ending.store(false, Ordering::Relaxed);
+        self.hidden.set(hidden.0);
+        self.waiting.set(0);
+        self.alternate.set(alternate);
+        self.actions.set(actions);
+        self.tid.store(tid, Ordering::Release);
+    }
+
+    pub(super) fn is_of(&self, tid: i32) -> bool {
+        self.tid.load(Ordering::Acquire) == tid
+    }
+
+    pub(super) fn set_tid(&self, tid: i32) {
+        self.tid.store(tid, Ordering::Release);
+    }
+
+    pub(super) fn ends(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
+
+    pub(super) const fn switch(&self) -> &Switch {
+        &self.switch
+    }
+
+    /// Address of the block's first byte.
+    pub(super) fn start(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// The address behind the handlers' stack.
+    pub(super) fn top(&self) -> usize {
+        self.start() + BLOCK_BYTES
+    }
+
+    /// The stack of the handlers, as the kernel has to know it.
+    pub(super) fn stack(&self) -> AltStack {
+        let from = (self.start() + size_of::<Self>()).next_multiple_of(64);
+        // SAFETY: a part of the block that nothing else uses.
+        AltStack::new(unsafe { ManagedRange::new(from, self.top() - from) })
+    }
+
+    /// True for an address in the block.
+    pub(super) fn contains(&self, address: u64) -> bool {
+        (self.start() as u64..self.top() as u64).contains(&address)
+    }
+
+    pub(super) const fn hidden(&self) -> &Cell<u64> {
+        &self.hidden
+    }
+
+    pub(super) const fn alternate(&self) -> &Cell<AltStack> {
+        &self.alternate
+    }
+
+    pub(super) const fn waiting(&self) -> &Cell<u32> {
+        &self.waiting
+    }
+
+    /// What the program wants to be done on signals.
+    pub(super) fn actions(&self) -> &Actions {
+        // SAFETY: set when the thread was armed; the process's, or those of this block.
+        unsafe { &*self.actions.get() }
+    }
+
+    pub(super) const fn actions_place(&self) -> *const Actions {
+        self.actions.get()
+    }
+
+    /// Room for what came with the noted signal.
+    pub(super) const fn noted(&self) -> *mut [u64; INFO_WORDS] {
+        self.noted.get()
+    }
+
+    /// Room for what came with the waiting signal.
+    pub(super) const fn waiting_info(&self) -> *mut [u64; INFO_WORDS] {
+        self.waiting_info.get()
+    }
+
+    fn held(&self) -> impl Iterator<Item = (u64, u64)> {
+        let count = self.held_count.load(Ordering::SeqCst).min(RANGES);
+        self.held[..count].iter().map(|pages| (pages.from.load(Ordering::SeqCst), pages.to.load(Ordering::SeqCst)))
+    }
+
+    /// The pages of a range stay from now on until [`Thread::release`]; they may be out at this moment.
+    pub(super) fn hold(&self, range: Range) {
+        let from = (range.start / PAGE_BYTES) as u64;
+        let to = (range.start.saturating_add(range.len).div_ceil(PAGE_BYTES)) as u64;
+        let count = self.held_count.load(Ordering::Relaxed);
+        if let Some(last) = count.checked_sub(1).map(|last| &self.held[last]) {
+            let (known, end) = (last.from.load(Ordering::Relaxed), last.to.load(Ordering::Relaxed));
+            if known <= from && to <= end {
+                return;
+            }
+            if count == RANGES || (from <= end && known <= to) {
+                last.from.store(known.min(from), Ordering::SeqCst);
+                last.to.store(end.max(to), Ordering::SeqCst);
+                return HELD.wait_for_taker();
+            }
+        }
+        self.held[count].from.store(from, Ordering::SeqCst);
+        self.held[count].to.store(to, Ordering::SeqCst);
+        self.held_count.store(count + 1, Ordering::SeqCst);
+        HELD.wait_for_taker();
+    }
+
+    /// What was held may go.
+    pub(super) fn release(&self) {
+        fence(Ordering::SeqCst);
+        self.held_count.store(0, Ordering::SeqCst);
+    }
+}

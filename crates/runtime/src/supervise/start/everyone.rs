@@ -1,0 +1,118 @@
+//! Starting the agent of a process for signal mode: all its threads are stopped and armed before any of them goes on.
+//!
+//! A thread that is stopped in a system call makes it again, as after SIGSTOP and SIGCONT; the few calls that end with EINTR then do so
+//! here. Who cannot be stopped in time is killed: it would stop later, when nobody lets it go on.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use pagetide_sys::fd::Fd;
+use pagetide_sys::trace::{self, Saved, Tracee};
+use pagetide_sys::{Errno, proc, signal};
+
+use super::{Refusal, Starting, threads};
+
+/// All threads are stopped within this time; one that waits for a child of `vfork` takes as long as that.
+const STOP_WAIT: Duration = Duration::from_secs(10);
+
+/// Start the agent and arm everyone; `first` is stopped, and stays so.
+pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved) -> Result<Fd, Refusal> {
+    if uses_memory_lastingly(pid) {
+        return Err(Refusal::Lasting);
+    }
+    let watchdog = Watchdog::new(pid);
+    let mut others = Vec::new();
+    let started = match stop(pid, first.tid(), &mut others) {
+        Ok(()) => first.start(pid, at, saved),
+        Err(refusal) => Err(refusal),
+    };
+    first.stop()?;
+    let armed = started.and_then(|socket| {
+        for other in &mut others {
+            let mut saved = Box::new(other.tracee.save()?);
+            let armed = other.arm(pid, at, &mut saved);
+            other.tracee.restore(&saved)?;
+            armed?;
+        }
+        first.arm(pid, at, saved).map(|()| socket)
+    });
+    for mut other in others {
+        // Only who is stopped can be let go; the watchdog ends it.
+        while other.is_stopped() == Ok(false) {}
+        other.let_go();
+    }
+    drop(watchdog);
+    armed
+}
+
+/// Stop all threads of a process but `first`. None of them makes another one meanwhile, so that in the end all are.
+fn stop(pid: i32, first: i32, others: &mut Vec<Starting>) -> Result<(), Refusal> {
+    loop {
+        let known = others.len();
+        for tid in threads(pid) {
+            if tid == first || others.iter().any(|other| other.tid() == tid) {
+                continue;
+            }
+            if proc::status(Some(tid)).is_ok_and(|status| status.seccomp != 0) {
+                return Err(Refusal::Filter);
+            }
+            match Tracee::seize(tid, trace::END_WITH_TRACER) {
+                Ok(tracee) => {
+                    tracee.interrupt()?;
+                    others.push(Starting { tracee, is_stopped: false, held_until: None, _brake: None });
+                }
+                Err(Errno::ESRCH) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        if others.len() == known {
+            return Ok(());
+        }
+        for index in (known..others.len()).rev() {
+            loop {
+                match others[index].is_stopped() {
+                    Ok(true) => break,
+                    // The watchdog ends it.
+                    Ok(false) => {}
+                    Err(Refusal::Ended(_)) => {
+                        others.swap_remove(index);
+                        break;
+                    }
+                    Err(refusal) => return Err(refusal),
+                }
+            }
+        }
+    }
+}
+
+/// Kills a process whose threads do not stop: a seize waits for an exec of the process, which may wait for the threads of it that are
+/// stopped already.
+#[derive(Debug)]
+struct Watchdog {
+    /// Dropped: all is well.
+    _held: Sender<()>,
+}
+
+impl Watchdog {
+    fn new(pid: i32) -> Option<Self> {
+        let (held, release) = mpsc::channel::<()>();
+        let watch = move || {
+            if release.recv_timeout(STOP_WAIT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("pagetide: process {pid}: its threads do not stop to be armed for signal mode: it is killed");
+                let _ = signal::kill(pid, signal::number::KILL);
+            }
+        };
+        std::thread::Builder::new().name("watchdog".into()).stack_size(64 << 10).spawn(watch).ok()?;
+        Some(Self { _held: held })
+    }
+}
+
+/// True if it has a ring of io_uring or a context of AIO.
+fn uses_memory_lastingly(pid: i32) -> bool {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let is_ring = |path: std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|target| target.as_os_str() == "anon_inode:[io_uring]")
+    };
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().any(|line| line.ends_with("/[aio]")) || descriptors.into_iter().any(|entry| is_ring(entry.path()))
+}

@@ -1,0 +1,205 @@
+//! `run --fault-mode signal` as user nobody: whole programs without any privilege.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::{FaultMode, PagetideRun};
+use pagetide_tests::program::{Finished, Program};
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, leftovers, nobody, serial, victim};
+
+/// True if this machine can run the tests here.
+fn can_run() -> bool {
+    cfg!(target_arch = "x86_64") && need::has(&[Feature::Root, Feature::Tool("setpriv")])
+}
+
+/// `program` as nobody inside `budget_bytes`; it must succeed and page.
+fn paged(scratch: &Scratch, budget_bytes: u64, program: &Program) -> Finished {
+    let run = nobody::pagetide(scratch, budget_bytes).mode(FaultMode::Signal);
+    let ended = under(&run, scratch, program);
+    ended.expect_success().expect_no_process_left();
+    run.stats().expect_laws().expect_peak().expect_paging(1000);
+    assert!(leftovers::files(&scratch.file("swap")).is_empty(), "no swap file is left");
+    ended
+}
+
+fn under(run: &PagetideRun, scratch: &Scratch, program: &Program) -> Finished {
+    nobody::program(&run.wrap(program)).run(scratch, "paged")
+}
+
+/// The same as natively, as far as standard output tells.
+fn expect_same(budget_bytes: u64, make: impl FnOnce(&Scratch) -> Program) {
+    if !can_run() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = make(&scratch);
+    let native = program.run(&scratch, "native");
+    native.expect_success();
+    let ended = paged(&scratch, budget_bytes, &program);
+    assert_eq!(ended.stdout(), native.stdout(), "{}", ended.report());
+}
+
+fn program(binary: &Path, arguments: &[&str]) -> Program {
+    let argv = std::iter::once(OsString::from(binary)).chain(arguments.iter().map(OsString::from));
+    Program::new(argv).deadline_s(300)
+}
+
+#[test]
+fn as_nobody_system_calls_work_on_paged_out_memory() {
+    const CASES: [&str; 9] = [
+        "read_write",
+        "vectors",
+        "direct_io",
+        "sockets",
+        "getdents",
+        "futex",
+        "structures",
+        "other_process",
+        "signals",
+    ];
+    let arguments: Vec<&str> = std::iter::once("32").chain(CASES).collect();
+    expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "syscalls"), &arguments).directory(scratch.path()));
+}
+
+#[test]
+fn as_nobody_handlers_masks_and_stacks_work_where_they_are_paged_out() {
+    expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "signals"), &["24"]));
+}
+
+#[test]
+fn as_nobody_eight_threads_lose_no_byte() {
+    if !can_run() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    paged(&scratch, 16 * MIB, &program(&victim::build(&scratch, "threads"), &["64", "8", "2", "1"]));
+}
+
+/// Dictionaries, threads, an interval timer, children by vfork, sockets and files.
+const PYTHON: &str = r#"
+import hashlib, json, os, signal, socket, subprocess, tempfile, threading
+table = {i: str(i) * 3 for i in range(150000)}
+digest = hashlib.sha256()
+for key, value in sorted(table.items(), key=lambda item: item[1]): digest.update(value.encode())
+print(digest.hexdigest())
+blob = b''.join(bytes(str(i * 7), 'ascii') for i in range(600000))
+ticks = []
+signal.signal(signal.SIGALRM, lambda number, frame: ticks.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+while len(ticks) < 20: sum(len(value) for value in table.values())
+signal.setitimer(signal.ITIMER_REAL, 0)
+def fill(mark):
+    block = bytearray(2 << 20)
+    block[::64] = bytes([mark]) * (len(block) // 64)
+    assert block.count(mark) == len(block) // 64
+threads = [threading.Thread(target=fill, args=(i + 1,)) for i in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(subprocess.run(['echo', 'a child'], capture_output=True).stdout)
+near, far = socket.socketpair()
+sender = threading.Thread(target=lambda: (near.sendall(blob), near.close()))
+sender.start()
+pieces = []
+while piece := far.recv(1 << 20): pieces.append(piece)
+sender.join()
+print(b''.join(pieces) == blob)
+with tempfile.TemporaryFile() as file:
+    file.write(blob); file.seek(0)
+    print(file.read() == blob)
+print(len(json.dumps(table)))
+"#;
+
+#[test]
+fn as_nobody_python_computes_the_same() {
+    if !need::has(&[Feature::Tool("python3")]) {
+        return;
+    }
+    expect_same(32 * MIB, |_| Program::new(["python3", "-c", PYTHON]).deadline_s(300));
+}
+
+#[test]
+fn as_nobody_gnu_sort_with_threads_sorts_the_same() {
+    expect_same(12 * MIB, |scratch| {
+        let lines: String = (0..250_000_u64).map(|i| format!("{}\n", i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
+        let input = scratch.write("lines", lines);
+        Program::new(["sort", "-S", "64M", "--parallel=2"].map(OsString::from).into_iter().chain([input.into()]))
+            .env("LC_ALL", "C")
+            .deadline_s(300)
+    });
+}
+
+#[test]
+fn as_nobody_sqlite_joins_the_same() {
+    if !need::has(&[Feature::Tool("sqlite3")]) {
+        return;
+    }
+    const SCRIPT: &str = "PRAGMA cache_size=-200000; CREATE TABLE a(k INTEGER, t TEXT); \
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<150000) \
+        INSERT INTO a SELECT (i*7919)%150001, printf('%064d', i) FROM n; CREATE INDEX x ON a(t); \
+        SELECT count(*), sum(k), max(t) FROM a WHERE t > '0'; SELECT sum(p.k*q.k) FROM a p JOIN a q ON p.t=q.t;";
+    expect_same(16 * MIB, |_| Program::new(["sqlite3", ":memory:", SCRIPT]).deadline_s(300));
+}
+
+/// What would not see its memory does not come to be, and says so.
+#[test]
+fn a_fork_of_paged_memory_is_refused_in_signal_mode() {
+    if !can_run() || !need::has(&[Feature::Tool("python3")]) {
+        return;
+    }
+    const SCRIPT: &str = "
+import mmap, os
+block = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+block[:] = os.urandom(4096) * 8192
+try:
+    if os.fork() == 0: os._exit(0)
+    print('forked')
+except OSError as error:
+    print(error.errno)
+print(os.system('exit 3') >> 8, sum(block[::4096]) == block[0] * 8192)
+";
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let ended = paged(&scratch, 16 * MIB, &Program::new(["python3", "-c", SCRIPT]));
+    assert_eq!(ended.stdout(), "12\n3 True\n");
+    assert!(ended.stderr().contains("fork) is refused"), "{}", ended.report());
+}
+
+#[test]
+fn rings_of_the_program_are_refused_in_signal_mode() {
+    if !can_run() || !need::has(&[Feature::Tool("python3")]) {
+        return;
+    }
+    const SCRIPT: &str = "
+import ctypes, mmap
+block = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+block[:] = b'some text' * 3728270 + b'ab'
+libc = ctypes.CDLL(None, use_errno=True)
+parameters = ctypes.create_string_buffer(120)
+print(libc.syscall(425, 8, parameters), ctypes.get_errno())
+";
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let ended = paged(&scratch, 16 * MIB, &Program::new(["python3", "-c", SCRIPT]));
+    assert_eq!(ended.stdout(), "-1 38\n");
+    assert!(ended.stderr().contains("io_uring_setup"), "{}", ended.report());
+}
+
+/// The program runs as nobody, and has what nobody has.
+#[test]
+fn as_nobody_the_program_keeps_its_user() {
+    if !can_run() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = nobody::pagetide(&scratch, 64 * MIB).mode(FaultMode::Signal);
+    let ended = under(&run, &scratch, &Program::new(["id", "-u"]));
+    ended.expect_success();
+    assert_eq!(ended.stdout().trim(), "65534");
+    assert!(fs::metadata(run.stats_path()).is_ok(), "statistics are written");
+}
