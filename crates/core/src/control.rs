@@ -243,7 +243,7 @@ impl Core {
     fn knob_set(&mut self, setting: LiveSetting) -> bool {
         let Tasks { paging, files, .. } = &mut self.tasks;
         let configs = [&mut paging.cfg, &mut paging.reclaim.cfg, &mut paging.readahead.cfg, &mut files.cfg];
-        if !configs.into_iter().map(|config| config.set_live(setting)).fold(true, |all, done| all && done) {
+        if !configs.into_iter().all(|config| config.set_live(setting)) {
             return false;
         }
         let pages = paging.space.mem.budget.budget;

@@ -152,11 +152,6 @@ impl<K: AddressSpace> Session<K> {
         self.faults = faults;
     }
 
-    /// Faults are noted that could not be answered yet.
-    pub(crate) const fn has_faults(&self) -> bool {
-        !self.faults.is_empty()
-    }
-
     /// Commands, places that are being drained, what ended, what waits to begin, and one step of what the core has to do. True if
     /// there is more at once. Not in a signal handler, where `pump` of the pager does the part that allocates nothing.
     pub(crate) fn work(&mut self, now: Nanos) -> bool {

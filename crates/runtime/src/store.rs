@@ -39,8 +39,6 @@ pub(crate) struct Store {
     stuck: bool,
     /// When it may be tried again.
     retry_at: Nanos,
-    /// Its disk space could not be allocated ahead: a write may find none.
-    is_sparse: bool,
     /// Writes that failed since the last one that did not.
     failed_writes: u32,
     /// A read has failed, or too many writes.
@@ -83,7 +81,6 @@ impl Store {
             closed: false,
             stuck: false,
             retry_at: 0,
-            is_sparse: false,
             failed_writes: 0,
             failed: false,
             lost: 0,
@@ -214,12 +211,6 @@ impl Store {
         self.slots_backed.saturating_add(more).min(self.slots_max)
     }
 
-    /// Others have filled the disk, and a write may find no room.
-    pub(crate) fn is_at_risk(&self, floor_bytes: u64) -> bool {
-        let is_full = || file::fs_info(&self.file).is_ok_and(|info| info.available_bytes < floor_bytes / 2);
-        self.is_sparse && !self.inherited && is_full()
-    }
-
     /// Back more slots with disk space, while `floor_bytes` stay free on the file system. The number backed from now on.
     pub(crate) fn grow(&mut self, floor_bytes: u64, now: Nanos) -> Result<u32, pagetide_sys::Errno> {
         let grown = self.allocate_more(floor_bytes);
@@ -245,10 +236,7 @@ impl Store {
             Ok(()) => {}
             // A file system that cannot preallocate: the space was there a moment ago, and a write that finds none is
             // answered as such.
-            Err(pagetide_sys::Errno::EOPNOTSUPP) => {
-                file::truncate(&self.file, offset + bytes)?;
-                self.is_sparse = true;
-            }
+            Err(pagetide_sys::Errno::EOPNOTSUPP) => file::truncate(&self.file, offset + bytes)?,
             Err(errno) => return Err(errno),
         }
         self.slots_backed = next;

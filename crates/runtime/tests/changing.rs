@@ -61,6 +61,11 @@ fn counter(pool: &Pool, name: &str) -> u64 {
     pool.vmstat().into_iter().find(|(counter, _)| *counter == name).expect("the counter exists").1
 }
 
+/// What happens in the background has no event to wait for.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the pool's own thread works in real time, and is looked at from outside"
+)]
 fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !ready() {

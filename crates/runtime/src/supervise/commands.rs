@@ -374,11 +374,9 @@ impl Supervisor {
             let Some(link) = process.link.as_ref().filter(|link| link.control.entry().is_managed()) else { continue };
             let Some(queue) = self.commands.queues.get_mut(&process.pid) else { continue };
             while let Some((number, command)) = queue.front() {
-                match tell(&link.socket, *number, command, &self.places) {
-                    // The agent has to read what is there first.
-                    Err(Errno::EAGAIN) => break,
-                    // Told; or its end is about to be seen.
-                    Ok(()) | Err(_) => {}
+                // Not told: the agent has to read what is there first. Any other error is its end, which is about to be seen.
+                if tell(&link.socket, *number, command, &self.places) == Err(Errno::EAGAIN) {
+                    break;
                 }
                 queue.pop_front();
             }
