@@ -5,7 +5,7 @@
 //! the kernel allows can be played. A page's content is one number; 0 is the page of zeroes.
 //!
 //! What is modelled is what the runtime can be hurt by; what the kernel answers is compared with Linux by the contract suite.
-//! What is not: files, kernel swap, NUMA, time that passes by itself.
+//! What is not: files, kernel swap, the huge page of zeroes, NUMA, time that passes by itself.
 //!
 //! Invariants: a page is counted once for each entry that names it; the runtime's own memory is never touched where it is missing
 //! (a pager that waits for itself), which the model asserts.
@@ -43,6 +43,8 @@ pub struct Quirks {
     pub interrupts: u32,
     /// A copy without memory for it: ENOMEM.
     pub no_memory: u32,
+    /// A huge page made of the pages around some page (khugepaged), just before a call of the runtime.
+    pub collapsed: u32,
     /// A step of a thread of the programs, just before a call of the runtime.
     pub interlude: u32,
     /// A move that brings another content than the page had: what no kernel does, to see that a test would notice.
@@ -58,6 +60,7 @@ impl Quirks {
         looked_up_early: 0,
         interrupts: 0,
         no_memory: 0,
+        collapsed: 0,
         interlude: 0,
         spoiled: 0,
     };
@@ -76,6 +79,9 @@ pub struct World {
     next_tid: u32,
     quirks: Quirks,
     dice: u64,
+    /// Pages in a huge page; 0: there are none.
+    huge_pages: u64,
+    huge_made: u32,
 }
 
 impl World {
@@ -92,7 +98,14 @@ impl World {
             next_tid: 1,
             quirks,
             dice: seed | 1,
+            huge_pages: 0,
+            huge_made: 0,
         }
+    }
+
+    /// Mappings that are advised so have huge pages of so many pages. Linux's have 512.
+    pub const fn have_huge_pages(&mut self, pages: u64) {
+        self.huge_pages = pages;
     }
 
     /// From now on nothing rare happens.

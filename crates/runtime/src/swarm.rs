@@ -34,6 +34,11 @@ const AREA: u64 = 1 << 12;
 /// Profiles that seeds draw.
 const PROFILES: [&str; 4] = ["pagetide", "linux-6.18", "linux-6.1", "linux-4.10"];
 
+/// True for a third of the seeds: what their threads have alone may be huge pages.
+const fn has_huge_pages(seed: u64) -> bool {
+    seed % 3 == 2
+}
+
 /// Draws.
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
@@ -101,6 +106,7 @@ impl Swarm {
             held_for_a_moment: often(300),
             looked_up_early: often(3_000),
             no_memory: often(200),
+            collapsed: if has_huge_pages(seed) { 300 } else { 0 },
             interlude: 500 + often(5_000),
             interrupts: [0, 5_000, 10_000][usize::try_from(seed % 3).expect("a small number")],
             spoiled,
@@ -123,7 +129,7 @@ impl Swarm {
         };
         for index in 0..=swarm.dice.below(4) {
             let home = AREA * (index + 2);
-            swarm.map(Mapping::anon(home, home + pages));
+            swarm.map(Mapping { huge: has_huge_pages(seed), ..Mapping::anon(home, home + pages) });
             let pid = swarm.rig.pid();
             let tid = swarm.rig.world().new_thread(pid);
             swarm.truth.add_thread(tid, pid);

@@ -52,6 +52,8 @@ pub enum Call {
     Discard(Extent),
     /// `MADV_POPULATE_WRITE`
     Populate(Extent),
+    /// `MADV_COLLAPSE`: huge pages of what is there.
+    Collapse(Extent),
     /// `MADV_GUARD_INSTALL`
     GuardInstall(Extent),
     /// `MADV_GUARD_REMOVE`
@@ -318,6 +320,7 @@ impl World {
             Call::Remap(from, to) => Some(self.remap(tid, pid, from.start, to, from.pages())),
             Call::Discard(extent) => self.discard(tid, pid, extent.start, extent.end),
             Call::Populate(extent) => self.populate(tid, pid, extent.start, extent.end),
+            Call::Collapse(extent) => Some(self.collapse(pid, extent)),
             Call::GuardInstall(extent) => Some(self.guard_install(pid, extent)),
             Call::GuardRemove(extent) => Some(self.guard_remove(pid, extent)),
             Call::Protect(extent, rights) => Some(self.set(pid, extent, |mapping| mapping.rights = rights)),
@@ -363,6 +366,11 @@ impl World {
             None | Some(Entry::Zero) if !write => {
                 self.process_mut(pid).entries.insert(vpn, Entry::Zero);
                 Touch::There(Entry::Zero)
+            }
+            None if self.huge_place(pid, vpn).is_some() => {
+                let (start, end) = self.huge_place(pid, vpn).expect("it was asked for");
+                self.make_huge(pid, start, end);
+                Touch::There(self.process(pid).entries[&vpn])
             }
             None | Some(Entry::Zero) => Touch::There(self.set_entry(pid, vpn, 0)),
             Some(entry @ Entry::Page { page, exclusive }) => {
@@ -498,6 +506,53 @@ impl World {
             Touch::Sleep => None,
             Touch::Dead(_) => Some(Answer::Failed(Errno::EFAULT)),
         }
+    }
+
+    /// Where a userfaultfd is told of missing pages, none may be missing: the huge page would fill it in.
+    fn collapse(&mut self, pid: Pid, Extent { start, end }: Extent) -> Answer {
+        let huge = self.huge_pages.max(1);
+        let mut answer = Answer::Done;
+        for start in (start.next_multiple_of(huge)..end).step_by(usize::try_from(huge).expect("few pages")) {
+            let stop = start + huge;
+            let process = self.process(pid);
+            let Some(mapping) = process.at(start).filter(|m| stop <= end.min(m.end) && m.huge) else { continue };
+            let there = process.entries.range(start..stop);
+            let written = there.clone().filter(|(_, entry)| matches!(entry, Entry::Page { .. })).count();
+            let is_full = written as u64 == huge || (!mapping.registered && written == there.count());
+            let pages = process.entries.range(start..stop).filter_map(|(_, entry)| match entry {
+                Entry::Page { page, .. } => Some(*page),
+                Entry::Zero | Entry::Poison | Entry::Guard => None,
+            });
+            let is_pinned = pages.into_iter().any(|page| self.is_pinned(page));
+            if mapping.rights != Rights::ReadWrite || !is_full || is_pinned {
+                answer = Answer::Failed(match (is_full, is_pinned) {
+                    (false, _) => Errno::EBUSY,
+                    (true, true) => Errno::EAGAIN,
+                    (true, false) => Errno::EINVAL,
+                });
+                continue;
+            }
+            self.make_huge(pid, start, stop);
+        }
+        answer
+    }
+
+    /// Now and then the kernel makes a huge page by itself.
+    pub(super) fn collapse_somewhere(&mut self) {
+        if !self.chance(self.quirks.collapsed) {
+            return;
+        }
+        let places: Vec<(Pid, u64, u64)> = self
+            .processes
+            .iter()
+            .flat_map(|(&pid, process)| process.mappings.iter().map(move |m| (pid, m.start, m.end)))
+            .filter(|&(_, start, end)| end - start >= self.huge_pages && self.huge_pages > 0)
+            .collect();
+        let Some(count) = u64::try_from(places.len()).ok().filter(|count| *count > 0) else { return };
+        let (pid, start, end) = places[usize::try_from(self.dice % count).expect("few mappings")];
+        let at = start + (self.dice >> 20) % (end - start);
+        let start = at / self.huge_pages * self.huge_pages;
+        self.collapse(pid, Extent { start, end: start + self.huge_pages });
     }
 
     fn guard_install(&mut self, pid: Pid, Extent { start, end }: Extent) -> Answer {

@@ -123,6 +123,7 @@ impl Model {
     fn enter(&self) -> MutexGuard<'_, World> {
         let mut world = self.world();
         world.interlude();
+        world.collapse_somewhere();
         world
     }
 
@@ -235,13 +236,16 @@ impl Model {
         match process.entries.get(&from).copied() {
             None => return Err(Stop::Hole),
             Some(Entry::Poison | Entry::Guard) => return Err(Stop::Marked),
-            Some(Entry::Page { page, exclusive }) if !exclusive || world.page(page).pins > 0 => return Err(Stop::Busy),
+            Some(Entry::Page { page, exclusive }) if !exclusive || world.is_pinned(page) => return Err(Stop::Busy),
             Some(Entry::Page { .. }) if world.chance(world.quirks.held_for_a_moment) => return Err(Stop::Busy),
             Some(Entry::Page { .. } | Entry::Zero) => {}
         }
         let entries = &mut world.process_mut(self.pid).entries;
         let entry = entries.remove(&from).expect("it was found");
         entries.insert(to, entry);
+        if let Entry::Page { page, .. } = entry {
+            world.split_huge(page);
+        }
         if let Entry::Page { page, .. } = entry
             && world.chance(world.quirks.spoiled)
         {

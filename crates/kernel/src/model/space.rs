@@ -126,7 +126,7 @@ impl World {
             }
         }
         for (vpn, page) in shared {
-            if self.page(page).pins > 0 {
+            if self.is_pinned(page) {
                 // What a device may write stays the parent's alone.
                 let value = self.page(page).value;
                 let own = self.new_page(value);

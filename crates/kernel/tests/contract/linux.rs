@@ -14,6 +14,7 @@ use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Protect
 use pagetide_sys::uffd::{Features, RangeAnswer, Reach, ReadMode, Uffd, Wake};
 use pagetide_sys::{Errno, file, syscall};
 
+use crate::scripts::HUGE_PAGES;
 use crate::stage::{Made, OnMessage, Stage};
 
 const EVENTS: Features = Features::EVENT_FORK
@@ -22,6 +23,7 @@ const EVENTS: Features = Features::EVENT_FORK
     .with(Features::EVENT_UNMAP)
     .with(Features::MOVE)
     .with(Features::POISON);
+const MADV_COLLAPSE: usize = 25;
 const MADV_GUARD_INSTALL: usize = 102;
 const MADV_GUARD_REMOVE: usize = 103;
 
@@ -142,6 +144,7 @@ fn call(call: Call) -> Result<Ended, Errno> {
         }
         Call::Discard(extent) => mem::advise(range(extent), Advice::DontNeed).map(|()| Ended::Done),
         Call::Populate(extent) => mem::advise(range(extent), Advice::PopulateWrite).map(|()| Ended::Done),
+        Call::Collapse(extent) => advise(extent, MADV_COLLAPSE),
         Call::GuardInstall(extent) => advise(extent, MADV_GUARD_INSTALL),
         Call::GuardRemove(extent) => advise(extent, MADV_GUARD_REMOVE),
         Call::Protect(extent, rights) => {
@@ -185,9 +188,13 @@ impl Stage for OnLinux {
     }
 
     fn map(&mut self, pages: u64, made: Made) -> Extent {
-        let extent = self.place(pages);
+        let extent = self.place(pages + if made == Made::Huge { HUGE_PAGES } else { 0 });
+        let extent = match made {
+            Made::Huge => Extent::new(extent.start.next_multiple_of(HUGE_PAGES), pages),
+            Made::Plain | Made::Shared | Made::Stack => extent,
+        };
         let flags = match made {
-            Made::Plain => k::MAP_PRIVATE,
+            Made::Plain | Made::Huge => k::MAP_PRIVATE,
             Made::Shared => k::MAP_SHARED,
             Made::Stack => k::MAP_PRIVATE | k::MAP_GROWSDOWN,
         };
@@ -197,7 +204,8 @@ impl Stage for OnLinux {
         // SAFETY: the place was found free just now, and tests run one at a time.
         unsafe { syscall!(k::__NR_mmap, target.start(), target.len(), rights, flags, usize::MAX, 0) }.expect("mmap");
         // EINVAL where the kernel is built without huge pages.
-        let _ = mem::advise(target, Advice::NoHugePage);
+        let huge = if made == Made::Huge { Advice::HugePage } else { Advice::NoHugePage };
+        let _ = mem::advise(target, huge);
         extent
     }
 

@@ -7,6 +7,7 @@ use pagetide_kernel::model::{Answer, Call, Extent, Kind, Mapping, Model, Pid, Pr
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::uffd::{RangeAnswer, Wake};
 
+use crate::scripts::HUGE_PAGES;
 use crate::stage::{Made, OnMessage, Stage};
 
 /// Steps that a call may take.
@@ -21,6 +22,7 @@ pub(crate) struct OnModel {
 impl OnModel {
     pub(crate) fn new() -> Self {
         let mut world = World::new(1, Quirks::NONE);
+        world.have_huge_pages(HUGE_PAGES);
         let pid = world.new_process();
         Self { space: Model::new(Arc::new(Mutex::new(world)), pid), next: 0x1000, children: Vec::new() }
     }
@@ -34,13 +36,16 @@ impl Stage for OnModel {
     }
 
     fn map(&mut self, pages: u64, made: Made) -> Extent {
+        if made == Made::Huge {
+            self.next = self.next.next_multiple_of(HUGE_PAGES);
+        }
         let extent = self.place(pages);
         let kind = match made {
-            Made::Plain => Kind::Anon,
+            Made::Plain | Made::Huge => Kind::Anon,
             Made::Shared => Kind::Shared,
             Made::Stack => Kind::Stack,
         };
-        let mapping = Mapping { kind, ..Mapping::anon(extent.start, extent.end) };
+        let mapping = Mapping { kind, huge: made == Made::Huge, ..Mapping::anon(extent.start, extent.end) };
         self.space.world().map(self.space.pid(), mapping);
         extent
     }

@@ -9,6 +9,9 @@ use pagetide_sys::uffd::{Modes, RangeAnswer, Wake};
 
 use crate::stage::{Made, Stage, quietly, vpn};
 
+/// Pages in a huge page of x86-64, and of arm64 with pages of 4 KiB.
+pub(crate) const HUGE_PAGES: u64 = 512;
+
 /// What a page is before the runtime's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -349,5 +352,73 @@ pub(crate) fn forks<S: Stage>(stage: &mut S) -> Vec<String> {
         lines.push(format!("fork {policy:?}: {heard:?}, {answer}"));
         stage.end_children();
     }
+    lines
+}
+
+/// How many pages of the extent are there.
+fn present<S: Stage>(stage: &S, extent: Extent) -> u64 {
+    let mut runs = [Run::default(); 600];
+    let scan =
+        stage.space().scan(stage.range(extent), Categories::PRESENT, &mut runs).expect("the page map can be read");
+    runs[..scan.runs].iter().map(Run::pages).sum()
+}
+
+/// A huge page that a store has made, with some values, registered afterwards. None: the kernel gave small ones.
+fn huge<S: Stage>(stage: &mut S) -> Option<Extent> {
+    let region = stage.map(HUGE_PAGES, Made::Huge);
+    for index in [5, 6, 7, 300] {
+        quietly(stage, Call::Store(region.start + index, index));
+    }
+    let is_huge = present(stage, region) == HUGE_PAGES;
+    stage.space().register(stage.range(region), Modes::MISSING).expect("register");
+    is_huge.then_some(region)
+}
+
+fn values<S: Stage>(stage: &mut S, region: Extent, indices: &[u64]) -> String {
+    indices.iter().map(|index| format!(" {}", quietly(stage, Call::Load(region.start + index)))).collect()
+}
+
+/// Huge pages of which parts are moved, pinned and made again. Nothing: the kernel gives none.
+pub(crate) fn huge_pages<S: Stage>(stage: &mut S) -> Vec<String> {
+    let mut lines = Vec::new();
+    let Some(region) = huge(stage) else { return Vec::new() };
+    for (index, pages) in [(5, 1), (6, 2), (300, 40)] {
+        let frame = frames(stage, pages, false);
+        let answer = told(ask(stage, Asked::MoveOut, Extent::new(region.start + index, pages), frame));
+        let (left, frame) = (present(stage, region), shown(stage, Extent::new(frame.start, 1), true));
+        lines.push(format!("{pages} pages of a huge page: {answer}; {left} left; frame{frame}"));
+    }
+    lines.push(format!("MADV_COLLAPSE over holes: {}", quietly(stage, Call::Collapse(region))));
+    lines.push(format!("afterwards {} pages{}", present(stage, region), values(stage, region, &[4, 8, 511])));
+
+    let Some(region) = huge(stage) else { return Vec::new() };
+    quietly(stage, Call::Pin(region.start + 7));
+    for index in [7, 300] {
+        let frame = frames(stage, 1, false);
+        let answer = told(ask(stage, Asked::MoveOut, Extent::new(region.start + index, 1), frame));
+        lines.push(format!("page {index} of a huge page with one pinned: {answer}; {} left", present(stage, region)));
+    }
+
+    let region = stage.map(HUGE_PAGES, Made::Huge);
+    stage.space().register(stage.range(region), Modes::MISSING).expect("register");
+    let frame = frames(stage, 1, true);
+    let mut heard = Vec::new();
+    let answer = stage.perform(Call::Store(region.start + 9, 3), &mut |stage, message| {
+        if let Some(message) = message {
+            heard.push(named(message, region.start));
+            heard.push(told(ask(stage, Asked::Copy, Extent::new(region.start + 9, 1), frame)));
+        }
+    });
+    lines.push(format!("a fault where huge pages may be: {heard:?}, {answer}; {} pages", present(stage, region)));
+    let rest = frames(stage, HUGE_PAGES, true);
+    for (from, pages) in [(0, 9), (10, HUGE_PAGES - 10)] {
+        let (to, from) = (Extent::new(region.start + from, pages), Extent::new(rest.start + from, pages));
+        lines.push(told(ask(stage, Asked::Copy, to, from)));
+    }
+    lines.push(format!("MADV_COLLAPSE of what is there: {}", quietly(stage, Call::Collapse(region))));
+    lines.push(format!("afterwards {} pages{}", present(stage, region), values(stage, region, &[0, 9, 511])));
+    let frame = frames(stage, 1, false);
+    let answer = told(ask(stage, Asked::MoveOut, Extent::new(region.start + 9, 1), frame));
+    lines.push(format!("a page of it: {answer}; {} left; frame{}", present(stage, region), shown(stage, frame, true)));
     lines
 }

@@ -14,6 +14,8 @@ pub(crate) enum Made {
     Shared,
     /// As a stack: grows downward.
     Stack,
+    /// Anonymous and private, aligned, with huge pages.
+    Huge,
 }
 
 /// What a forked child is to its parent's runtime.

@@ -1,5 +1,6 @@
 //! The host of one process in the model: what the agent's loop does, turn by turn, over the real pager and machine.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pagetide_core::Core;
@@ -42,10 +43,15 @@ struct ModelPrivate {
     space: Model,
     thread: Tid,
     asked: u32,
+    /// The process may have no further thread: nobody makes pages private.
+    is_refused: Arc<AtomicBool>,
 }
 
 impl MakePrivate for ModelPrivate {
     fn ask(&mut self, range: ManagedRange) -> bool {
+        if self.is_refused.load(Ordering::Relaxed) {
+            return false;
+        }
         let pages = |bytes: usize| (bytes / PAGE_BYTES) as u64;
         let extent = Extent::new(pages(range.start()), pages(range.len()));
         self.space.world().will(self.thread, Call::Populate(extent));
@@ -67,6 +73,8 @@ pub(super) struct Rig {
     pub(super) disk: Disk,
     bounce: ModelMapping,
     share: u32,
+    /// No thread can be had that makes pages private.
+    pub(super) is_refused: Arc<AtomicBool>,
     /// Orders that could not be answered: the run ends with a message.
     pub(super) out_of_memory: bool,
 }
@@ -75,6 +83,8 @@ impl Rig {
     /// A process whose memory may be `share` pages.
     pub(super) fn new(seed: u64, quirks: Quirks, share: u32, settings: &[(String, String)], failing_bp: u64) -> Self {
         let mut world = World::new(seed, quirks);
+        // Small ones, so that many fit into a small process.
+        world.have_huge_pages(16);
         let pid = world.new_process();
         let private = world.new_thread(pid);
         let space = Model::new(Arc::new(Mutex::new(world)), pid);
@@ -86,7 +96,9 @@ impl Rig {
         bounce_page(&space, &bounce);
         let disk = Disk::new(space.clone(), failing_bp);
         let store = Store::modelled(SLOTS);
-        let unsharer = ModelPrivate { space: space.clone(), thread: private, asked: 0 };
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let unsharer =
+            ModelPrivate { space: space.clone(), thread: private, asked: 0, is_refused: Arc::clone(&is_refused) };
         let parts = MachineParts {
             space: space.clone(),
             engine: Box::new(disk.engine()),
@@ -106,7 +118,7 @@ impl Rig {
         let spec = DeviceSpec { slots: SLOTS, priority: None, rotational: false, synchronous: false, inherited: false };
         pager.step(1, Event::DeviceAdded { device: DeviceId(0), spec });
         let session = Session::new(pager, 0, UNSEEN_PAGES);
-        Self { space, session, disk, bounce, share, out_of_memory: false }
+        Self { space, session, disk, bounce, share, is_refused, out_of_memory: false }
     }
 
     pub(super) fn world(&self) -> MutexGuard<'_, World> {

@@ -1,5 +1,7 @@
 //! Scenes: what was found once, played in the order that matters.
 
+use std::sync::atomic::Ordering;
+
 use pagetide_kernel::model::{Answer, Call, Extent, Mapping, Quirks, Tid};
 
 use super::rig::Rig;
@@ -63,5 +65,40 @@ fn pages_that_are_read_ahead_leave_guards_alone() {
         let guarded = (guard.start..guard.end).contains(&page);
         let expected = if guarded { Answer::Segv } else { Answer::Value(page) };
         assert_eq!(rig.perform(tid, Call::Load(page)), expected, "page {page:#x}");
+    }
+}
+
+/// A program that has used up all threads: the pages that a fork shares stay where they are, and nobody is killed for it.
+#[test]
+fn pages_that_nobody_can_make_private_stay_and_are_served() {
+    let (mut rig, tid) = process(400, 200);
+    rig.is_refused.store(true, Ordering::Relaxed);
+    assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
+    rig.set_share(96);
+    rig.rest();
+    for page in HOME..HOME + 200 {
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(page), "page {page:#x}");
+    }
+    assert_eq!(rig.pager().machine().stats.moved_out_pages, 0, "a page that is shared cannot leave");
+}
+
+/// Huge pages from before the budget was near: parts of them leave, and they are split for it.
+#[test]
+fn parts_of_huge_pages_leave_and_come_back() {
+    let (mut rig, tid) = process(400, 32);
+    let pid = rig.pid();
+    let home = HOME + 0x400;
+    rig.world().map(pid, Mapping { huge: true, ..Mapping::anon(home, home + 256) });
+    for page in (home..home + 256).step_by(16) {
+        assert_eq!(rig.perform(tid, Call::Store(page, page)), Answer::Done);
+    }
+    assert_eq!(rig.world().resident(pid, home, home + 256), 256, "a store fills a huge page");
+    rig.adopt();
+    rig.set_share(96);
+    rig.rest();
+    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
+    for page in home..home + 256 {
+        let expected = if page % 16 == 0 { page } else { 0 };
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
     }
 }

@@ -63,9 +63,13 @@ impl Truth {
             | Call::Unlock(extent) => [Some(extent), None],
             Call::OnFork(extent, _) => [Some(extent), None],
             Call::Remap(from, to) => [Some(from), Some(Extent::new(to, from.pages()))],
-            Call::Load(_) | Call::Store(..) | Call::Populate(_) | Call::Pin(_) | Call::Unpin(_) | Call::Fork => {
-                [None, None]
-            }
+            Call::Load(_)
+            | Call::Store(..)
+            | Call::Populate(_)
+            | Call::Collapse(_)
+            | Call::Pin(_)
+            | Call::Unpin(_)
+            | Call::Fork => [None, None],
         }
     }
 
@@ -190,6 +194,7 @@ impl Truth {
             | Call::Lock(_)
             | Call::Unlock(_)
             | Call::Populate(_)
+            | Call::Collapse(_)
             | Call::Fork => {}
         }
     }
