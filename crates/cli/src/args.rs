@@ -40,6 +40,12 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the settings of the policy, their values and the profiles
     Knobs(KnobsArgs),
+    /// List the runs of this user: their budgets, what they keep, and how they fare
+    Ps(PsArgs),
+    /// Show what a run has counted, or what it does while it runs
+    Stat(StatArgs),
+    /// Change a run while it runs
+    Ctl(CtlArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -95,6 +101,10 @@ pub(crate) struct RunArgs {
     /// How faults and the kernel's own accesses are caught. auto: thread mode, which needs root or CAP_SYS_PTRACE
     #[arg(long, value_enum, default_value_t = FaultMode::Auto)]
     pub(crate) fault_mode: FaultMode,
+
+    /// Call the run NAME: `pagetide stat NAME`. Letters, digits and . _ -, not a number; no other run of yours may have it
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    pub(crate) name: Option<String>,
 
     /// Write counters and fault latencies to FILE as JSON when the program has ended
     #[arg(long, value_name = "FILE")]
@@ -153,6 +163,126 @@ impl From<IfUnsupported> for backend::IfUnsupported {
     }
 }
 
+fn parse_name(name: &str) -> Result<String, String> {
+    backend::check_name(name).map(|()| name.to_owned())
+}
+
+/// `pagetide ps`.
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Print JSON: a list of the objects that `pagetide stat --json` prints
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const STAT_HELP: &str = "\
+RUN is a name given by `run --name`, or the number of any process of the run.
+
+Examples:
+  pagetide stat job
+      The counters so far, as /proc/vmstat has them: see docs/counters.md.
+  pagetide stat job --interval 1
+      A line each second; the first tells of the time since the run began. Memory in MiB; pages in and
+      out, faults, and faults that were read for, each a second; hits of readahead in percent of what
+      was read ahead.
+  pagetide stat 4711 --interval 5 --count 12 --json
+      An object a line, for a minute.";
+
+/// `pagetide stat`.
+#[derive(Debug, Args)]
+#[command(after_help = STAT_HELP)]
+pub(crate) struct StatArgs {
+    /// The run: its name, or a process of it
+    pub(crate) run: String,
+
+    /// Seconds between two lines, 0.1 to 3600
+    #[arg(long, short = 'i', value_name = "SECONDS", value_parser = size::parse_seconds)]
+    pub(crate) interval: Option<u64>,
+
+    /// Lines to print [default: until the run ends]
+    #[arg(long, short = 'c', value_name = "N", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const CTL_HELP: &str = "\
+RUN is a name given by `run --name`, or the number of any process of the run. What is refused changes
+nothing; the exit code is 1 then, 2 for wrong usage.
+
+Examples:
+  pagetide ctl job memory 2G
+      2 GiB from now on; what is over is paged out as fast as the disk takes it.
+  pagetide ctl job swapon /data/tmp:64G
+      A further place for what does not fit.
+  pagetide ctl job swapoff /var/tmp
+      Bring back what is there, or move it to other places, and wait until it is empty. Whoever stops
+      waiting (Ctrl-C) stops nothing; `swapoff --stop` does.
+  pagetide ctl job set page-cluster=5
+      Another value of a knob (`pagetide knobs`), in all processes and in those that start later.";
+
+/// `pagetide ctl`.
+#[derive(Debug, Args)]
+#[command(after_help = CTL_HELP)]
+pub(crate) struct CtlArgs {
+    /// The run: its name, or a process of it
+    pub(crate) run: String,
+
+    /// What to change
+    #[command(subcommand)]
+    pub(crate) order: Order,
+}
+
+/// What `pagetide ctl` changes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Order {
+    /// Another budget, larger or smaller
+    Memory {
+        /// As for `run --memory`: 512M, 8G, 25%
+        #[arg(value_parser = size::parse_amount)]
+        size: Amount,
+    },
+    /// Page nothing out until `resume`: the budget does not hold meanwhile
+    Pause,
+    /// Let the budget hold again
+    Resume,
+    /// Another value of a knob
+    Set {
+        /// As for `run --set`
+        #[arg(value_name = "KEY=VALUE", value_parser = settings::parse_pair)]
+        setting: (String, String),
+    },
+    /// A further place to swap to
+    Swapon {
+        /// As for `run --swap`
+        #[arg(value_name = "PATH[:SIZE][:PRIO]", value_parser = swap::parse)]
+        place: backend::SwapSpec,
+    },
+    /// Empty a place to swap to, and forget it
+    Swapoff {
+        /// As it was named
+        path: PathBuf,
+
+        /// What the statistics of readahead learn of it: no-lookup, lookup or lookup-stats [default: as the settings say]
+        #[arg(long, value_parser = parse_mode, conflicts_with = "stop")]
+        mode: Option<backend::SwapoffMode>,
+
+        /// Use a place again that is being emptied
+        #[arg(long)]
+        stop: bool,
+
+        /// Do not wait until it is empty
+        #[arg(long)]
+        no_wait: bool,
+    },
+}
+
+fn parse_mode(text: &str) -> Result<backend::SwapoffMode, String> {
+    backend::SwapoffMode::parse(text).ok_or_else(|| "it is no-lookup, lookup or lookup-stats".to_owned())
+}
+
 /// `pagetide doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -185,9 +315,13 @@ mod tests {
     fn run_args(line: &str) -> RunArgs {
         match parse(line).expect(line).command {
             Command::Run(args) => args,
-            other @ (Command::Sim(_) | Command::Doctor(_) | Command::Knobs(_) | Command::Completions { .. }) => {
-                panic!("{other:?}")
-            }
+            other @ (Command::Sim(_)
+            | Command::Doctor(_)
+            | Command::Knobs(_)
+            | Command::Ps(_)
+            | Command::Stat(_)
+            | Command::Ctl(_)
+            | Command::Completions { .. }) => panic!("{other:?}"),
         }
     }
 
@@ -213,6 +347,9 @@ mod tests {
             ("pagetide run --memory 1G --swappiness 201 -- true", ["--swappiness", "201", "0..=200"]),
             ("pagetide run --memory 1G --set nonsense -- true", ["--set", "nonsense", "KEY=VALUE"]),
             ("pagetide run --memory 1G --fault-mode threads -- true", ["--fault-mode", "threads", "thread"]),
+            ("pagetide run --memory 1G --name 12 -- true", ["--name", "12", "letter"]),
+            ("pagetide stat job --interval 0", ["--interval", "0", "0.1 to 3600"]),
+            ("pagetide ctl job memory 8Q", ["size", "8Q", "not a unit"]),
             ("pagetide run --memroy 1G -- true", ["--memroy", "--memory", "similar"]),
         ] {
             let error = parse(line).expect_err(line);

@@ -1,10 +1,22 @@
-//! The border to the live runtime: what `run` hands over and gets back, and how its errors end the program.
+//! The border to the live runtime: what `run` hands over and gets back, how runs are watched, and how its errors end the program.
 
 pub(crate) use pagetide::supervise::{
     BUDGET_BYTES_MIN, FaultMode, IfUnsupported, LatencySummary, RunOptions, RunReport, SwapSpec,
 };
+pub(crate) use pagetide_core::config::SwapoffMode;
+pub(crate) use pagetide::watch::{Answer, Connection, Request, RunView, Snapshot, WatchError, check_name, runs};
 
 use crate::failure::{Exit, Failure};
+
+/// Why a run cannot be watched.
+pub(crate) fn unwatchable(run: &str, error: &WatchError) -> Failure {
+    let remedy = match error {
+        WatchError::Unknown(_) => "`pagetide ps` lists the runs of this user",
+        WatchError::Ended | WatchError::Silent | WatchError::System(_) => "",
+        WatchError::Foreign(_) => "use the pagetide that the run was started with",
+    };
+    Failure::told(Exit::Failed, format!("{run}: {error}"), remedy)
+}
 
 /// Runs the program inside its budget; returns when the last process of its tree has ended.
 ///

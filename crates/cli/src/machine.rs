@@ -10,10 +10,19 @@ use pagetide_sys::file::{self, FsInfo};
 use pagetide_sys::sysinfo;
 use rustix::fs::{Access, access};
 
+use crate::failure::Failure;
+
 /// Memory that a program here can use: the machine's, or a smaller limit of the control group that we are in (a container).
 pub(crate) fn memory_bytes() -> Option<u64> {
     let machine = sysinfo::meminfo().ok()?.total_bytes;
     Some(sysinfo::cgroup_memory().limit_bytes.map_or(machine, |limit| limit.min(machine)))
+}
+
+/// The same, where nothing can be done without.
+pub(crate) fn required_memory_bytes() -> Result<u64, Failure> {
+    memory_bytes().ok_or_else(|| {
+        Failure::unsupported("cannot read the size of this machine's memory from /proc/meminfo", "mount /proc")
+    })
 }
 
 /// A directory as a place for swap.

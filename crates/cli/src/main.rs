@@ -23,6 +23,11 @@ mod backend;
 mod run;
 mod stats;
 
+mod ctl;
+mod ps;
+mod snapshot;
+mod stat;
+
 mod doctor;
 mod sim;
 mod knobs;
@@ -62,6 +67,9 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Sim(args) => sim::run(args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Knobs(args) => knobs::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Ps(args) => ps::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Stat(args) => stat::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Ctl(args) => ctl::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "pagetide", &mut script);

@@ -40,6 +40,7 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCod
         settings,
         fault_mode: args.fault_mode.into(),
         command: args.command.clone(),
+        name: args.name.clone(),
         preload: preload::find()?,
         record: args.record.clone(),
         if_unsupported: args.if_unsupported.into(),
@@ -59,9 +60,7 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCod
 
 /// The budget in bytes: not so small that nothing could run.
 fn budget_bytes(amount: Amount) -> Result<u64, Failure> {
-    let memory_bytes = machine::memory_bytes().ok_or_else(|| {
-        Failure::unsupported("cannot read the size of this machine's memory from /proc/meminfo", "mount /proc")
-    })?;
+    let memory_bytes = machine::required_memory_bytes()?;
     let bytes = amount.bytes(memory_bytes);
     if let Some(text) = cannot_bind(bytes, memory_bytes) {
         eprintln!("pagetide: warning: {text}");

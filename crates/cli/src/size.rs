@@ -82,6 +82,15 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     scaled(number, *unit_bytes)
 }
 
+/// Reads seconds from 0.1 to an hour, as nanoseconds.
+pub(crate) fn parse_seconds(text: &str) -> Result<u64, String> {
+    match scaled(text.trim(), 1_000_000_000) {
+        Ok(ns @ 100_000_000..=3_600_000_000_000) => Ok(ns),
+        Ok(_) => Err("give 0.1 to 3600 seconds".to_owned()),
+        Err(_) => Err(format!("\"{text}\" is not a number of seconds: give 0.1 to 3600")),
+    }
+}
+
 /// `number`, which may have a fraction, times `unit`, rounded down.
 fn scaled(number: &str, unit: u64) -> Result<u64, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -116,6 +125,26 @@ impl fmt::Display for Bytes {
             Some((name, unit)) => {
                 let tenths = u128::from(self.0) * 10 / u128::from(*unit);
                 write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
+            }
+        }
+    }
+}
+
+/// Bytes in at most five characters, for tables: `1.5G`, `512M`, `0`.
+pub(crate) struct Short(pub(crate) u64);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [(&str, u64); 4] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+        match NAMES.iter().find(|(_, unit)| self.0 >= *unit) {
+            None => write!(f, "{}", self.0),
+            Some((name, unit)) => {
+                let tenths = u128::from(self.0) * 10 / u128::from(*unit);
+                if tenths < 100 && !tenths.is_multiple_of(10) {
+                    write!(f, "{}.{}{name}", tenths / 10, tenths % 10)
+                } else {
+                    write!(f, "{}{name}", tenths / 10)
+                }
             }
         }
     }
@@ -168,12 +197,28 @@ mod tests {
     }
 
     #[test]
+    fn seconds_are_between_a_tenth_and_an_hour() {
+        assert_eq!(parse_seconds("1"), Ok(1_000_000_000));
+        assert_eq!(parse_seconds("0.25"), Ok(250_000_000));
+        for text in ["0", "0.09", "3601", "x", "-1", ""] {
+            assert!(parse_seconds(text).is_err_and(|error| error.contains("0.1 to 3600")), "{text}");
+        }
+    }
+
+    #[test]
     fn a_share_is_of_the_memory_there_is() {
         assert_eq!(parse_amount("25%"), Ok(Amount::ShareBp(2_500)));
         assert_eq!(parse_amount("12.5 %"), Ok(Amount::ShareBp(1_250)));
         assert_eq!(parse_amount("25%").map(|amount| amount.bytes(8 << 30)), Ok(2 << 30));
         for text in ["0%", "101%", "%", "x%"] {
             assert!(parse_amount(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn short_sizes_have_a_digit_behind_the_point_where_it_tells_something() {
+        for (bytes, text) in [(0, "0"), (1023, "1023"), (3 << 29, "1.5G"), (512 << 20, "512M"), (1 << 40, "1T")] {
+            assert_eq!(Short(bytes).to_string(), text);
         }
     }
 

@@ -456,6 +456,8 @@ impl Agent {
         let share = self.entry().share_pages.load(Ordering::Relaxed);
         let overhead = managed.session.pager.overhead();
         let outside = managed.session.unseen_pages() + overhead.sums + overhead.page_tables;
+        self.entry().pinned_pages.store(outside + managed.stuck_pages, Ordering::Relaxed);
+        locks::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
         let budget = share.saturating_sub(outside).max(setup::BUDGET_PAGES_MIN);
         // Beside what cannot be taken out, the rest needs room to be paged in.
         let budget = if managed.stuck_pages == 0 { budget } else { budget.max(managed.stuck_pages + budget / 4) };

@@ -117,6 +117,8 @@ pub(crate) struct Entry {
     pub(crate) major_faults: AtomicU64,
     /// Swap slots in use.
     pub(crate) swapped_pages: AtomicU64,
+    /// What cannot leave: locked or read-only pages, memory that is not managed, our tables.
+    pub(crate) pinned_pages: AtomicU64,
     /// Where its pages are.
     pub(crate) places: [PlaceWords; PLACES_MAX],
     pub(crate) counters: [AtomicU64; COUNTERS_MAX],
@@ -181,7 +183,7 @@ pub(crate) fn latency_bucket(ns: u64) -> usize {
 }
 
 /// The upper end of a bucket, in nanoseconds.
-const fn latency_of_bucket(bucket: usize) -> u64 {
+pub(crate) const fn latency_of_bucket(bucket: usize) -> u64 {
     let power = bucket / 4 + 2;
     let quarter = (bucket % 4) as u64;
     ((4 + quarter + 1) << (power - 2)) - 1

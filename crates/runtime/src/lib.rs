@@ -3,6 +3,7 @@
 pub mod error;
 mod shares;
 pub mod supervise;
+pub mod watch;
 mod control;
 mod protocol;
 pub mod agent_entry;
@@ -56,5 +57,10 @@ pub mod fuzzing {
         if let Some(answer) = Answer::decode(text) {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
+    }
+
+    /// The same of what a run and its watchers say to each other.
+    pub fn watch(bytes: &[u8]) {
+        crate::watch::message::decode_as_each(bytes);
     }
 }

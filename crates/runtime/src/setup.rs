@@ -278,6 +278,8 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
     let resident = pager.known_pages() + session.unseen_pages() + measured.sums;
     let metadata = measured.private + measured.sums;
     let overhead = spare + metadata;
+    let used = machine.stores().iter().filter_map(|&(device, _)| pager.core().device_used(device));
+    entry.swapped_pages.store(used.map(u64::from).sum(), relaxed);
     entry.resident_pages.store(resident, relaxed);
     entry.resident_pages_max.fetch_max(resident, relaxed);
     entry.overhead_pages.store(overhead, relaxed);

@@ -13,6 +13,7 @@ mod signals;
 mod start;
 mod totals;
 mod tree;
+mod watched;
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
@@ -43,6 +44,7 @@ use crate::supervise::signals::SignalQueue;
 use crate::supervise::start::Starting;
 use crate::supervise::totals::Totals;
 use crate::supervise::tree::{Process, Tree};
+use crate::supervise::watched::Watched;
 
 pub use crate::control::LatencySummary;
 
@@ -112,6 +114,8 @@ pub struct RunOptions {
     pub fault_mode: FaultMode,
     /// The program and its arguments.
     pub command: Vec<OsString>,
+    /// What it is called by those who watch it; None: by its process number. See [`crate::watch::check_name`].
+    pub name: Option<String>,
     /// Absolute path of the preload object.
     pub preload: PathBuf,
     /// Record all events of each process under management in this file's directory: its name, a dot and the process.
@@ -163,6 +167,9 @@ struct Birth {
 #[derive(Debug)]
 struct Supervisor {
     budget_pages: u64,
+    /// What it was at first.
+    first_budget_pages: u64,
+    watched: Watched,
     /// /proc, for processes whose root has none.
     proc: Fd,
     places: Vec<Place>,
@@ -215,9 +222,11 @@ pub fn run(options: &RunOptions, progress: &mut dyn FnMut(&RunReport)) -> Result
         }
         supervisor.scan();
         supervisor.look();
+        supervisor.serve_watchers();
         let now = clock::now();
         if now >= next_progress {
             next_progress = now + PROGRESS_NS;
+            supervisor.mark();
             progress(&supervisor.report());
         }
     }
@@ -254,6 +263,8 @@ impl Supervisor {
         let descriptors = raise_descriptor_limit();
         Ok(Self {
             budget_pages,
+            first_budget_pages: budget_pages,
+            watched: Watched::new(options)?,
             proc: system("/proc", Fd::open(c"/proc", file::flags::READ | file::flags::DIRECTORY, 0))?,
             places_made: u32::try_from(places.len()).expect("few places"),
             places,
@@ -322,6 +333,7 @@ impl Supervisor {
         let mut fds = vec![PollFd::new(&signals.fd, events::IN)];
         fds.extend(self.opened.iter().map(|opened| PollFd::new(opened, events::IN)));
         fds.extend(links.map(|link| PollFd::new(&link.socket, events::IN)));
+        fds.extend(self.watched.fds());
         let _ = fd::poll(&mut fds, Some(self.interval_ns()));
     }
 
@@ -589,10 +601,16 @@ impl Supervisor {
         Claim { resident: process.resident, share, pressed }
     }
 
-    fn report(&self) -> RunReport {
+    /// What all processes counted so far.
+    fn counted(&self) -> Totals {
         let mut totals = self.totals.clone();
         let links = self.tree.list.iter().filter_map(|process| process.link.as_ref());
         links.for_each(|link| totals.add(link.control.entry()));
+        totals
+    }
+
+    fn report(&self) -> RunReport {
+        let totals = self.counted();
         let names = COUNTERS.iter().map(|&(_, name, _)| name).chain(MACHINE_COUNTERS.map(|(name, _)| name));
         let unpaged = UNPAGED.into_iter().zip(totals.unpaged_pages_max);
         RunReport {

@@ -1,7 +1,9 @@
-//! Unix sockets between the processes of one tree: abstract names, whole messages, descriptors passed along.
+//! Unix sockets: pairs without a name between the processes of one tree, and names in a directory for those who watch it. Whole
+//! messages, descriptors passed along.
 //!
 //! A message is one `sendmsg` of bytes and up to [`FDS_MAX`] descriptors. Sequenced packets keep the borders of messages.
 
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use linux_raw_sys::general::{
@@ -18,8 +20,8 @@ use crate::word::{addr_of, low_u32, u64_of};
 /// Most descriptors in one message (the kernel would take 253).
 pub const FDS_MAX: usize = 32;
 
-/// Most bytes of an abstract name: the address without its leading zero.
-const NAME_MAX: usize = 107;
+/// Most bytes of a name: a path, and its closing zero.
+pub const PATH_MAX: usize = 107;
 
 /// `SOCK_CLOEXEC`
 const CLOSE_ON_EXEC: u32 = 0o2_000_000;
@@ -32,7 +34,7 @@ const CONTROL_CUT: u32 = 0x8;
 /// `MSG_TRUNC`: bytes did not fit and are lost.
 const BYTES_CUT: u32 = 0x20;
 
-/// `struct sockaddr_un` with an abstract name.
+/// `struct sockaddr_un` with a path.
 #[repr(C)]
 struct Address {
     family: u16,
@@ -40,12 +42,12 @@ struct Address {
 }
 
 impl Address {
-    /// The address and its length. The name is cut at [`NAME_MAX`] bytes by an assertion: names are ours.
-    fn of(name: &[u8]) -> (Self, usize) {
-        assert!(name.len() <= NAME_MAX, "an abstract name has at most {NAME_MAX} bytes");
+    /// The address and its length. ENAMETOOLONG: the path has more than [`PATH_MAX`] bytes.
+    fn of(path: &CStr) -> Result<(Self, usize), Errno> {
+        let bytes = path.to_bytes();
         let mut address = Self { family: 1, path: [0; 108] };
-        address.path[1..=name.len()].copy_from_slice(name);
-        (address, size_of::<u16>() + 1 + name.len())
+        address.path[..PATH_MAX].get_mut(..bytes.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(bytes);
+        Ok((address, size_of::<u16>() + bytes.len() + 1))
     }
 }
 
@@ -59,15 +61,19 @@ fn new_socket(flags: u32) -> Result<Fd, Errno> {
     Ok(unsafe { Fd::from_register(register) })
 }
 
-/// Listen under an abstract name (EADDRINUSE: it is taken). Non-blocking.
-pub fn listen(name: &[u8], backlog: u32) -> Result<Fd, Errno> {
+/// A socket that is bound to a path (EADDRINUSE: something is there), on which nobody can call before [`listen`]. Non-blocking.
+pub fn bind(path: &CStr) -> Result<Fd, Errno> {
     let socket = new_socket(NON_BLOCKING)?;
-    let (address, len) = Address::of(name);
+    let (address, len) = Address::of(path)?;
     // SAFETY: the kernel reads the address.
     unsafe { syscall!(__NR_bind, socket.arg(), addr_of(&raw const address), len) }?;
-    // SAFETY: changes the socket only.
-    unsafe { syscall!(__NR_listen, socket.arg(), backlog as usize) }?;
     Ok(socket)
+}
+
+/// Take calls from now on.
+pub fn listen(socket: &Fd, backlog: u32) -> Result<(), Errno> {
+    // SAFETY: changes the socket only.
+    unsafe { syscall!(__NR_listen, socket.arg(), backlog as usize) }.map(|_| ())
 }
 
 /// Take the next connection; `None` if nobody waits.
@@ -81,10 +87,10 @@ pub fn accept(listener: &Fd) -> Result<Option<Fd>, Errno> {
     }
 }
 
-/// Connect to an abstract name (ECONNREFUSED: nobody listens). Blocking.
-pub fn connect(name: &[u8]) -> Result<Fd, Errno> {
-    let socket = new_socket(0)?;
-    let (address, len) = Address::of(name);
+/// Call who listens at a path. ECONNREFUSED: nobody; EAGAIN: too many wait to be heard. Non-blocking.
+pub fn connect(path: &CStr) -> Result<Fd, Errno> {
+    let socket = new_socket(NON_BLOCKING)?;
+    let (address, len) = Address::of(path)?;
     // SAFETY: the kernel reads the address.
     retry_eintr(|| unsafe { syscall!(__NR_connect, socket.arg(), addr_of(&raw const address), len) })?;
     Ok(socket)
@@ -308,19 +314,28 @@ mod tests {
     }
 
     #[test]
-    fn an_abstract_name_has_one_listener_and_peers_are_known() {
-        let mut name = crate::text::Text::<64>::new();
-        name.push_bytes(b"pagetide-test-");
+    fn a_path_has_one_listener_and_peers_are_known() {
         let pid = crate::thread::getpid();
-        core::fmt::Write::write_fmt(&mut name, format_args!("{pid}")).expect("fits");
-        let listener = listen(name.as_bytes(), 4).expect("listen");
-        assert_eq!(listen(name.as_bytes(), 4), Err(Errno::EADDRINUSE));
+        let path = crate::text::Text::<64>::format(format_args!("/tmp/pagetide-socket-{pid}"));
+        let path = path.as_c_str();
+        let listener = bind(path).expect("bind");
+        assert_eq!(connect(path), Err(Errno::ECONNREFUSED));
+        listen(&listener, 4).expect("listen");
+        assert_eq!(bind(path), Err(Errno::EADDRINUSE));
         assert_eq!(accept(&listener), Ok(None));
-        let client = connect(name.as_bytes()).expect("connect");
+        let client = connect(path).expect("connect");
         let server = accept(&listener).expect("accept").expect("one waits");
         assert_eq!(peer(&server).map(|peer| peer.pid), Ok(pid));
         assert_eq!(peer(&client).map(|peer| peer.pid), Ok(pid));
         drop(listener);
-        assert_eq!(connect(name.as_bytes()), Err(Errno::ECONNREFUSED));
+        assert_eq!(connect(path), Err(Errno::ECONNREFUSED));
+        std::fs::remove_file(path.to_str().expect("ASCII")).expect("our own");
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_told() {
+        let long = std::ffi::CString::new(std::vec![b'x'; PATH_MAX + 1]).expect("no zero");
+        assert_eq!(bind(&long), Err(Errno::ENAMETOOLONG));
+        assert_eq!(connect(&long), Err(Errno::ENAMETOOLONG));
     }
 }

@@ -4,6 +4,7 @@
 //! walks the lists of children that the kernel keeps, now and then, and as soon as somebody opens the preloaded object.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use pagetide_sys::fd::Fd;
 use pagetide_sys::proc::{self, StatmFile};
@@ -85,6 +86,11 @@ impl Process {
 
     pub(super) fn is_managed(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.control.entry().is_managed())
+    }
+
+    /// Swap slots that it uses.
+    pub(super) fn swapped_pages(&self) -> u64 {
+        self.link.as_ref().map_or(0, |link| link.control.entry().swapped_pages.load(Ordering::Relaxed))
     }
 
     /// Look at what it keeps and says, from outside. True if it runs a program that was not seen before.

@@ -1,0 +1,104 @@
+//! `pagetide ctl RUN ...`: one order to a run that runs. The run says what it did, or why not.
+//!
+//! An order is one request: whoever is killed here has given it or not. Only `swapoff` goes on after its answer, in the run; we
+//! show how far it is.
+
+use std::path::Path;
+
+use crate::args::{CtlArgs, Order};
+use crate::backend::{Answer, Connection, DeviceView, Request, TEXT_BYTES_MAX, WatchError, unwatchable};
+use crate::failure::{Exit, Failure};
+use crate::size::Bytes;
+use crate::{machine, output};
+
+/// Time between two looks at a place that is being emptied, and looks between two lines about it.
+const LOOK_NS: u64 = 100_000_000;
+const LOOKS_TOLD: u64 = 10;
+
+/// Gives the order.
+pub(crate) fn run(args: &CtlArgs) -> Result<(), Failure> {
+    let request = request(&args.order)?;
+    let mut connection = Connection::open(&args.run).map_err(|error| unwatchable(&args.run, &error))?;
+    let text = match connection.ask(&request).map_err(|error| unwatchable(&args.run, &error))? {
+        Answer::Done(text) => text,
+        Answer::Refused(text) => return Err(refused(args, &text)),
+        Answer::Snapshot(_) => return Err(refused(args, "the run answers what was not asked")),
+    };
+    match (&args.order, &request) {
+        (Order::Swapoff { no_wait: false, .. }, Request::SwapOff { path, .. }) => watch_drain(args, &mut connection, path),
+        _ => output::print(&format!("{text}\n")),
+    }
+}
+
+fn refused(args: &CtlArgs, text: &str) -> Failure {
+    Failure::told(Exit::Failed, format!("{}: {text}", args.run), "")
+}
+
+fn request(order: &Order) -> Result<Request, Failure> {
+    Ok(match order {
+        Order::Memory { size } => Request::Memory(size.bytes(machine::required_memory_bytes()?)),
+        Order::Pause => Request::Pause,
+        Order::Resume => Request::Resume,
+        Order::Set { setting: (key, value) } => Request::Set { key: key.clone(), value: value.clone() },
+        Order::Swapon { place } => Request::SwapOn {
+            path: path_text(&place.path)?,
+            size_bytes: place.size_bytes,
+            priority: place.priority,
+        },
+        Order::Swapoff { path, stop: true, .. } => Request::StopSwapOff { path: path_text(path)? },
+        Order::Swapoff { path, mode, .. } => Request::SwapOff { path: path_text(path)?, mode: *mode },
+    })
+}
+
+/// The run may have been started in another directory.
+fn path_text(path: &Path) -> Result<String, Failure> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let text = absolute.to_str().filter(|text| text.len() <= TEXT_BYTES_MAX);
+    text.map(str::to_owned).ok_or_else(|| {
+        let what = format!("{}: a path has to be UTF-8 of at most {TEXT_BYTES_MAX} bytes here", path.display());
+        Failure::told(Exit::Usage, what, "")
+    })
+}
+
+/// Shows how far a place is being emptied, until it is.
+fn watch_drain(args: &CtlArgs, connection: &mut Connection, path: &str) -> Result<(), Failure> {
+    let mut looks: u64 = 0;
+    loop {
+        let snapshot = match connection.stat() {
+            Ok(snapshot) => snapshot,
+            Err(WatchError::Ended) => return output::print("the run has ended\n"),
+            Err(error) => return Err(unwatchable(&args.run, &error)),
+        };
+        let Some(device) = snapshot.devices.iter().find(|device| device.path == path) else {
+            return output::print(&format!("{path}: empty, and forgotten\n"));
+        };
+        if device.state != 2 {
+            return Err(refused(args, &format!("{path}: somebody stopped emptying it")));
+        }
+        if looks.is_multiple_of(LOOKS_TOLD) && looks > 0 {
+            eprintln!("{}", progress(device));
+        }
+        looks += 1;
+        connection.wait(LOOK_NS);
+    }
+}
+
+/// Pages left, rate, time left.
+fn progress(device: &DeviceView) -> String {
+    let (left, rate) = (Bytes(device.used_bytes), Bytes(device.pages_per_s.saturating_mul(4096)));
+    let seconds = device.left_ns.div_ceil(1_000_000_000);
+    let until = if device.left_ns == 0 { String::new() } else { format!(", {seconds} s left") };
+    format!("{} pages ({left}) left, {rate}/s{until}", device.used_bytes / 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_tells_pages_rate_and_time() {
+        let device =
+            DeviceView { used_bytes: 8 << 20, pages_per_s: 512, left_ns: 3_900_000_000, ..DeviceView::default() };
+        assert_eq!(progress(&device), "2048 pages (8 MiB) left, 2 MiB/s, 4 s left");
+    }
+}

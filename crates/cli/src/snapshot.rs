@@ -1,0 +1,126 @@
+//! A run's snapshot as JSON, and the rates between two of them.
+
+use serde_json::{Map, Value, json};
+
+use crate::backend::{DeviceView, PRIORITY_BY_ORDER, Snapshot};
+
+/// All of it.
+pub(crate) fn to_json(snapshot: &Snapshot) -> Value {
+    let run = &snapshot.run;
+    let counters: Map<String, Value> =
+        snapshot.counters.iter().map(|(name, value)| (name.clone(), Value::from(*value))).collect();
+    let processes: Vec<Value> = snapshot
+        .processes
+        .iter()
+        .map(|process| {
+            json!({
+                "pid": process.pid,
+                "command": process.command,
+                "managed": process.is_managed == 1,
+                "share_bytes": process.share_bytes,
+                "resident_bytes": process.resident_bytes,
+                "swapped_bytes": process.swapped_bytes,
+                "faults": process.faults,
+                "major_faults": process.major_faults,
+            })
+        })
+        .collect();
+    let devices: Vec<Value> =
+        snapshot.devices.iter().map(|device| json!({ "path": device.path, "size_bytes": device.size_bytes })).collect();
+    json!({
+        "name": if run.name.is_empty() { Value::Null } else { Value::from(run.name.clone()) },
+        "pid": run.pid,
+        "main_pid": run.main_pid,
+        "command": snapshot.command,
+        "started_unix_ns": run.started_unix_ns,
+        "budget_bytes": run.budget_bytes,
+        "resident_bytes": run.resident_bytes,
+        "peak_resident_bytes": run.peak_resident_bytes,
+        "swapped_bytes": run.swapped_bytes,
+        "process_count": run.processes,
+        "managed_process_count": run.managed_processes,
+        "vmstat": counters,
+        "fault_latency_ns": snapshot.latency,
+        "processes": processes,
+        "devices": devices,
+    })
+}
+
+/// What a place to swap to is used for, in a word.
+pub(crate) const fn state(device: &DeviceView) -> &'static str {
+    match device.state {
+        0 => "open",
+        1 => "full",
+        _ => "draining",
+    }
+}
+
+/// What happened between two snapshots of a run, each a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rates {
+    /// Pages that came in, from the disk or from the compressed tier.
+    pub(crate) pages_in: u64,
+    /// Pages that went out.
+    pub(crate) pages_out: u64,
+    /// Faults.
+    pub(crate) faults: u64,
+    /// Faults for which a page was read.
+    pub(crate) major_faults: u64,
+    /// Pages that were read again soon enough to belong to the working set.
+    pub(crate) refaults: u64,
+    /// Pages read ahead.
+    pub(crate) read_ahead: u64,
+    /// Of 100 pages read ahead, those that were touched; None if nothing was read ahead.
+    pub(crate) hit_percent: Option<u64>,
+}
+
+impl Rates {
+    /// From `before` to `after`, `ns` later. Without a `before`: since the beginning.
+    pub(crate) fn between(before: Option<&Snapshot>, after: &Snapshot, ns: u64) -> Self {
+        let grown = |name| after.counter(name).saturating_sub(before.map_or(0, |before| before.counter(name)));
+        let per_second =
+            |grown: u64| u64::try_from(u128::from(grown) * 1_000_000_000 / u128::from(ns.max(1))).unwrap_or(u64::MAX);
+        let (ahead, hits) = (grown("swap_ra"), grown("swap_ra_hit"));
+        Self {
+            pages_in: per_second(grown("pswpin") + grown("zswpin")),
+            pages_out: per_second(grown("pswpout") + grown("zswpout")),
+            faults: per_second(grown("pgfault")),
+            major_faults: per_second(grown("pgmajfault")),
+            refaults: per_second(grown("workingset_refault_anon")),
+            read_ahead: per_second(ahead),
+            hit_percent: (ahead > 0).then(|| (hits * 100 / ahead).min(100)),
+        }
+    }
+
+    /// As a JSON object.
+    pub(crate) fn to_json(self) -> Value {
+        json!({
+            "pages_in": self.pages_in,
+            "pages_out": self.pages_out,
+            "faults": self.faults,
+            "major_faults": self.major_faults,
+            "refaults": self.refaults,
+            "read_ahead": self.read_ahead,
+            "readahead_hit_percent": self.hit_percent,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_what_grew_in_a_second() {
+        let with = |swap_ra: u64, hits: u64, faults: u64| {
+            let counters = [("swap_ra", swap_ra), ("swap_ra_hit", hits), ("pgfault", faults)];
+            Snapshot {
+                counters: counters.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+                ..Snapshot::default()
+            }
+        };
+        let rates = Rates::between(Some(&with(100, 0, 10)), &with(300, 150, 1010), 500_000_000);
+        assert_eq!((rates.faults, rates.read_ahead, rates.hit_percent), (2000, 400, Some(75)));
+        assert_eq!(Rates::between(None, &with(0, 0, 3), 1_000_000_000).hit_percent, None);
+    }
+}

@@ -1,0 +1,367 @@
+//! The socket at which a run is watched and steered, served from the supervisor's loop.
+//!
+//! It never waits: a caller that does not take its answer is dropped, and one that says nothing holds a descriptor, of which there
+//! are at most [`CALLERS_MAX`]. Who calls must be the user of the run, or root. One request of each caller in a turn of the loop.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use pagetide_core::types::Nanos;
+use pagetide_core::vmstat::Counter;
+use pagetide_sys::fd::{Fd, PollFd, events};
+use pagetide_sys::socket::{self, Received};
+use pagetide_sys::{Errno, clock, proc, thread};
+
+use super::tree::Process;
+use super::commands::{Outcome, RunCommand, Ticket};
+use super::{BUDGET_BYTES_MIN, RunOptions, Supervisor, SwapSpec};
+use crate::control::latency_of_bucket;
+use crate::error::{Error, ErrorKind};
+use crate::setup;
+use crate::session::command::PlaceState;
+use crate::space::PAGE_BYTES;
+use crate::watch::message::PROCESSES_MAX;
+use crate::watch::place::{self, Place};
+use crate::watch::{Answer, DeviceView, PRIORITY_BY_ORDER, ProcessView, Request, RunView, Snapshot};
+
+/// Callers at once at most: another one takes the place of the one that has been silent for longest.
+const CALLERS_MAX: usize = 16;
+/// By how much a budget may grow: the addresses at which an agent keeps its frames are made for that when it starts.
+const GROWTH_MAX: u64 = 2;
+/// Bytes of a request at most.
+const REQUEST_BYTES: usize = 4096;
+
+/// How long a caller waits for the agents: less than it waits for us.
+const AGENTS_NS: Nanos = 3_000_000_000;
+/// Bytes of a command that are told of.
+const COMMAND_BYTES_MAX: usize = 200;
+/// Seconds over which the recent course is told of.
+const RECENT_S: usize = 10;
+
+/// What was counted at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    at: Nanos,
+    major_faults: u64,
+}
+
+/// The socket, and who called.
+#[derive(Debug)]
+pub(super) struct Watched {
+    open: Option<Open>,
+    /// Those that spoke last are last.
+    callers: Vec<Fd>,
+    /// As given by the user.
+    name: Option<String>,
+    command: String,
+    /// Nanoseconds since 1970.
+    started_unix_ns: u64,
+    /// Callers that wait for what the agents answer, and since when.
+    waiting: Vec<(Fd, Ticket, Nanos)>,
+    /// One a second, the oldest first.
+    marks: VecDeque<Mark>,
+}
+
+#[derive(Debug)]
+struct Open {
+    listener: Fd,
+    place: Place,
+    name: String,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.place.remove(&self.name);
+    }
+}
+
+impl Watched {
+    /// Listen. A run that was given no name goes on unwatched where there is no place for a socket.
+    pub(super) fn new(options: &RunOptions) -> Result<Self, Error> {
+        let open = match (&options.name, Self::open(options.name.as_deref())) {
+            (_, Ok(open)) => Some(open),
+            (None, Err(_)) => None,
+            (Some(name), Err(why)) => {
+                return Err(Error::new(ErrorKind::Config, format!("--name {name}: {why}")));
+            }
+        };
+        let words: Vec<_> = options.command.iter().map(|word| word.to_string_lossy()).collect();
+        let mut command = words.join(" ");
+        command.truncate(command.floor_char_boundary(COMMAND_BYTES_MAX));
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Ok(Self {
+            open,
+            callers: Vec::new(),
+            name: options.name.clone(),
+            command,
+            started_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            waiting: Vec::new(),
+            marks: VecDeque::from([Mark { at: clock::now(), major_faults: 0 }]),
+        })
+    }
+
+    fn open(name: Option<&str>) -> Result<Open, String> {
+        if let Some(name) = name {
+            place::check_name(name)?;
+        }
+        let place = Place::open(true).map_err(|error| format!("there is no place for its socket: {error}"))?;
+        let name = name.map_or_else(|| thread::getpid().to_string(), str::to_owned);
+        match place.listen(&name) {
+            Ok(listener) => Ok(Open { listener, place, name }),
+            Err(Errno::EADDRINUSE) => Err("another run has this name; `pagetide ps` lists the runs".to_owned()),
+            Err(errno) => Err(format!("no socket in {}: {}", place.path.display(), errno.name())),
+        }
+    }
+
+    /// What to wait for.
+    pub(super) fn fds(&self) -> impl Iterator<Item = PollFd> {
+        let listener = self.open.iter().map(|open| &open.listener);
+        listener.chain(&self.callers).map(|fd| PollFd::new(fd, events::IN))
+    }
+
+    /// Take calls.
+    fn accept(&mut self) {
+        let Some(open) = &self.open else { return };
+        while let Ok(Some(caller)) = socket::accept(&open.listener) {
+            let is_allowed = socket::peer(&caller).is_ok_and(|peer| peer.uid == place::user() || peer.uid == 0);
+            if !is_allowed {
+                continue;
+            }
+            if self.callers.len() == CALLERS_MAX {
+                self.callers.remove(0);
+            }
+            self.callers.push(caller);
+        }
+    }
+
+    /// One request of each caller that has one, and who it is. Who has hung up is forgotten.
+    fn hear(&mut self) -> Vec<(Fd, Result<Request, String>)> {
+        let mut requests = Vec::new();
+        let mut packet = [0; REQUEST_BYTES];
+        for caller in std::mem::take(&mut self.callers) {
+            match socket::receive(&caller, &mut packet, &mut [], false) {
+                Ok(Received::Empty) => self.callers.push(caller),
+                Ok(Received::Message { bytes, .. }) => requests.push((caller, Request::decode(&packet[..bytes]))),
+                Ok(Received::Cut) => requests.push((caller, Err("the request is too long".to_owned()))),
+                Ok(Received::Closed) | Err(_) => {}
+            }
+        }
+        requests
+    }
+
+    /// A caller whose queue is full does not listen, and is dropped.
+    fn reply(&mut self, caller: Fd, answer: &Answer) {
+        if socket::send(&caller, answer.encode().as_bytes(), &[], false).is_ok() {
+            self.callers.push(caller);
+        }
+    }
+}
+
+impl Supervisor {
+    /// About every second: what was counted so far, for the recent course.
+    pub(super) fn mark(&mut self) {
+        let mark = self.mark_now();
+        if self.watched.marks.len() > RECENT_S {
+            self.watched.marks.pop_front();
+        }
+        self.watched.marks.push_back(mark);
+    }
+
+    fn mark_now(&self) -> Mark {
+        Mark { at: clock::now(), major_faults: self.counted().counters[Counter::pgmajfault as usize] }
+    }
+
+    /// Answer those who watch.
+    pub(super) fn serve_watchers(&mut self) {
+        self.watched.accept();
+        if !self.watched.waiting.is_empty() {
+            self.answer_waiting();
+        }
+        if self.watched.callers.is_empty() {
+            return;
+        }
+        for (caller, request) in self.watched.hear() {
+            match request.map_or_else(|why| Reply::Now(Answer::Refused(why)), |request| self.obey(request)) {
+                Reply::Now(answer) => self.watched.reply(caller, &answer),
+                Reply::When(ticket) => self.watched.waiting.push((caller, ticket, clock::now())),
+            }
+        }
+    }
+
+    fn obey(&mut self, request: Request) -> Reply {
+        let command = match request {
+            Request::Stat => return Reply::Now(Answer::Snapshot(Box::new(self.snapshot()))),
+            Request::Memory(bytes) => return Reply::Now(self.change_budget(bytes)),
+            Request::Pause => RunCommand::Pause,
+            Request::Resume => RunCommand::Resume,
+            Request::Set { key, value } => RunCommand::Set { knob: key, value },
+            Request::SwapOn { path, size_bytes, priority } => {
+                RunCommand::SwapOn(SwapSpec { path: PathBuf::from(path), size_bytes, priority })
+            }
+            Request::SwapOff { path, mode } => RunCommand::SwapOff { path: PathBuf::from(path), mode },
+            Request::StopSwapOff { path } => RunCommand::StopSwapOff { path: PathBuf::from(path) },
+        };
+        match self.command(command) {
+            Ok(ticket) => Reply::When(ticket),
+            Err(error) => Reply::Now(Answer::Refused(error.to_string())),
+        }
+    }
+
+    /// Tell those who wait what the agents said, or that some say nothing.
+    fn answer_waiting(&mut self) {
+        let now = clock::now();
+        for (caller, ticket, since) in std::mem::take(&mut self.watched.waiting) {
+            if let Some(outcome) = self.outcome(ticket) {
+                self.watched.reply(caller, &tell(&outcome));
+            } else if now > since + AGENTS_NS {
+                self.forget(ticket);
+                let text = "done where the program runs; a process that is stopped follows when it goes on".to_owned();
+                self.watched.reply(caller, &Answer::Done(text));
+            } else {
+                self.watched.waiting.push((caller, ticket, since));
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let report = self.report();
+        let (first, last) = (self.watched.marks.front().copied().unwrap_or_default(), self.mark_now());
+        let list = &self.tree.list;
+        let swapped: u64 = list.iter().map(Process::swapped_pages).sum();
+        let mut processes: Vec<ProcessView> = list.iter().filter(|process| !process.is_gone).map(view).collect();
+        processes.sort_by_key(|process| std::cmp::Reverse(process.resident_bytes + process.swapped_bytes));
+        processes.truncate(PROCESSES_MAX);
+        let latency = self.counted().latency;
+        let buckets = latency.iter().enumerate().filter(|&(_, &faults)| faults > 0);
+        let count = |number: usize| u64::try_from(number).expect("a length");
+        Snapshot {
+            run: RunView {
+                pid: u64::from(thread::getpid().cast_unsigned()),
+                main_pid: u64::from(self.main_pid.cast_unsigned()),
+                started_unix_ns: self.watched.started_unix_ns,
+                now_ns: clock::now(),
+                budget_bytes: self.budget_pages * PAGE_BYTES,
+                resident_bytes: self.tree.resident() * PAGE_BYTES,
+                peak_resident_bytes: report.peak_resident_bytes,
+                swapped_bytes: swapped.saturating_mul(PAGE_BYTES),
+                recent_ns: last.at - first.at,
+                recent_major_faults: last.major_faults.saturating_sub(first.major_faults),
+                processes: count(list.len()),
+                managed_processes: count(list.iter().filter(|process| process.is_managed()).count()),
+                name: self.watched.name.clone().unwrap_or_default(),
+            },
+            command: self.watched.command.clone(),
+            counters: report.vmstat.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
+            latency: buckets.map(|(bucket, &faults)| (latency_of_bucket(bucket), faults)).collect(),
+            processes,
+            devices: self.device_views(),
+        }
+    }
+
+    /// Another budget for the whole run: the shares follow from the next turn of the loop on.
+    fn change_budget(&mut self, bytes: u64) -> Answer {
+        let mib = |pages: u64| pages.div_ceil(256);
+        let (pages, before, pinned) = (bytes / PAGE_BYTES, self.budget_pages, self.pinned_pages());
+        if bytes < BUDGET_BYTES_MIN {
+            let (kib, least) = (bytes >> 10, BUDGET_BYTES_MIN >> 20);
+            return Answer::Refused(format!("a budget of {kib} KiB is under the minimum of {least} MiB"));
+        }
+        if pages < pinned {
+            let text = format!(
+                "{} MiB are less than the {} MiB that cannot be paged out (locked, read-only, our own tables)",
+                pages >> 8,
+                mib(pinned)
+            );
+            return Answer::Refused(text);
+        }
+        let most = self.first_budget_pages.saturating_mul(GROWTH_MAX);
+        if pages > most {
+            let text = format!(
+                "{} MiB are more than {GROWTH_MAX} times the budget that the run began with: at most {} MiB",
+                mib(pages),
+                most >> 8
+            );
+            return Answer::Refused(text);
+        }
+        self.budget_pages = pages;
+        for link in self.tree.list.iter().filter_map(|process| process.link.as_ref()) {
+            link.control.entry().budget_pages.store(pages, Ordering::Relaxed);
+        }
+        Answer::Done(format!("budget {} MiB, was {} MiB", mib(pages), mib(before)))
+    }
+
+    /// What no budget can make leave.
+    fn pinned_pages(&self) -> u64 {
+        let managed = self.tree.list.iter().filter(|process| process.is_managed());
+        let pinned = managed.map(|process| {
+            let entry = process.link.as_ref().map(|link| link.control.entry());
+            // The program may write its page: a number to compare with, and no more.
+            let told = entry.map_or(0, |entry| entry.pinned_pages.load(Ordering::Relaxed)).min(process.resident);
+            let locked = proc::status(Some(process.pid)).map_or(0, |status| status.locked_bytes / PAGE_BYTES);
+            told.max(locked.min(process.resident)).max(setup::BUDGET_PAGES_MIN)
+        });
+        pinned.sum()
+    }
+
+    fn device_views(&self) -> Vec<DeviceView> {
+        let places = self.places().into_iter().zip(PRIORITY_BY_ORDER..);
+        places
+            .map(|(place, order)| DeviceView {
+                size_bytes: place.size_pages.saturating_mul(PAGE_BYTES),
+                used_bytes: place.used_pages.saturating_mul(PAGE_BYTES),
+                lost_bytes: place.lost_pages.saturating_mul(PAGE_BYTES),
+                priority: place.priority.map_or(order, |priority| u64::from(priority.cast_unsigned())),
+                state: match place.state {
+                    PlaceState::Open => 0,
+                    PlaceState::Full => 1,
+                    PlaceState::Draining | PlaceState::Gone => 2,
+                },
+                pages_per_s: place.rate,
+                left_ns: place.left_ns.unwrap_or(0),
+                path: place.path.display().to_string(),
+            })
+            .collect()
+    }
+}
+
+/// When an answer comes.
+enum Reply {
+    Now(Answer),
+    When(Ticket),
+}
+
+/// What the agents made of a command.
+fn tell(outcome: &Outcome) -> Answer {
+    let count = outcome.asked;
+    match outcome.refused.first() {
+        None => Answer::Done(format!("done in {count} process{}", if count == 1 { "" } else { "es" })),
+        Some((pid, why)) => {
+            Answer::Refused(format!("{} of {count} processes refuse: process {pid}: {why}", outcome.refused.len()))
+        }
+    }
+}
+
+fn view(process: &Process) -> ProcessView {
+    let entry = process.link.as_ref().map(|link| link.control.entry());
+    let read = |word: fn(&crate::control::Entry) -> &std::sync::atomic::AtomicU64| {
+        entry.map_or(0, |entry| word(entry).load(Ordering::Relaxed))
+    };
+    ProcessView {
+        pid: u64::from(process.pid.cast_unsigned()),
+        is_managed: u64::from(process.is_managed()),
+        share_bytes: read(|entry| &entry.share_pages).saturating_mul(PAGE_BYTES),
+        resident_bytes: process.resident.saturating_mul(PAGE_BYTES),
+        swapped_bytes: process.swapped_pages().saturating_mul(PAGE_BYTES),
+        faults: read(|entry| &entry.counters[Counter::pgfault as usize]),
+        major_faults: read(|entry| &entry.major_faults),
+        command: comm(process.pid),
+    }
+}
+
+/// The name of its program. What a program calls itself may hold anything but an end of a line.
+fn comm(pid: i32) -> String {
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    super::printable(comm.strip_suffix(b"\n").unwrap_or(&comm))
+}

@@ -1,0 +1,189 @@
+//! What a run says of itself: records of numbers and a text each, one line each.
+//!
+//! A record is declared once: its fields, their meaning and their order on the line come from one list.
+
+use std::fmt::Write as _;
+
+/// Bytes of a text at most.
+pub const TEXT_BYTES_MAX: usize = 1024;
+
+/// Priorities from here on are given by the order of the places.
+pub const PRIORITY_BY_ORDER: u64 = 1 << 15;
+
+/// Declares records: public fields of `u64` in the order of the line, then one text, which ends the line.
+macro_rules! records {
+    ($($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $field_doc:literal])+ $field:ident),+ ; $(#[doc = $text_doc:literal])+ $text:ident })+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[doc = $field_doc])+ pub $field: u64,)+
+            $(#[doc = $text_doc])+
+            pub $text: String,
+        }
+
+        impl $name {
+            /// As a line that begins with `key`.
+            pub(super) fn write(&self, key: &str, out: &mut String) {
+                out.push_str(key);
+                $(write!(out, " {}", self.$field).expect("writing to a String does not fail");)+
+                out.push(' ');
+                push_text(&self.$text, out);
+                out.push('\n');
+            }
+
+            /// From what follows the key.
+            pub(super) fn read(line: &str) -> Option<Self> {
+                let mut rest = line;
+                $(let $field = next_number(&mut rest)?;)+
+                Some(Self { $($field,)+ $text: read_text(rest)? })
+            }
+        }
+    )+};
+}
+
+records! {
+    /// A run as a whole.
+    RunView {
+        /// The process that supervises it.
+        pid,
+        /// The process that it started first.
+        main_pid,
+        /// When it began, in nanoseconds since 1970.
+        started_unix_ns,
+        /// When this was said, in nanoseconds of a clock that never goes back: differences count.
+        now_ns,
+        /// What it may keep resident.
+        budget_bytes,
+        /// What it keeps resident.
+        resident_bytes,
+        /// The most that it kept.
+        peak_resident_bytes,
+        /// What is paged out.
+        swapped_bytes,
+        /// The last seconds, for which the following tells: so long.
+        recent_ns,
+        /// Faults in them for which a page had to be read.
+        recent_major_faults,
+        /// Processes that live.
+        processes,
+        /// Those whose memory is managed.
+        managed_processes
+        ;
+        /// Its name; empty if it was given none.
+        name
+    }
+
+    /// One process of a run.
+    ProcessView {
+        /// Its number.
+        pid,
+        /// 1 if its memory is managed, 0 if it runs natively.
+        is_managed,
+        /// What it may keep resident at present; 0 if it is not managed.
+        share_bytes,
+        /// What it keeps resident.
+        resident_bytes,
+        /// What is paged out.
+        swapped_bytes,
+        /// Faults on managed memory.
+        faults,
+        /// Those for which a page had to be read.
+        major_faults
+        ;
+        /// Its command, as the kernel has it.
+        command
+    }
+
+    /// One place that a run swaps to.
+    DeviceView {
+        /// What one process may take there at most.
+        size_bytes,
+        /// What is there.
+        used_bytes,
+        /// What could not be read back.
+        lost_bytes,
+        /// Higher is used first; [`PRIORITY_BY_ORDER`] and more: given by the order.
+        priority,
+        /// 0: pages go there; 1: it takes no more; 2: it is being drained.
+        state,
+        /// Pages a second that leave a place that is being drained; 0 if that is not known.
+        pages_per_s,
+        /// Time until it is drained at this rate; 0 if that is not known.
+        left_ns
+        ;
+        /// Where it is.
+        path
+    }
+}
+
+/// Appends a text so that it holds no end of a line, at most [`TEXT_BYTES_MAX`] bytes of it.
+pub(super) fn push_text(text: &str, out: &mut String) {
+    for sign in text[..text.floor_char_boundary(TEXT_BYTES_MAX)].chars() {
+        match sign {
+            '\n' => out.push_str("\\n"),
+            '\\' => out.push_str("\\\\"),
+            other => out.push(other),
+        }
+    }
+}
+
+/// What `push_text` wrote. None: it cannot have written that.
+pub(super) fn read_text(line: &str) -> Option<String> {
+    let mut text = String::with_capacity(line.len());
+    let mut signs = line.chars();
+    while let Some(sign) = signs.next() {
+        text.push(match sign {
+            '\\' => match signs.next()? {
+                'n' => '\n',
+                '\\' => '\\',
+                _ => return None,
+            },
+            other => other,
+        });
+    }
+    (text.len() <= TEXT_BYTES_MAX).then_some(text)
+}
+
+/// The number that `rest` begins with, which a blank ends.
+pub(super) fn next_number(rest: &mut &str) -> Option<u64> {
+    let (word, behind) = rest.split_once(' ')?;
+    *rest = behind;
+    decimal(word)
+}
+
+/// A number without a sign.
+pub(super) fn decimal(word: &str) -> Option<u64> {
+    if word.bytes().all(|byte| byte.is_ascii_digit()) { word.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_with_ends_of_lines_come_back() {
+        for text in ["", "plain", "a\nb\\n", "\\", "ä\u{1f600}"] {
+            let mut line = String::new();
+            push_text(text, &mut line);
+            assert!(!line.contains('\n'), "{line:?}");
+            assert_eq!(read_text(&line).as_deref(), Some(text));
+        }
+        assert_eq!(read_text("a\\"), None);
+        assert_eq!(read_text("a\\x"), None);
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let mut line = String::new();
+        push_text(&"ä".repeat(TEXT_BYTES_MAX), &mut line);
+        assert_eq!(read_text(&line).map(|text| text.len()), Some(TEXT_BYTES_MAX));
+    }
+
+    #[test]
+    fn numbers_have_no_sign() {
+        assert_eq!(DeviceView::read("1 2 3 4 5 6 7 /a b").map(|view| view.path), Some("/a b".to_owned()));
+        assert_eq!(DeviceView::read("1 2 3 4 5 6 7"), None);
+        assert_eq!(DeviceView::read("+1 2 3 4 5 6 7 x"), None);
+        assert_eq!(DeviceView::read("1 2 3 4 5 6 18446744073709551616 x"), None);
+    }
+}

@@ -1,0 +1,235 @@
+//! Runs are seen and steered from outside: `pagetide ps`, `stat` and `ctl`; and whoever watches does a run no harm.
+
+use std::ffi::OsString;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::{self, PagetideRun};
+use pagetide_tests::program::{Exit, Program, Running};
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, clock, serial, victim};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const BUDGET: u64 = 16 * MIB;
+
+/// A directory for sockets that no other run uses, and a run in it that works until it is told to end.
+struct Watched {
+    scratch: Scratch,
+    run: Option<Running>,
+}
+
+impl Watched {
+    fn new(name: &str) -> Self {
+        let scratch = Scratch::new();
+        scratch.directory("session");
+        let mut watched = Self { scratch, run: None };
+        watched.start(name);
+        watched
+    }
+
+    fn start(&mut self, name: &str) {
+        let binary = victim::build(&self.scratch, "hostile");
+        let argv = [OsString::from(binary), "trap".into(), "64".into()];
+        let run = PagetideRun::new(&self.scratch, BUDGET).argument("--name").argument(name);
+        let program = run.wrap(&Program::new(argv)).env("XDG_RUNTIME_DIR", self.scratch.file("session"));
+        let running = program.deadline_s(60).start(&self.scratch, name);
+        running.wait_for_output("ready");
+        self.run = Some(running);
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(pagetide::binary());
+        command.args(arguments).env("XDG_RUNTIME_DIR", self.scratch.file("session"));
+        command
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("pagetide starts")
+    }
+
+    /// What it prints; it must end well.
+    fn tell(&self, arguments: &[&str]) -> String {
+        let output = self.ask(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "pagetide {arguments:?}: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// It must be refused with 1, for a reason that has all of `parts`.
+    fn expect_refusal(&self, arguments: &[&str], parts: &[&str]) {
+        let output = self.ask(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "pagetide {arguments:?}: {errors}");
+        assert!(output.stdout.is_empty() && errors.lines().count() <= 2, "pagetide {arguments:?}: {errors}");
+        for part in parts {
+            assert!(errors.contains(part), "pagetide {arguments:?}: no '{part}' in: {errors}");
+        }
+    }
+
+    fn stat(&self, name: &str) -> Value {
+        serde_json::from_str(&self.tell(&["stat", name, "--json"])).expect("JSON")
+    }
+
+    /// The program checks every byte once more, and ends.
+    fn expect_good_end(&mut self) {
+        let run = self.run.take().expect("it runs");
+        run.signal(Signal::TERM);
+        run.finish().expect_exit(Exit::Code(42)).expect_no_process_left();
+    }
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("no number '{key}' in {value}"))
+}
+
+#[test]
+fn a_run_is_listed_while_it_runs_and_its_counters_are_told() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let mut watched = Watched::new("seen");
+    let pid = watched.run.as_ref().expect("it runs").pid().as_raw_nonzero().to_string();
+    let line = watched.tell(&["ps"]).lines().nth(1).unwrap_or_default().to_owned();
+    assert!(line.starts_with("seen ") && line.contains(&pid) && line.contains("hostile trap 64"), "{line}");
+
+    let counters = watched.tell(&["stat", "seen"]);
+    let swapped = counters.lines().find_map(|line| line.strip_prefix("pt_swapped_pages "));
+    assert!(swapped.is_some_and(|pages| pages.parse::<u64>().is_ok_and(|pages| pages > 8192)), "{counters}");
+    assert!(counters.lines().any(|line| line.starts_with("pgmajfault ")), "{counters}");
+    let stat = watched.stat(&pid);
+    let program = number(&stat["processes"][0], "pid").to_string();
+    assert_eq!(watched.stat(&program)["name"], "seen", "any process of the run means it");
+    let course = watched.tell(&["stat", "seen", "--interval", "0.1", "--count", "3"]);
+    assert_eq!(course.lines().count(), 2 + 3, "{course}");
+
+    watched.expect_good_end();
+    assert_eq!(watched.tell(&["ps"]).lines().count(), 1, "only the heads of the columns");
+    watched.expect_refusal(&["stat", "seen"], &["there is no run 'seen'", "pagetide ps"]);
+}
+
+#[test]
+fn a_budget_is_changed_both_ways_while_the_program_works() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let mut watched = Watched::new("steered");
+    assert!(watched.tell(&["ctl", "steered", "memory", "28M"]).contains("28 MiB, was 16 MiB"));
+    let grows = || number(&watched.stat("steered"), "resident_bytes") > 20 * MIB;
+    assert!(clock::wait_until(Duration::from_secs(20), grows), "{}", watched.stat("steered"));
+    watched.tell(&["ctl", "steered", "memory", "12M"]);
+    let shrinks = || number(&watched.stat("steered"), "resident_bytes") <= 12 * MIB + 12 * MIB / 50 + 8 * MIB;
+    assert!(clock::wait_until(Duration::from_secs(20), shrinks), "{}", watched.stat("steered"));
+    for (arguments, parts) in [
+        (["ctl", "steered", "memory", "1M"], &["minimum of 8 MiB"][..]),
+        (["ctl", "steered", "memory", "64M"], &["at most 32 MiB"]),
+        (["ctl", "nobody", "memory", "16M"], &["there is no run 'nobody'"]),
+    ] {
+        watched.expect_refusal(&arguments, parts);
+    }
+    assert_eq!(number(&watched.stat("steered"), "budget_bytes"), 12 * MIB, "what is refused changes nothing");
+    watched.expect_good_end();
+}
+
+#[test]
+fn a_name_belongs_to_one_run_until_it_ends_however_it_ends() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let mut watched = Watched::new("once");
+    let second = watched.ask(&["run", "--memory", "16M", "--name", "once", "--", "echo", "started"]);
+    let errors = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(second.status.code() == Some(2) && errors.contains("another run has this name"), "{errors}");
+    assert!(second.stdout.is_empty(), "nothing was started");
+    let run = watched.run.take().expect("it runs");
+    run.signal(Signal::KILL);
+    run.finish().expect_no_process_left();
+    // The socket is still there, and nobody listens.
+    watched.start("once");
+    watched.expect_good_end();
+}
+
+#[test]
+fn watchers_that_are_killed_or_never_listen_do_a_run_no_harm() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let mut watched = Watched::new("patient");
+    // Asks without ever reading an answer, and sends what is no request.
+    let rude = "
+import os, socket, sys
+calls = []
+for call in range(40):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.setblocking(False)
+    try:
+        s.connect(sys.argv[1])
+        for packet in [b'pagetide-watch 1\\nstat\\n'] * 60 + [os.urandom(4000), b'x' * 60000, b'']:
+            s.send(packet)
+    except OSError:
+        pass
+    calls.append(s)
+print('asked', flush=True)
+sys.stdin.read()
+";
+    let socket = watched.scratch.file("session").join("pagetide/patient");
+    let mut silent = Command::new("python3")
+        .args(["-c", rude])
+        .arg(&socket)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("python3 starts");
+    for round in 0..10 {
+        let mut watcher = watched
+            .command(&["stat", "patient", "--interval", "0.1"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("pagetide starts");
+        clock::pause(Duration::from_millis(7 * round));
+        watcher.kill().expect("it is ours");
+        watcher.wait().expect("it was killed");
+    }
+    assert_eq!(number(&watched.stat("patient"), "budget_bytes"), BUDGET);
+    watched.expect_good_end();
+    silent.kill().expect("it is ours");
+    silent.wait().expect("it was killed");
+}
+
+#[test]
+fn another_user_may_not_watch_a_run() {
+    if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("setpriv")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let mut watched = Watched::new("private");
+    let pid = watched.run.as_ref().expect("it runs").pid().as_raw_nonzero().to_string();
+    let binary = watched.scratch.path().join("copy");
+    std::fs::copy(pagetide::binary(), &binary).expect("a copy that others may run");
+    let ask = |arguments: &[&str]| {
+        let output = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&binary)
+            .args(arguments)
+            .env("XDG_RUNTIME_DIR", watched.scratch.file("session"))
+            .env("HOME", "/nonexistent")
+            .output()
+            .expect("setpriv starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    std::process::Command::new("chmod")
+        .args(["-R", "a+rX"])
+        .arg(watched.scratch.path())
+        .status()
+        .expect("chmod starts");
+    let (code, errors) = ask(&["stat", &pid]);
+    assert!(code == Some(1) && errors.contains("belongs to user 0"), "{errors}");
+    let (code, errors) = ask(&["ctl", "private", "memory", "8M"]);
+    assert!(code == Some(1) && errors.contains("there is no run 'private'"), "{errors}");
+    watched.expect_good_end();
+}
