@@ -31,7 +31,7 @@ impl Watched {
 
     fn start(&mut self, name: &str) {
         let binary = victim::build(&self.scratch, "hostile");
-        let argv = [OsString::from(binary), "trap".into(), "64".into()];
+        let argv = [OsString::from(binary), "hold".into(), "64".into()];
         let run = PagetideRun::new(&self.scratch, BUDGET).argument("--name").argument(name);
         let program = run.wrap(&Program::new(argv)).env("XDG_RUNTIME_DIR", self.scratch.file("session"));
         let running = program.deadline_s(60).start(&self.scratch, name);
@@ -72,11 +72,11 @@ impl Watched {
         serde_json::from_str(&self.tell(&["stat", name, "--json"])).expect("JSON")
     }
 
-    /// The program checks every byte once more, and ends.
+    /// It has checked every byte again and again; a wrong one would have ended it with 1.
     fn expect_good_end(&mut self) {
         let run = self.run.take().expect("it runs");
         run.signal(Signal::TERM);
-        run.finish().expect_exit(Exit::Code(42)).expect_no_process_left();
+        run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
     }
 }
 
@@ -93,7 +93,7 @@ fn a_run_is_listed_while_it_runs_and_its_counters_are_told() {
     let mut watched = Watched::new("seen");
     let pid = watched.run.as_ref().expect("it runs").pid().as_raw_nonzero().to_string();
     let line = watched.tell(&["ps"]).lines().nth(1).unwrap_or_default().to_owned();
-    assert!(line.starts_with("seen ") && line.contains(&pid) && line.contains("hostile trap 64"), "{line}");
+    assert!(line.starts_with("seen ") && line.contains(&pid) && line.contains("hostile hold 64"), "{line}");
 
     let counters = watched.tell(&["stat", "seen"]);
     let swapped = counters.lines().find_map(|line| line.strip_prefix("pt_swapped_pages "));

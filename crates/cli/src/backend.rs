@@ -3,8 +3,11 @@
 pub(crate) use pagetide::supervise::{
     BUDGET_BYTES_MIN, FaultMode, IfUnsupported, LatencySummary, RunOptions, RunReport, SwapSpec,
 };
+pub(crate) use pagetide::watch::{
+    Answer, Connection, DeviceView, PRIORITY_BY_ORDER, Request, RunView, Snapshot, TEXT_BYTES_MAX, WatchError,
+    check_name, runs,
+};
 pub(crate) use pagetide_core::config::SwapoffMode;
-pub(crate) use pagetide::watch::{Answer, Connection, Request, RunView, Snapshot, WatchError, check_name, runs};
 
 use crate::failure::{Exit, Failure};
 

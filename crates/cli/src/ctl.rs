@@ -25,7 +25,9 @@ pub(crate) fn run(args: &CtlArgs) -> Result<(), Failure> {
         Answer::Snapshot(_) => return Err(refused(args, "the run answers what was not asked")),
     };
     match (&args.order, &request) {
-        (Order::Swapoff { no_wait: false, .. }, Request::SwapOff { path, .. }) => watch_drain(args, &mut connection, path),
+        (Order::Swapoff { no_wait: false, .. }, Request::SwapOff { path, .. }) => {
+            watch_drain(args, &mut connection, path)
+        }
         _ => output::print(&format!("{text}\n")),
     }
 }
@@ -40,11 +42,9 @@ fn request(order: &Order) -> Result<Request, Failure> {
         Order::Pause => Request::Pause,
         Order::Resume => Request::Resume,
         Order::Set { setting: (key, value) } => Request::Set { key: key.clone(), value: value.clone() },
-        Order::Swapon { place } => Request::SwapOn {
-            path: path_text(&place.path)?,
-            size_bytes: place.size_bytes,
-            priority: place.priority,
-        },
+        Order::Swapon { place } => {
+            Request::SwapOn { path: path_text(&place.path)?, size_bytes: place.size_bytes, priority: place.priority }
+        }
         Order::Swapoff { path, stop: true, .. } => Request::StopSwapOff { path: path_text(path)? },
         Order::Swapoff { path, mode, .. } => Request::SwapOff { path: path_text(path)?, mode: *mode },
     })

@@ -25,8 +25,7 @@ pub(crate) fn to_json(snapshot: &Snapshot) -> Value {
             })
         })
         .collect();
-    let devices: Vec<Value> =
-        snapshot.devices.iter().map(|device| json!({ "path": device.path, "size_bytes": device.size_bytes })).collect();
+    let devices: Vec<Value> = snapshot.devices.iter().map(device_json).collect();
     json!({
         "name": if run.name.is_empty() { Value::Null } else { Value::from(run.name.clone()) },
         "pid": run.pid,
@@ -43,6 +42,19 @@ pub(crate) fn to_json(snapshot: &Snapshot) -> Value {
         "fault_latency_ns": snapshot.latency,
         "processes": processes,
         "devices": devices,
+    })
+}
+
+fn device_json(device: &DeviceView) -> Value {
+    json!({
+        "path": device.path,
+        "state": state(device),
+        "size_bytes": device.size_bytes,
+        "used_bytes": device.used_bytes,
+        "lost_bytes": device.lost_bytes,
+        "priority": Some(device.priority).filter(|&priority| priority < PRIORITY_BY_ORDER),
+        "drain_pages_per_s": device.pages_per_s,
+        "drain_left_ns": Some(device.left_ns).filter(|&ns| ns > 0),
     })
 }
 

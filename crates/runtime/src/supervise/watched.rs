@@ -14,13 +14,13 @@ use pagetide_sys::fd::{Fd, PollFd, events};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::{Errno, clock, proc, thread};
 
-use super::tree::Process;
 use super::commands::{Outcome, RunCommand, Ticket};
+use super::tree::Process;
 use super::{BUDGET_BYTES_MIN, RunOptions, Supervisor, SwapSpec};
 use crate::control::latency_of_bucket;
 use crate::error::{Error, ErrorKind};
-use crate::setup;
 use crate::session::command::PlaceState;
+use crate::setup;
 use crate::space::PAGE_BYTES;
 use crate::watch::message::PROCESSES_MAX;
 use crate::watch::place::{self, Place};

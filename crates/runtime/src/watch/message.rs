@@ -343,9 +343,14 @@ mod tests {
         for end in 0..packet.len() {
             decode_as_each(&packet.as_bytes()[..end]);
         }
-        for foreign in
-            [&b""[..], b"\xff", b"pagetide-watch 1\nmemory\n", b"pagetide-watch 1\nmemory -1\n", b"pagetide-watch 1\nswapon auto -1 /x\n", b"GET / HTTP/1.0\n"]
-        {
+        for foreign in [
+            &b""[..],
+            b"\xff",
+            b"pagetide-watch 1\nmemory\n",
+            b"pagetide-watch 1\nmemory -1\n",
+            b"pagetide-watch 1\nswapon auto -1 /x\n",
+            b"GET / HTTP/1.0\n",
+        ] {
             assert!(Request::decode(foreign).is_err(), "{foreign:?}");
         }
         let long = format!("{}{}", begin("snapshot"), "latency 1 1\n".repeat(LIST_MAX + 1));
