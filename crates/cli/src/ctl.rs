@@ -9,6 +9,7 @@ use crate::args::{CtlArgs, Order};
 use crate::backend::{Answer, Connection, DeviceView, Request, TEXT_BYTES_MAX, WatchError, unwatchable};
 use crate::failure::{Exit, Failure};
 use crate::size::Bytes;
+use crate::snapshot::state;
 use crate::{machine, output};
 
 /// Time between two looks at a place that is being emptied, and looks between two lines about it.
@@ -72,7 +73,14 @@ fn watch_drain(args: &CtlArgs, connection: &mut Connection, path: &str) -> Resul
         let Some(device) = snapshot.devices.iter().find(|device| device.path == path) else {
             return output::print(&format!("{path}: empty, and forgotten\n"));
         };
-        if device.state != 2 {
+        if state(device) == "given up" {
+            let text = format!(
+                "{path}: emptying it was given up: there was no room; {} are left there",
+                Bytes(device.used_bytes)
+            );
+            return Err(refused(args, &text));
+        }
+        if !matches!(state(device), "draining" | "failed") {
             return Err(refused(args, &format!("{path}: somebody stopped emptying it")));
         }
         if looks.is_multiple_of(LOOKS_TOLD) && looks > 0 {

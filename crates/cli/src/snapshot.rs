@@ -63,7 +63,9 @@ pub(crate) const fn state(device: &DeviceView) -> &'static str {
     match device.state {
         0 => "open",
         1 => "full",
-        _ => "draining",
+        2 => "draining",
+        3 => "failed",
+        _ => "given up",
     }
 }
 

@@ -317,6 +317,8 @@ impl Supervisor {
                     PlaceState::Open => 0,
                     PlaceState::Full => 1,
                     PlaceState::Draining | PlaceState::Gone => 2,
+                    PlaceState::Failed => 3,
+                    PlaceState::GivenUp => 4,
                 },
                 pages_per_s: place.rate,
                 left_ns: place.left_ns.unwrap_or(0),

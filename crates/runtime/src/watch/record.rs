@@ -104,7 +104,8 @@ records! {
         lost_bytes,
         /// Higher is used first; [`PRIORITY_BY_ORDER`] and more: given by the order.
         priority,
-        /// 0: pages go there; 1: it takes no more; 2: it is being drained.
+        /// 0: pages go there; 1: it takes no more; 2: it is being emptied; 3: it fails, and is being emptied as far as it can
+        /// be read; 4: emptying it was given up.
         state,
         /// Pages a second that leave a place that is being drained; 0 if that is not known.
         pages_per_s,
