@@ -349,7 +349,7 @@ mod tests {
             ("pagetide run --memory 1G --fault-mode threads -- true", ["--fault-mode", "threads", "thread"]),
             ("pagetide run --memory 1G --name 12 -- true", ["--name", "12", "letter"]),
             ("pagetide stat job --interval 0", ["--interval", "0", "0.1 to 3600"]),
-            ("pagetide ctl job memory 8Q", ["size", "8Q", "not a unit"]),
+            ("pagetide ctl job memory 8Q", ["<SIZE>", "8Q", "not a unit"]),
             ("pagetide run --memroy 1G -- true", ["--memroy", "--memory", "similar"]),
         ] {
             let error = parse(line).expect_err(line);
