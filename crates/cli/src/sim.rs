@@ -143,6 +143,9 @@ struct ReplayArgs {
     /// Who plays the host: exact (a kernel sees accessed bits), blind or blind-thread, blind-signal (the live runtime)
     #[arg(long, value_name = "NAME", default_value = "exact")]
     host: String,
+    /// Bytes that a page takes compressed, 1 to 4096, with a blind host and --set compress=lz4
+    #[arg(long, value_name = "BYTES", default_value_t = 1365, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    packed_bytes: u32,
     /// Watermarks and background reclaim, as on a whole machine, instead of a control group's limit
     #[arg(long)]
     machine: bool,
@@ -166,6 +169,9 @@ struct StudyArgs {
     /// One setting of our profile; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Bytes that a page takes compressed, 1 to 4096, instead of each program's; with --set compress=lz4
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    packed_bytes: Option<u32>,
     /// Print a list of objects, one for each program
     #[arg(long)]
     json: bool,
@@ -183,9 +189,10 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Failure> {
         }
         SimCommand::Rerun { record, json } => cli::rerun_record(&record, json, &mut out),
         SimCommand::Replay(args) => cli::replay_trace(&args.into_library(progress), &mut out),
-        SimCommand::Study(StudyArgs { program, host, set, json }) => {
-            cli::study_programs(&cli::StudyArgs { programs: program, host, settings: set, json, progress }, &mut out)
-        }
+        SimCommand::Study(StudyArgs { program, host, set, packed_bytes, json }) => cli::study_programs(
+            &cli::StudyArgs { programs: program, host, settings: set, packed_bytes, json, progress },
+            &mut out,
+        ),
     };
     let code = answer.and_then(|code| out.flush().map(|()| code).map_err(CliError::from)).map_err(failed)?;
     Ok(ExitCode::from(code))
@@ -236,8 +243,21 @@ fn reproduce_tables(args: &ReproduceArgs, progress: bool, out: &mut dyn Write) -
 
 impl ReplayArgs {
     fn into_library(self, progress: bool) -> cli::ReplayArgs {
-        let Self { trace, memory, profile, set, device, access, host, machine, seed, json } = self;
-        cli::ReplayArgs { trace, memory, profile, settings: set, device, access, host, machine, seed, json, progress }
+        let Self { trace, memory, profile, set, device, access, host, packed_bytes, machine, seed, json } = self;
+        cli::ReplayArgs {
+            trace,
+            memory,
+            profile,
+            settings: set,
+            device,
+            access,
+            host,
+            packed_bytes,
+            machine,
+            seed,
+            json,
+            progress,
+        }
     }
 }
 

@@ -95,7 +95,7 @@ pub enum Sample {
     None,
 }
 
-/// How pages that leave are compressed into memory before they are written (live only: the host does it).
+/// How pages that leave are compressed into memory before they are written (the host does it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compress {
     /// Not at all.
@@ -325,7 +325,7 @@ pub const KNOBS: &[Knob] = &[
         name: "compress",
         values: "off, lz4",
         unit: "",
-        doc: "how pages that leave are compressed into a part of the budget before they go to the disk (live only)",
+        doc: "how pages that leave are compressed into a part of the budget before they go to the disk (live, and in sim study and replay)",
         set: |c, v| choice(v, COMPRESS, &mut c.compress),
         get: |c| name_of(c.compress, COMPRESS),
     },

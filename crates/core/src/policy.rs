@@ -154,6 +154,12 @@ impl Core {
         self.tasks.paging.space.slots.device(device).is_none_or(|device| device.closed)
     }
 
+    /// How often one of the coldest pages that stay in memory is used while one page comes in, in parts of
+    /// [`crate::tier::USE_RATE`]; 0: not known.
+    pub const fn kept_worth(&self) -> u64 {
+        self.tasks.paging.reclaim.kept_worth()
+    }
+
     /// True if a page owns the slot or somebody outside holds it: what it holds may be read. What is kept of other slots beside
     /// the device can go.
     pub fn is_slot_used(&self, device: crate::types::DeviceId, slot: crate::types::SlotIdx) -> bool {

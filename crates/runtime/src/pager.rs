@@ -423,7 +423,8 @@ impl<K: AddressSpace> Pager<K> {
         let (budget, before) = (self.budget_pages, self.machine().tier().map_or(0, Tier::granted_pages));
         // What is not charged is spare frames, which go back to the kernel when the core's budget gets smaller.
         let free = self.core().budget().saturating_sub(self.core().charged());
-        let granted = self.machine_mut().adjust_tier(budget, free);
+        let uses = self.core().kept_worth();
+        let granted = self.machine_mut().adjust_tier(budget, free, uses);
         if granted != before {
             self.set_core_budget(now, granted);
             self.release_surplus(0);

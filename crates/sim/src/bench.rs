@@ -98,6 +98,7 @@ fn speed(accesses: u64, misses: u64, ns: u64) -> Speed {
 /// The whole core with its device, readahead off.
 fn setup() -> ReplaySetup {
     ReplaySetup {
+        packed_bytes: 4096,
         profile: "linux-6.18".to_owned(),
         settings: vec!["readahead=off".to_owned()],
         device: preset("nvme").expect("a preset").params.clone(),

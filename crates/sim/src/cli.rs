@@ -80,6 +80,8 @@ pub struct ReplayArgs {
     pub access: String,
     /// Who plays the host, by name.
     pub host: String,
+    /// Bytes that a page takes if the settings let a blind host compress.
+    pub packed_bytes: u32,
     /// Watermarks and kswapd instead of a group's limit.
     pub machine: bool,
     /// Decides the device's spread.
@@ -136,6 +138,7 @@ pub fn replay_trace(args: &ReplayArgs, out: &mut dyn Write) -> Result<u8, CliErr
         return Err(usage(format!("--device {}: one of {}{hint}", args.device, names.join(", "))));
     };
     let setup = ReplaySetup {
+        packed_bytes: args.packed_bytes,
         profile: args.profile.clone(),
         settings: args.settings.clone(),
         device: preset.params.clone(),
@@ -181,6 +184,8 @@ pub struct StudyArgs {
     pub host: String,
     /// `KEY=VALUE` for profile `pagetide`.
     pub settings: Vec<String>,
+    /// Bytes that a page takes compressed, instead of each program's.
+    pub packed_bytes: Option<u32>,
     /// JSON instead of text.
     pub json: bool,
     /// Draw a progress bar.
@@ -198,8 +203,13 @@ pub fn study_programs(args: &StudyArgs, out: &mut dyn Write) -> Result<u8, CliEr
         let names: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
         return Err(CliError::Usage(format!("--program: none of {}", names.join(", "))));
     }
-    let kernel = Candidate { profile: "linux-6.18", host: HostModel::Exact, settings: Vec::new() };
-    let ours = Candidate { profile: "pagetide", host: host(&args.host)?, settings: args.settings.clone() };
+    let kernel = Candidate { profile: "linux-6.18", host: HostModel::Exact, settings: Vec::new(), packed_bytes: None };
+    let ours = Candidate {
+        profile: "pagetide",
+        host: host(&args.host)?,
+        settings: args.settings.clone(),
+        packed_bytes: args.packed_bytes,
+    };
     let candidates = [kernel, ours];
     let bar = bar(args.progress, programs.len() as u64, "simulating");
     let mut rows = Vec::new();

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::rc::Rc;
 
+use pagetide_core::config::Compress;
 use pagetide_core::types::{Nanos, PageIdx, PageRange};
 use pagetide_core::{Config, HostKind, MemoryMode};
 use pagetide_trace::dense::DenseTrace;
@@ -12,7 +13,7 @@ use crate::device::{DeviceParams, Mechanism};
 use crate::run::{end_word, latency_json, vmstat_json};
 use crate::task::{Program, Task};
 use crate::units::{PAGE_BYTES, pages, show_nanos, show_pages};
-use crate::world::{Costs, HostModel, RunEnd, SwapDevice, World};
+use crate::world::{Costs, HostModel, RunEnd, SwapDevice, TierCosts, TierCounts, World};
 
 /// A budget, as a person says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub struct ReplaySetup {
     pub device: DeviceParams,
     /// CPU time of an access that hits; what the program computes between accesses belongs in here.
     pub access_ns: Nanos,
+    /// Bytes that a page takes if the settings let the host compress (`compress=lz4`).
+    pub packed_bytes: u32,
     /// Who plays the host. A blind one has watermarks, as live.
     pub host: HostModel,
     /// Watermarks and kswapd instead of a group's limit.
@@ -83,6 +86,8 @@ pub struct ReplayRow {
     pub compute_ns: Nanos,
     /// The core's counters.
     pub vmstat: Vec<(&'static str, u64)>,
+    /// What a compressed tier did.
+    pub tier: TierCounts,
     /// Time of an access, as JSON.
     pub latency: Value,
 }
@@ -116,6 +121,7 @@ pub fn replay(trace: &Rc<DenseTrace>, memory_pages: u32, setup: &ReplaySetup) ->
         compute_ns: trace.records.len() as u64 * setup.access_ns,
         latency: latency_json(&task.stats.latency),
         vmstat: world.core.vmstat().iter().collect(),
+        tier: world.tier_counts(),
     })
 }
 
@@ -133,12 +139,16 @@ pub(crate) fn world_of(pages: u32, memory_pages: u32, setup: &ReplaySetup) -> Re
     for setting in &setup.settings {
         config.set(setting).map_err(|e| format!("--set: {e}"))?;
     }
+    let is_compressed = config.compress() == Compress::Lz4 && setup.host.kind() == HostKind::Blind;
     let is_machine = setup.machine || setup.host.kind() == HostKind::Blind;
     let mode = if is_machine { MemoryMode::Watermarks } else { MemoryMode::Memcg { v1: true } };
     let swap_pages = pages + SPARE_SLOTS;
     let config = config.memory(mode, pages, memory_pages).slots_max(swap_pages + SPARE_SLOTS);
     let mut world = World::new(config, pages, memory_pages, 1, Costs::default(), setup.seed);
     world.set_host(setup.host);
+    if is_compressed {
+        world.set_tier(TierCosts::lz4(setup.packed_bytes));
+    }
     world.add_device(&SwapDevice {
         params: setup.device.clone(),
         pages: swap_pages,

@@ -11,6 +11,7 @@ mod blind;
 mod files;
 mod hits;
 mod io;
+mod tier;
 
 use std::collections::VecDeque;
 
@@ -21,7 +22,7 @@ use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind};
 
 use crate::cpu::{Cpus, SLICE_NS};
 use crate::device::{DeviceParams, Mechanism};
-use crate::disk::{Direction, Disk, DiskStats};
+use crate::disk::{Disk, DiskStats};
 use crate::injection::FaultInjection;
 use crate::oracle::{Oracle, WrongContent};
 use crate::queue::EventQueue;
@@ -32,6 +33,8 @@ pub use blind::{BlindCosts, HOSTS, HostModel};
 pub use files::{NewFile, SimFile};
 use hits::{Stop, hits};
 use io::{Backing, Io};
+use tier::SimTier;
+pub use tier::{TierCosts, TierCounts};
 
 /// CPU time of the kernel's work, per machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +151,8 @@ pub struct World {
     costs: Costs,
     /// Of a blind host.
     blind: Option<BlindCosts>,
+    /// Of a blind host that compresses.
+    tier: Option<Box<SimTier>>,
     rng: XorShift64,
     seed: u64,
     budget: u32,
@@ -180,6 +185,7 @@ impl World {
         Self {
             blind: (config.host() == HostKind::Blind).then_some(BlindCosts::THREAD),
             core: Core::new(config),
+            tier: None,
             tasks: Vec::new(),
             injection: FaultInjection::default(),
             canary: None,
@@ -246,6 +252,7 @@ impl World {
         let id = DeviceId(u8::try_from(self.swaps.len()).expect("few devices"));
         let slots = device.pages + 1;
         let store = self.oracle.add_device(slots);
+        self.add_to_tier(slots);
         self.swaps.push(Backing { disk, at, store });
         let spec = DeviceSpec {
             slots,
@@ -352,6 +359,7 @@ impl World {
 
     fn happen(&mut self, until: Nanos) {
         let Some((now, happening)) = self.queue.pop() else { return };
+        self.tend_tier(now);
         match happening {
             Happening::Run(task) => self.schedule(task, now, until),
             Happening::DiskEnds { device, key } => self.disk_ends(now, device, key),
@@ -481,6 +489,7 @@ impl World {
         let now = task.clock;
         self.cost_ns = self.blind.map_or(self.costs.minor_fault_ns, |blind| blind.fault_ns);
         self.step(now, Event::Fault { page, access, task: TaskId(id) }, Some(id));
+        self.tend_tier(now);
         self.still_running(id)
     }
 
@@ -601,9 +610,9 @@ impl World {
                     let fault = if demand { self.costs.major_fault_ns } else { 0 };
                     self.cost_ns += fault + u64::from(range.len) * self.costs.read_page_ns;
                 }
-                self.submit(now, io, device, slot, range, Direction::Read);
+                self.read(now, io, (device, slot), range, demand);
             }
-            Effect::Write { io, device, slot, range } => self.submit(now, io, device, slot, range, Direction::Write),
+            Effect::Write { io, device, slot, range } => self.write(now, io, device, slot, range),
             Effect::Map { range, source, .. } => {
                 if source == Source::Zero {
                     if self.is_file(range.first) {
@@ -615,7 +624,10 @@ impl World {
                 self.answer_map(range);
             }
             Effect::Unmap { range } => self.answer_unmap(range),
-            Effect::Drop { range } => self.oracle.drop_frames(range),
+            Effect::Drop { range } => {
+                self.keep_clean(range);
+                self.oracle.drop_frames(range);
+            }
             // A file's content is still on its disk: the next read may succeed.
             Effect::Poison { range } if self.is_file(range.first) => self.oracle.drop_frames(range),
             Effect::Poison { range } => self.oracle.poison(range),

@@ -23,6 +23,8 @@
 //! What it is not: it holds no pages and knows no clock but the pages that come in. Invariants: integers only; the length stays between
 //! [`LEAST`] and [`MOST`].
 
+use crate::tier::USE_RATE;
+
 /// Shares are counted in so many parts of the budget.
 const WHOLE: u64 = 1 << 16;
 /// At first a page in so many is on probation when all kept pages have their places.
@@ -34,7 +36,7 @@ const MOST: u64 = WHOLE * 3 / 4;
 const USE: u64 = 16;
 const FORGET: u64 = 3;
 /// The unit of rates: below one use in so many, for each page, nothing is told apart.
-const RATE: u64 = 1 << 30;
+const RATE: u64 = USE_RATE;
 /// A page of the edge must be worth so many kept ones for probation to grow.
 const GROWTH_WORTH: u64 = 2;
 /// A look for every so many parts of the budget that come in, and at least so many pages.
@@ -99,12 +101,24 @@ pub(super) struct Judge {
     far: u32,
     near: u32,
     is_loop: bool,
+    /// What the coldest kept pages are used, as of the last look.
+    kept_worth: u64,
 }
 
 impl Judge {
     pub(super) const fn new() -> Self {
         let none = Uses { uses: 0, exposure: 0 };
-        Self { share: FIRST, arrivals: 0, ahead: 0, edge: none, kept: none, far: 0, near: 0, is_loop: false }
+        Self {
+            share: FIRST,
+            arrivals: 0,
+            ahead: 0,
+            edge: none,
+            kept: none,
+            far: 0,
+            near: 0,
+            is_loop: false,
+            kept_worth: 0,
+        }
     }
 
     /// Pages on probation when all kept pages have their places.
@@ -120,6 +134,11 @@ impl Judge {
     /// Arrivals between two uses of a kept page, as far as is known.
     pub(super) fn kept_interval(&self) -> u64 {
         self.kept.interval()
+    }
+
+    /// Uses of one of the coldest kept pages for each page that comes in, in parts of [`USE_RATE`]; 0: not known.
+    pub(super) const fn kept_worth(&self) -> u64 {
+        self.kept_worth
     }
 
     pub(super) const fn note_arrival(&mut self) {
@@ -174,6 +193,7 @@ impl Judge {
     fn weigh(&mut self, lists: Lists) {
         let edge = self.edge.rate();
         let kept = self.kept.rate().min(RATE / lists.coldest.max(1));
+        self.kept_worth = kept;
         // Less than one use of a page while the whole of memory comes in is chance.
         let is_known = edge > RATE / u64::from(lists.budget.max(1));
         let share = if is_known && edge > GROWTH_WORTH * kept {

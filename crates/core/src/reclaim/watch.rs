@@ -119,6 +119,11 @@ impl Reclaim {
         self.watch.looks = (self.watch.looks + 1).min(LOOKS_SAVED_MAX);
     }
 
+    /// Uses of one of the coldest kept pages for each page that comes in, in parts of [`crate::tier::USE_RATE`]; 0: not known.
+    pub(crate) const fn kept_worth(&self) -> u64 {
+        self.watch.judge.kept_worth()
+    }
+
     /// For how long the coldest kept page is known not to have been used.
     fn coldest(&self, mem: &Memory) -> u64 {
         mem.oldest_kept().map_or(0, |since| self.watch.clock - since)

@@ -147,8 +147,8 @@ impl<K: AddressSpace> LiveMachine<K> {
     }
 
     /// Follow the budget; see [`Tier::adjust`]. The pages that are the tier's.
-    pub(crate) fn adjust_tier(&mut self, budget: u32, free: u32) -> u32 {
-        self.tier.as_deref_mut().map_or(0, |tier| tier.adjust(budget, free))
+    pub(crate) fn adjust_tier(&mut self, budget: u32, free: u32, uses: u64) -> u32 {
+        self.tier.as_deref_mut().map_or(0, |tier| tier.adjust(budget, free, uses))
     }
 
     /// Everything is to be on the disk, and nothing new to be taken in, until told otherwise.

@@ -2,7 +2,7 @@
 
 use pagetide_core::Core;
 use pagetide_core::page::{Flight, PageState};
-use pagetide_core::tier::{PARTS, Packing};
+use pagetide_core::tier::{PARTS, Packing, Resident};
 
 use super::cells::SLAB_PAGES;
 use super::{CORE_PAGES_MIN, DIRTY, Entry, FAULT_NS, GONE, GRANT_PAGES, SETTLE, SWEEP, Tier, UNUSED, WRITING};
@@ -45,10 +45,11 @@ impl Tier {
     }
 
     /// Follow the budget, of which `free` pages are neither charged nor ours. The pages that are the tier's from now on.
-    pub(crate) fn adjust(&mut self, budget: u32, free: u32) -> u32 {
+    /// `uses`: of the coldest pages in memory, see [`Resident`].
+    pub(crate) fn adjust(&mut self, budget: u32, free: u32, uses: u64) -> u32 {
         self.budget = budget;
         if self.share.is_due(budget) {
-            self.look();
+            self.look(uses);
         }
         let most = budget.saturating_sub(CORE_PAGES_MIN).min(self.cells.pages());
         self.target = (budget / PARTS * self.share.share()).min(most) / SLAB_PAGES * SLAB_PAGES;
@@ -70,7 +71,7 @@ impl Tier {
         self.granted
     }
 
-    fn look(&mut self) {
+    fn look(&mut self, uses: u64) {
         let m = &mut self.measured;
         if m.disk_pages >= 16 {
             self.prices.disk_ns = (m.disk_wait_ns + m.disk_faults * FAULT_NS) / m.disk_pages;
@@ -96,7 +97,8 @@ impl Tier {
             *sum /= 2;
         }
         let packing = Packing { bytes: self.packed_bytes, accepted_bp: self.accepted_bp };
-        self.share.look(packing, self.prices);
+        let resident = Resident { budget: self.budget, has_all: self.granted >= self.target, uses };
+        self.share.look(packing, self.prices, resident);
     }
 
     /// Empty a slab, where the free cells of a class would fill one.

@@ -76,6 +76,7 @@ impl World {
 
     pub(super) fn answer_map(&mut self, range: PageRange) {
         if let Some(blind) = self.blind {
+            self.settle_tier(range);
             self.cost_ns += blind.move_ns + u64::from(range.len) * blind.move_page_ns;
             self.follow_ups.push_back(Event::Mapped { range, answer: MoveAnswer::Done });
         }
@@ -87,7 +88,8 @@ impl World {
         for page in range.pages() {
             let slot = self.core.page(page).slot;
             let is_clean = slot.is_some_and(|(device, slot)| {
-                self.oracle.peek_slot(self.backing(device).store, slot.0) == self.oracle.peek(page)
+                !self.is_lost(device, slot)
+                    && self.oracle.peek_slot(self.backing(device).store, slot.0) == self.oracle.peek(page)
             });
             let answer = if is_clean { MoveAnswer::Clean } else { MoveAnswer::Done };
             match self.follow_ups.back_mut() {

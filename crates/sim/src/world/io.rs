@@ -12,6 +12,9 @@ use crate::device::Mechanism;
 use crate::disk::{Direction, Request};
 use crate::injection::Fate;
 
+/// The task that waits for a write which none waits for.
+const NOBODY: u32 = u32::MAX;
+
 /// Where the pages of a device number lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backing {
@@ -46,6 +49,55 @@ impl World {
         }
     }
 
+    /// Read the pages of neighbouring slots: from the tier those that it has, the others from the disk, in one request for each run.
+    pub(super) fn read(&mut self, now: Nanos, io: IoId, at: (DeviceId, SlotIdx), range: PageRange, demand: bool) {
+        let (device, slot) = at;
+        if self.tier.is_none() {
+            self.submit(now, io, device, slot, range, Direction::Read);
+            return;
+        }
+        let mut rest = PageRange::new(range.first, 0);
+        for (page, slot) in range.pages().zip(slot.0..) {
+            if !self.reads_from_tier(device, SlotIdx(slot), demand && page == range.first) {
+                rest = if rest.len == 0 { PageRange::one(page) } else { PageRange::new(rest.first, rest.len + 1) };
+                continue;
+            }
+            self.read_rest(now, io, (device, slot), rest);
+            rest.len = 0;
+            let store = self.backing(device).store;
+            self.oracle.read_ends(page, store, slot);
+            self.follow_ups.push_back(Event::IoDone { io, range: PageRange::one(page), outcome: Outcome::Done });
+        }
+        self.read_rest(now, io, (device, slot.0 + range.len), rest);
+    }
+
+    /// The pages before that slot, if there are any.
+    fn read_rest(&mut self, now: Nanos, io: IoId, before: (DeviceId, u32), rest: PageRange) {
+        if rest.len > 0 {
+            self.submit(now, io, before.0, SlotIdx(before.1 - rest.len), rest, Direction::Read);
+        }
+    }
+
+    /// Write the pages to their slots, unless the tier takes them.
+    pub(super) fn write(&mut self, now: Nanos, io: IoId, device: DeviceId, slot: SlotIdx, range: PageRange) {
+        if !self.offer_to_tier(device, slot, range.len) {
+            self.submit(now, io, device, slot, range, Direction::Write);
+            return;
+        }
+        let store = self.backing(device).store;
+        for (page, slot) in range.pages().zip(slot.0..) {
+            self.oracle.write_begins(page, store, slot);
+            self.oracle.write_ends(page, store, slot, true);
+        }
+        self.follow_ups.push_back(Event::IoDone { io, range, outcome: Outcome::Done });
+    }
+
+    /// A write that nobody waits for and the core does not know of.
+    pub(super) fn write_for_nobody(&mut self, now: Nanos, device: DeviceId, slot: SlotIdx, pages: u32) {
+        let Backing { disk, at, .. } = self.backing(device);
+        self.write_past(now, NOBODY, disk, at + u64::from(slot.0), pages);
+    }
+
     pub(super) fn submit(
         &mut self,
         now: Nanos,
@@ -78,7 +130,7 @@ impl World {
 
     fn start_io(&mut self, now: Nanos, io: Io, at: u64) {
         let (index, direction, pages) = (io.disk, io.direction, io.range.len);
-        let urgent = direction == Direction::Read || io.past.is_some();
+        let urgent = direction == Direction::Read || io.past.is_some_and(|task| task != NOBODY);
         let key = self.new_io(io);
         let request = Request { id: key as u64, direction, at, pages, urgent };
         if let Some(begun) = self.disks[index].submit(now, request) {
@@ -121,6 +173,9 @@ impl World {
     pub(super) fn disk_ends(&mut self, now: Nanos, device: usize, key: usize) {
         let io = self.ios[key];
         let waited = now - io.submitted_at;
+        if io.direction == Direction::Read {
+            self.note_disk_wait(io.range, waited);
+        }
         let ended = self.disks[device].ended(now, waited, io.direction);
         if let Some(begun) = ended.next {
             let key = usize::try_from(begun.id).expect("a key");
@@ -137,7 +192,9 @@ impl World {
         let io = self.ios[key];
         if let Some(task) = io.past {
             self.free_io(key);
-            self.call_ends(now, task);
+            if task != NOBODY {
+                self.call_ends(now, task);
+            }
             return;
         }
         let (range, outcome) = match io.fate {
