@@ -5,6 +5,7 @@
 
 use pagetide_tests::budgeted::Budgeted;
 use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::PagetideRun;
 use pagetide_tests::program::Program;
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::sources::{java_classes, shuffled_lines, source, very_large_c_file};
@@ -23,6 +24,25 @@ fn python_sorts_large_dicts_and_dumps_the_same_json() {
     check(&[Feature::Tool("python3")], |_| {
         Budgeted::new(Program::new(["python3", &source("dicts.py"), "150000"]).env("PYTHONHASHSEED", "0"))
     });
+}
+
+/// The supervisor gave a process whose agent started a share of what was left beside it, so that all it had was paged out first.
+#[test]
+fn what_fits_stays_in_memory_when_an_agent_starts() {
+    // Whether the agent starts before the end, and after how much, is a matter of time.
+    const RUNS: usize = 4;
+    if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = Program::new(["python3", &source("grow.py"), "50"]).deadline_s(60);
+    for _ in 0..RUNS {
+        let run = PagetideRun::new(&scratch, 64 * MIB);
+        run.wrap(&program).run(&scratch, "run").expect_success();
+        let written = run.stats().counter("pswpout");
+        assert!(written < 1024, "{written} pages of a program that fits went to the disk");
+    }
 }
 
 #[test]

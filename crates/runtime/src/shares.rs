@@ -20,6 +20,15 @@ fn demand(claim: Claim) -> u64 {
     if claim.pressed { u64::MAX } else { claim.resident + (claim.resident / 4).max(1024) }
 }
 
+/// What a process may keep from when its agent starts until the next division: what it has, and its part of what is `left`
+/// when `starting` others start as well. Less would page out what fits; where all have too much (`resident` pages in all), each gives up
+/// the same part.
+pub(crate) fn first(budget: u64, own: u64, resident: u64, starting: u64) -> u64 {
+    let kept = if resident > budget { own * budget / resident } else { own };
+    let left = budget.saturating_sub(resident);
+    (kept + left / (starting + 1)).max(budget / 16).min(budget)
+}
+
 /// Divide `available` pages. The result has the order of `claims`.
 pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
@@ -56,6 +65,19 @@ mod tests {
 
     const fn claim(resident: u64, share: u64, pressed: bool) -> Claim {
         Claim { resident, share, pressed }
+    }
+
+    #[test]
+    fn who_fits_keeps_all_it_has_when_its_agent_starts() {
+        assert_eq!(first(14_848, 11_800, 12_400, 0), 11_800 + 2_448);
+        assert_eq!(first(100_000, 40_000, 70_000, 1), 40_000 + 15_000);
+    }
+
+    #[test]
+    fn those_that_have_too_much_give_up_the_same_part() {
+        assert_eq!(first(100_000, 90_000, 150_000, 1), 60_000);
+        assert_eq!(first(100_000, 60_000, 150_000, 1), 40_000);
+        assert_eq!(first(100_000, 10, 150_000, 1), 6_250, "room to begin with");
     }
 
     #[test]

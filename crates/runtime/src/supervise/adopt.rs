@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::foothold;
 use crate::protocol::{ALONE, CHILD, Hello};
 use crate::setup::{self, BUDGET_PAGES_MIN};
+use crate::shares;
 use crate::supervise::places::Place;
 use crate::supervise::start::{self, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
@@ -187,7 +188,7 @@ impl Supervisor {
         let pid = self.tree.list[index].pid;
         let control = Control::create();
         let others = self.tree.list.iter().filter(|process| process.is_about_to_start()).count() as u64;
-        let share = (self.left_pages() / (others + 1)).max(self.budget_pages / 16);
+        let share = shares::first(self.budget_pages, self.tree.list[index].resident, self.tree.resident(), others);
         let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
         let call = birth.and_then(|birth| {
             let (ours, theirs) = socket::pair().ok()?;
