@@ -53,8 +53,6 @@ pub(crate) enum RunCommand {
     Pause,
     /// It holds again.
     Resume,
-    /// How each process stands.
-    Report,
 }
 
 /// Names a command that is under way.
@@ -165,7 +163,6 @@ impl Supervisor {
             RunCommand::Set { knob, value } => self.begin_set(knob, value)?,
             RunCommand::Pause => Command::PauseReclaim,
             RunCommand::Resume => Command::ResumeReclaim,
-            RunCommand::Report => Command::Report,
         };
         match command {
             Command::PauseReclaim => self.is_paused = true,
