@@ -155,7 +155,7 @@ impl Core {
     }
 
     /// How often one of the coldest pages that stay in memory is used while one page comes in, in parts of
-    /// [`crate::tier::USE_RATE`]; 0: not known.
+    /// [`crate::types::USE_RATE`]; 0: not known.
     pub const fn kept_worth(&self) -> u64 {
         self.tasks.paging.reclaim.kept_worth()
     }

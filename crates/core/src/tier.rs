@@ -22,14 +22,14 @@
 //! What it is not: it stores nothing and knows no clock; prices come from its host. Invariants: integers only; the same calls
 //! give the same answers; the share never exceeds [`SHARE_MAX`].
 
+use crate::types::USE_RATE;
+
 /// The share is counted in so many parts of the budget.
 pub const PARTS: u32 = 16;
 /// The most that the tier gets, in parts: the rest is what the program works in.
 pub const SHARE_MAX: u32 = 14;
 /// Distances are told apart up to eight budgets.
 const BINS: usize = 128;
-/// The unit of how often a page in memory is used.
-pub const USE_RATE: u64 = 1 << 30;
 /// Divided out beforehand, so that products fit.
 const USES_PER: u64 = 1 << 10;
 /// A part of a bin.

@@ -13,6 +13,9 @@ pub struct PageIdx(pub u32);
 /// Pages covered by one page-table page (PMD range): 512 pages, 2 MiB.
 pub const PMD_PAGES: u32 = 512;
 
+/// The unit of how often a page in memory is used: rates of use are in parts of this.
+pub const USE_RATE: u64 = 1 << 30;
+
 /// A region: a range of managed pages that the kernel would hold in one VMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u32);

@@ -23,7 +23,7 @@
 //! What it is not: it holds no pages and knows no clock but the pages that come in. Invariants: integers only; the length stays between
 //! [`LEAST`] and [`MOST`].
 
-use crate::tier::USE_RATE;
+use crate::types::USE_RATE;
 
 /// Shares are counted in so many parts of the budget.
 const WHOLE: u64 = 1 << 16;

@@ -119,7 +119,7 @@ impl Reclaim {
         self.watch.looks = (self.watch.looks + 1).min(LOOKS_SAVED_MAX);
     }
 
-    /// Uses of one of the coldest kept pages for each page that comes in, in parts of [`crate::tier::USE_RATE`]; 0: not known.
+    /// Uses of one of the coldest kept pages for each page that comes in, in parts of [`crate::types::USE_RATE`]; 0: not known.
     pub(crate) const fn kept_worth(&self) -> u64 {
         self.watch.judge.kept_worth()
     }
