@@ -5,6 +5,7 @@
 //! processes counted. It stays until the last process of the tree has ended, because the budget is the tree's.
 
 mod adopt;
+mod near;
 mod brake;
 mod commands;
 mod drains;
@@ -41,7 +42,6 @@ use crate::space::unpaged::UNPAGED;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, open_places, open_record, open_uffd_device};
 use crate::supervise::signals::SignalQueue;
-use crate::supervise::start::Starting;
 use crate::supervise::totals::Totals;
 use crate::supervise::tree::{Process, Tree};
 use crate::supervise::watched::Watched;
@@ -53,21 +53,9 @@ pub use options::{FaultMode, IfUnsupported, RunOptions, RunReport, SwapSpec};
 pub const RUN_VARIABLE: &str = "PAGETIDE_RUN";
 /// The smallest budget that is accepted: 8 MiB. Less does not hold a C program's own libraries.
 pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
-/// How fast a program can fill fresh memory natively, generously: sets how often we look.
-const FILL_BYTES_PER_MS: u64 = 4 << 20;
 /// Time between two walks of the tree, and from a load of the object to the next.
 const SCAN_NS: Nanos = 20_000_000;
 const OPENED_SCAN_NS: Nanos = 300_000;
-/// Time between two looks for a child that was forked.
-const BIRTH_LOOK_NS: Nanos = 100_000;
-/// Time between two looks while threads are stopped until the memory of their process is managed.
-const HELD_LOOK_NS: Nanos = 200_000;
-/// Least time between two looks while native processes fill memory.
-const GROWING_LOOK_NS: Nanos = 250_000;
-/// Less growth between two looks says nothing of the next: 256 KiB.
-const GROWN_PAGES_MIN: u64 = 64;
-/// An agent is started if the budget would be full in this time: until the next look, and until the process has stopped.
-const LEAD_MS: u64 = 4;
 /// Time between two reports of how it goes.
 const PROGRESS_NS: Nanos = 1_000_000_000;
 
@@ -256,27 +244,7 @@ impl Supervisor {
         let _ = fd::poll(&mut fds, Some(self.interval_ns()));
     }
 
-    /// How long the budget surely holds: the time in which a program could fill half of what is left. A thread that rings waits for
-    /// this long at most.
-    fn interval_ns(&self) -> u64 {
-        if self.births.iter().any(|birth| !birth.is_answered) {
-            return BIRTH_LOOK_NS;
-        }
-        let mut starting = self.tree.list.iter().filter_map(|process| process.starting.as_ref());
-        if let Some(first) = starting.next() {
-            let holds = first.is_held() || starting.any(Starting::is_held);
-            return if holds { HELD_LOOK_NS } else { 1_000_000 };
-        }
-        let natives = self.tree.list.iter().any(|process| !process.is_managed());
-        if !natives {
-            return if self.tree.list.len() > 1 { 5_000_000 } else { 20_000_000 };
-        }
-        let left = self.left_pages() * PAGE_BYTES;
-        let (part, least) =
-            if self.filled_pages_per_ms > 0 { (left / 4, GROWING_LOOK_NS) } else { (left / 2, 1_000_000) };
-        (part * 1_000_000 / FILL_BYTES_PER_MS).clamp(least, 5_000_000)
-    }
-
+    /// What of the budget nobody keeps.
     fn left_pages(&self) -> u64 {
         self.budget_pages.saturating_sub(self.tree.resident())
     }
@@ -459,37 +427,6 @@ impl Supervisor {
         let end = clock::now();
         self.next_proportional = end + 20 * (end - begin);
         self.resident_max = self.resident_max.max(proportional.min(resident));
-    }
-
-    fn measure_growth(&mut self) {
-        let now = clock::now();
-        let natives: u64 =
-            self.tree.list.iter().filter(|process| !process.is_managed()).map(|process| process.resident).sum();
-        let grown = natives.saturating_sub(self.native_pages);
-        let passed = (now - self.looked).max(1);
-        self.filled_pages_per_ms = if grown < GROWN_PAGES_MIN { 0 } else { grown * 1_000_000 / passed };
-        (self.native_pages, self.looked) = (natives, now);
-    }
-
-    /// Start agents in the largest native processes while what is left of the budget could be filled before we look again.
-    fn adopt_if_near(&mut self) {
-        let room = (self.budget_pages / 4).clamp((8 << 20) / PAGE_BYTES, (256 << 20) / PAGE_BYTES);
-        let room = room.max(self.filled_pages_per_ms * LEAD_MS);
-        if self.left_pages() >= room {
-            return;
-        }
-        let list = &self.tree.list;
-        let mut natives: Vec<usize> = (0..list.len()).filter(|&index| list[index].may_start()).collect();
-        natives.sort_by_key(|&index| std::cmp::Reverse(list[index].resident));
-        let mut left: u64 = natives.iter().map(|&index| list[index].resident).sum();
-        for index in natives {
-            let resident = self.tree.list[index].resident;
-            if resident < setup::BUDGET_PAGES_MIN || (left < self.budget_pages / 16 && resident < 1024) {
-                break;
-            }
-            left -= self.tree.list[index].resident;
-            self.ask(index);
-        }
     }
 
     fn divide(&mut self) {
