@@ -129,6 +129,12 @@ fn a_program_that_gives_up_root_pages_forks_and_executes() {
     expect_paging(&["drop", "24"], 12 * MIB, &[Feature::Root]);
 }
 
+/// The C library gives up root thread by thread, and does not know ours: it would stay root in the program's memory.
+#[test]
+fn a_program_that_gives_up_root_has_no_thread_that_keeps_it() {
+    expect_paging(&["unrooted", "24"], 12 * MIB, &[Feature::Root]);
+}
+
 #[test]
 fn a_program_that_denies_itself_sockets_goes_on() {
     expect_ok(&["filter", "24"], 12 * MIB, &[]);

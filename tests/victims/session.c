@@ -16,16 +16,19 @@
 //   network       its network namespace is left, then it works and forks
 //   user          its user namespace is left before its memory is filled
 //   drop          user and group become nobody's, then it works, forks and executes itself
+//   unrooted      root with threads gives up root as a whole: no thread is root's or has a capability, in a child neither
 //   filter        every new socket is denied, then it works and forks
 //   strict        threads, too, are killed by any call that work() and fork() do not make
 //   bare          executes itself with an empty environment
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -380,6 +383,76 @@ static void drop_privileges(int argument) {
     give_up("exec");
 }
 
+// Every thread of this process is nobody's: the line of each that says otherwise is told.
+static void expect_no_root(const char *who) {
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        char path[300], line[256], name[64] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+        FILE *status = fopen(path, "r");
+        unsigned long long ids[4];
+        while (status && fgets(line, sizeof line, status)) {
+            sscanf(line, "Name: %63s", name);
+            if (strncmp(name, "iou-", 4) == 0) {
+                break; // a thread of the kernel's, which runs nothing of the program and takes each request's credentials
+            }
+            int is_id = sscanf(line, "Uid: %llu %llu %llu %llu", ids, ids + 1, ids + 2, ids + 3) == 4 ||
+                        sscanf(line, "Gid: %llu %llu %llu %llu", ids, ids + 1, ids + 2, ids + 3) == 4;
+            int is_held = sscanf(line, "CapPrm: %llx", ids) == 1 || sscanf(line, "CapEff: %llx", ids) == 1;
+            if ((is_id && (!ids[0] || !ids[1] || !ids[2] || !ids[3])) || (is_held && ids[0])) {
+                dprintf(1, "%s: thread %s (%s): %s", who, entry->d_name, name, line);
+                exit(1);
+            }
+        }
+        if (status) {
+            fclose(status);
+        }
+    }
+    if (!tasks) {
+        give_up("/proc/self/task");
+    }
+    closedir(tasks);
+}
+
+static void *sleeps(void *argument) {
+    pause();
+    return argument;
+}
+
+static void unrooted(int argument) {
+    (void)argument;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, sleeps, NULL)) {
+        give_up("pthread_create");
+    }
+    // There and back: who is root in between is root again.
+    if (seteuid(65534) || seteuid(0)) {
+        give_up("seteuid");
+    }
+    work();
+    if (setgroups(0, NULL) || setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534)) {
+        give_up("setresuid");
+    }
+    expect_no_root("dropped");
+    if (prctl(PR_SET_DUMPABLE, 1)) {
+        give_up("PR_SET_DUMPABLE");
+    }
+    work();
+    expect_no_root("paging");
+    if (prctl(PR_GET_DUMPABLE) != 1) {
+        give_up("PR_GET_DUMPABLE");
+    }
+    int status, child = fork();
+    if (child == 0) {
+        work();
+        expect_no_root("child");
+        _exit(0);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status) {
+        give_up("the child");
+    }
+}
+
 static void install(struct sock_filter *filter, unsigned short length, unsigned flags) {
     struct sock_fprog program = {length, filter};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program)) {
@@ -441,7 +514,7 @@ static const struct {
 } modes[] = {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
     {"raw", raw},         {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
-    {"user", user},       {"drop", drop_privileges}, {"filter", filter}, {"strict", strict}, {"bare", bare},
+    {"user", user},       {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
 };
 
 int main(int argc, char **argv) {

@@ -6,6 +6,7 @@ mod mapped;
 mod advice;
 mod threads;
 mod clones;
+mod credentials;
 mod lent;
 mod raw;
 mod next;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagetide_core::types::Nanos;
 use pagetide_kernel::Linux;
+use pagetide_sys::credentials::Credentials;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::maps::MapsWalk;
 use pagetide_sys::mem::Mapping;
@@ -31,7 +32,7 @@ use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
 use crate::space::{Why, locks};
-use crate::{foothold, limits, own, setup};
+use crate::{credentials, foothold, limits, own, setup};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -84,6 +85,8 @@ pub(crate) struct Managed {
     frames_told: bool,
     next_tick: Nanos,
     next_measure: Nanos,
+    /// Who the program's first thread was.
+    first: Option<Credentials>,
     statm: StatmFile,
     stall_told: bool,
     last_watch: Nanos,
@@ -268,6 +271,7 @@ impl Agent {
         loop {
             let [is_message, is_supervisor] = managed.session.pager.machine_mut().wait(&self.supervisor, timeout);
             let now = clock::now();
+            credentials::follow();
             if is_message {
                 self.read_messages(&mut managed, now);
             }
@@ -395,6 +399,7 @@ impl Agent {
         managed.next_measure = now + MEASURE_NS;
         let files = limits::for_files();
         managed.session.pager.measure_overhead();
+        credentials::follow_first(&mut managed.first);
         drop(files);
         if HELD.is_full() && !managed.full_told {
             managed.full_told = true;
@@ -579,6 +584,7 @@ impl Managed {
             frames_told: false,
             next_tick: now,
             next_measure: now,
+            first: Credentials::own().ok(),
             statm,
             stall_told: false,
             last_watch: now,

@@ -14,6 +14,7 @@ use pagetide_sys::{Errno, signal};
 
 use crate::agent::{self, Agent};
 use crate::alloc::OwnMemory;
+use crate::credentials;
 use crate::foothold;
 use crate::fork;
 use crate::limits;
@@ -153,6 +154,12 @@ pub fn begins_lending() {
     }
 }
 
+/// The calling thread of the program, or all of them, changed users, groups or capabilities: ours follow before it goes on.
+pub fn credentials_changed() {
+    // A child of vfork runs in its parent's memory, and is someone else.
+    credentials::changed(|| AGENT_ALIVE.load(Ordering::Acquire) != 0 && foothold::owner() == thread::getpid());
+}
+
 /// May so many more bytes be locked?
 pub fn may_lock(bytes: usize) -> bool {
     // The budget is known since the object was loaded.
@@ -190,6 +197,8 @@ fn restart(state: u32) {
         for end in &ENDS {
             close(end.swap(-1, Ordering::Relaxed));
         }
+        AGENT_ALIVE.store(0, Ordering::Relaxed);
+        credentials::forget();
         let memory = MEMORY.load(Ordering::Relaxed);
         if !memory.is_null() {
             // SAFETY: it lives as long as the object.
@@ -310,6 +319,7 @@ fn tell_of_panics(supervisor: &Fd) {
 
 extern "C" fn agent_main(arg: *mut u8) -> ! {
     thread::set_name(c"pagetide");
+    credentials::begin();
     let Ok((socket, outside)) = own_socket(arg) else {
         OUTSIDE.store(-Errno::EMFILE.code(), Ordering::Release);
         thread::exit_thread();

@@ -13,6 +13,7 @@ use pagetide_sys::thread::{self, RawThread, Table};
 use pagetide_sys::uring::{Refused, Ring, SetupFlags};
 use pagetide_sys::{Errno, clock};
 
+use crate::credentials::{self, Helper};
 use crate::io::{Direction, Engine, REQUEST_PAGES, REQUESTS, Request, WATCHED};
 use crate::own;
 
@@ -387,13 +388,17 @@ extern "C" fn work(arg: *mut u8) -> ! {
     // SAFETY: `new` passes a reference that outlives the worker.
     let shared = unsafe { &*arg.cast_const().cast::<Shared>() };
     thread::set_name(c"pagetide-io");
+    credentials::begin();
+    let helper = Helper::begin(&shared.submitted);
     loop {
         let seen = shared.submitted.load(Ordering::Acquire);
         let job = shared.jobs.lock("next job").pop();
         let Some((token, job)) = job else {
             if shared.is_over.load(Ordering::Acquire) {
+                helper.end();
                 thread::exit_thread();
             }
+            helper.follow();
             futex::wait(&shared.submitted, seen, None, Scope::Private);
             continue;
         };

@@ -27,6 +27,7 @@ mod tier;
 pub mod alloc;
 mod own;
 mod limits;
+mod credentials;
 mod pool;
 #[cfg(test)]
 mod swarm;

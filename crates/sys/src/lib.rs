@@ -42,6 +42,7 @@ pub mod smaps;
 pub mod uffd;
 pub mod uring;
 
+pub mod credentials;
 pub mod signal;
 pub mod thread;
 pub mod trace;

@@ -8,6 +8,7 @@ use linux_raw_sys::general::{
     RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_NOFILE,
 };
 
+use crate::credentials::Credentials;
 use crate::fd::Fd;
 use crate::file::{self, FsKind, flags};
 use crate::syscall;
@@ -169,6 +170,40 @@ pub fn status(pid: Option<i32>) -> Result<Status, Errno> {
         *place = value;
     }
     Ok(status)
+}
+
+/// The credentials of this process's first thread.
+pub fn credentials_of_first_thread() -> Result<Credentials, Errno> {
+    let mut buf = [0; 8192];
+    let text = read_of(None, "status", &mut buf)?;
+    let mut of = Credentials::default();
+    for (key, value) in fields(text) {
+        let set = match key {
+            b"Uid" => {
+                of.users = three_numbers(value).ok_or(Errno::EIO)?;
+                continue;
+            }
+            b"Gid" => {
+                of.groups = three_numbers(value).ok_or(Errno::EIO)?;
+                continue;
+            }
+            b"CapEff" => 0,
+            b"CapPrm" => 1,
+            b"CapInh" => 2,
+            _ => continue,
+        };
+        of.capabilities[set] = crate::text::hexadecimal(value).ok_or(Errno::EIO)?.0;
+    }
+    Ok(of)
+}
+
+fn three_numbers(mut text: &[u8]) -> Option<[u32; 3]> {
+    let mut numbers = [0; 3];
+    for number in &mut numbers {
+        let (value, rest) = decimal(text)?;
+        (*number, text) = (u32::try_from(value).ok()?, rest);
+    }
+    Some(numbers)
 }
 
 /// The lines `key: value` of a file of /proc.

@@ -9,6 +9,7 @@ use pagetide_sys::futex::{self, Mutex, Scope};
 use pagetide_sys::mem::{self, ManagedRange};
 use pagetide_sys::thread::{self, Table};
 
+use crate::credentials::{self, Helper};
 use crate::own;
 
 const STACK_BYTES: usize = 64 << 10;
@@ -112,12 +113,15 @@ extern "C" fn work(arg: *mut u8) -> ! {
     // SAFETY: `start` passes a reference that lives for ever.
     let shared = unsafe { &*arg.cast_const().cast::<Shared>() };
     thread::set_name(c"pagetide-cow");
+    credentials::begin();
+    let helper = Helper::begin(&shared.asked);
     loop {
         let asked = shared.asked.load(Ordering::Acquire);
         let mut queue = shared.queue.lock("the next range");
         let head = queue.head;
         let Some(range) = queue.ranges[head].take() else {
             drop(queue);
+            helper.follow();
             futex::wait(&shared.asked, asked, None, Scope::Private);
             continue;
         };
