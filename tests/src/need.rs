@@ -1,7 +1,7 @@
 //! What a test needs of the machine. A test that cannot run says what is missing; `PAGETIDE_REQUIRE=uffd,cgroup,...` turns
 //! each named lack into a failure.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A feature of the machine that not every machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum Feature {
     Root,
     /// A program that the test runs.
     Tool(&'static str),
+    /// The readers of what we write that `tests/setup.sh` installs: [`readers_python`] has them.
+    Readers,
 }
 
 impl Feature {
@@ -23,6 +25,7 @@ impl Feature {
             Self::Cgroup => "cgroup",
             Self::Root => "root",
             Self::Tool(name) => name,
+            Self::Readers => "readers",
         }
     }
 
@@ -32,6 +35,7 @@ impl Feature {
             Self::Cgroup => crate::cgroup::controller().is_some(),
             Self::Root => is_root(),
             Self::Tool(name) => on_path(name),
+            Self::Readers => readers_python().with_file_name("../installed").exists(),
         }
     }
 }
@@ -64,6 +68,11 @@ fn is_root() -> bool {
 /// Directory of the test sources of this crate.
 pub fn source_directory() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The python that has the readers.
+pub fn readers_python() -> PathBuf {
+    source_directory().parent().expect("tests/ is in the workspace").join("target/readers/bin/python3")
 }
 
 /// True if the tests of what is known not to hold yet are to run (`PAGETIDE_GAPS=1`). Otherwise it says which gap it is; the

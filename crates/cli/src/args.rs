@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backend;
+use crate::metrics;
 use crate::settings;
 use crate::sim;
 use crate::size::{self, Amount};
@@ -109,6 +110,15 @@ pub(crate) struct RunArgs {
     /// Write counters and fault latencies to FILE as JSON when the program has ended
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
+
+    /// Tell what is counted as OpenMetrics text: in FILE (ending in .prom for node_exporter's textfile collector), or over HTTP at
+    /// /metrics of an address of this machine: 127.0.0.1:9100, :9100 (the same) or unix:PATH
+    #[arg(long, value_name = "FILE|ADDRESS:PORT", value_parser = metrics::parse_target)]
+    pub(crate) metrics: Option<metrics::Target>,
+
+    /// Let --metrics listen where other machines can read it
+    #[arg(long, requires = "metrics")]
+    pub(crate) metrics_exposed: bool,
 
     /// Record every event of each process under management in FILE.PID, at most 256 MiB each, for `pagetide sim rerun`
     #[arg(long, value_name = "FILE")]

@@ -1,7 +1,7 @@
 //! The border to the live runtime: what `run` hands over and gets back, how runs are watched, and how its errors end the program.
 
 pub(crate) use pagetide::supervise::{
-    BUDGET_BYTES_MIN, FaultMode, IfUnsupported, LatencySummary, RunOptions, RunReport, SwapSpec,
+    BUDGET_BYTES_MIN, FaultMode, IfUnsupported, LatencySummary, Progress, RunOptions, RunReport, SwapSpec,
 };
 pub(crate) use pagetide::watch::{
     Answer, Connection, DeviceView, PRIORITY_BY_ORDER, Request, RunView, Snapshot, TEXT_BYTES_MAX, WatchError,
@@ -23,8 +23,8 @@ pub(crate) fn unwatchable(run: &str, error: &WatchError) -> Failure {
 
 /// Runs the program inside its budget; returns when the last process of its tree has ended.
 ///
-/// `progress` is called about every second with what is known so far.
-pub(crate) fn run(options: &RunOptions, progress: &mut dyn FnMut(&RunReport)) -> Result<RunReport, Failure> {
+/// `progress` is called about every `progress_ns` of the options with what is known so far.
+pub(crate) fn run(options: &RunOptions, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Failure> {
     pagetide::supervise::run(options, progress).map_err(|error| {
         let code = error.kind().page().exit_code;
         let exit = Exit::ALL.into_iter().find(|exit| exit.code() == code).unwrap_or(Exit::Failed);

@@ -8,6 +8,7 @@
 
 mod failure;
 mod output;
+mod whole_file;
 
 mod args;
 mod settings;
@@ -22,6 +23,8 @@ mod preload;
 mod backend;
 mod run;
 mod stats;
+mod metrics;
+mod observe;
 
 mod ctl;
 mod ps;

@@ -6,16 +6,15 @@ use std::process::{Command, ExitCode};
 use crate::args::{FaultMode, IfUnsupported, RunArgs};
 use crate::backend::{self, BUDGET_BYTES_MIN, RunOptions};
 use crate::failure::{Exit, Failure, Told};
+use crate::observe::Observers;
 use crate::size::{Amount, Bytes};
 use crate::{machine, preflight, preload, settings, stats, swap};
 
 /// Runs the program; the answer is its exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let settings = settings::collect(args.profile.as_deref(), args.swappiness, &args.set)?;
-    if let Some(path) = &args.stats {
-        stats::check_writable(path)?;
-    }
-    match supervised(args, settings) {
+    let observers = Observers::open(args)?;
+    match supervised(args, settings, observers) {
         Err(Failure::Told(told)) if told.exit == Exit::Unsupported && args.if_unsupported == IfUnsupported::Run => {
             unprotected(args, &told)
         }
@@ -24,7 +23,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Runs it inside the budget.
-fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCode, Failure> {
+fn supervised(args: &RunArgs, settings: Vec<(String, String)>, mut observers: Observers) -> Result<ExitCode, Failure> {
     if args.fault_mode == FaultMode::Signal && !cfg!(target_arch = "x86_64") {
         return Err(Failure::unsupported(
             "--fault-mode signal: programs are served in signal mode on x86-64 only",
@@ -44,13 +43,9 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>) -> Result<ExitCod
         preload: preload::find()?,
         record: args.record.clone(),
         if_unsupported: args.if_unsupported.into(),
+        progress_ns: observers.interval_ns(),
     };
-    // Of a run that is killed, what was known a second before is there.
-    let report = backend::run(&options, &mut |report| {
-        if let Some(path) = &args.stats {
-            let _ = stats::write(path, report);
-        }
-    })?;
+    let report = backend::run(&options, &mut |progress| observers.tell(progress))?;
     if let Some(path) = &args.stats {
         stats::write(path, &report)?;
     }

@@ -1,13 +1,12 @@
 //! `--stats FILE`: one JSON object, written every second and when the program has ended. The file is complete or not there.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::backend::{LatencySummary, RunReport};
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
+use crate::whole_file;
 
 /// The object as it is written. Counters keep the order of the counter table.
 #[derive(serde::Serialize)]
@@ -68,42 +67,17 @@ pub(crate) fn to_json(report: &RunReport) -> String {
     text
 }
 
-/// Says before the program starts whether the file can be written, so that hours of work do not end in an error.
-pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
-    let temporary = temporary_beside(path);
-    fs::write(&temporary, b"").and_then(|()| fs::remove_file(&temporary)).map_err(|error| failed(path, &error))
-}
-
-/// Writes the file in one step: beside it, then into its place.
+/// Writes the file in one step.
 pub(crate) fn write(path: &Path, report: &RunReport) -> Result<(), Failure> {
-    let temporary = temporary_beside(path);
-    let written = fs::write(&temporary, to_json(report)).and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|error| {
-        // The message below says what matters; a temporary file that cannot be removed either is part of it.
-        let _ = fs::remove_file(&temporary);
-        failed(path, &error)
-    })
-}
-
-fn temporary_beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    PathBuf::from(name)
-}
-
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::told(
-        Exit::Failed,
-        format!("--stats {}: cannot write: {error}", path.display()),
-        "name a file in a directory that exists and that you can write to",
-    )
+    whole_file::replace(path, &to_json(report)).map_err(|error| whole_file::failed("--stats", path, &error))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn report() -> RunReport {
+    /// Some report.
+    pub(crate) fn report() -> RunReport {
         RunReport {
             exit_status: Some(143),
             memory_budget_bytes: 1 << 30,
@@ -141,28 +115,5 @@ mod tests {
     fn counters_keep_the_order_of_the_table() {
         let text = to_json(&report());
         assert!(text.find("pgmajfault") < text.find("\"pgfault"), "{text}");
-    }
-
-    #[test]
-    fn the_file_replaces_an_older_one_and_leaves_nothing_beside_it() {
-        let directory = std::env::temp_dir().join(format!("pagetide-stats-{}", std::process::id()));
-        fs::create_dir(&directory).expect("a fresh name");
-        let path = directory.join("stats.json");
-        fs::write(&path, "old").expect("a few bytes fit");
-        assert!(check_writable(&path).is_ok());
-        assert!(write(&path, &report()).is_ok());
-        let names: Vec<_> = fs::read_dir(&directory).expect("own directory").collect();
-        let text = fs::read_to_string(&path).expect("just written");
-        fs::remove_dir_all(&directory).expect("own directory");
-        assert_eq!(names.len(), 1);
-        assert!(text.contains("\"processes\": 2"), "{text}");
-    }
-
-    #[test]
-    fn a_directory_that_is_missing_is_named() {
-        let Err(Failure::Told(told)) = check_writable(Path::new("/nonexistent/stats.json")) else {
-            panic!("nothing can be written there")
-        };
-        assert!(told.what.contains("--stats /nonexistent/stats.json"), "{}", told.what);
     }
 }

@@ -47,7 +47,7 @@ use crate::supervise::tree::{Process, Tree};
 use crate::supervise::watched::Watched;
 
 pub use crate::control::LatencySummary;
-pub use options::{FaultMode, IfUnsupported, RunOptions, RunReport, SwapSpec};
+pub use options::{FaultMode, IfUnsupported, Progress, RunOptions, RunReport, SwapSpec};
 
 /// Name of the environment variable that makes the preloaded object offer itself to the supervisor: the budget in pages.
 pub const RUN_VARIABLE: &str = "PAGETIDE_RUN";
@@ -56,8 +56,8 @@ pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
 /// Time between two walks of the tree, and from a load of the object to the next.
 const SCAN_NS: Nanos = 20_000_000;
 const OPENED_SCAN_NS: Nanos = 300_000;
-/// Time between two reports of how it goes.
-const PROGRESS_NS: Nanos = 1_000_000_000;
+/// Time between two marks of the recent course.
+const MARK_NS: Nanos = 1_000_000_000;
 
 /// A forked child that waits for its agent.
 #[derive(Debug)]
@@ -113,13 +113,15 @@ struct Supervisor {
     told: BTreeSet<&'static str>,
 }
 
-/// Start the program, stay until its tree has ended, and report. `progress` is called with what is known so far, about every second.
-pub fn run(options: &RunOptions, progress: &mut dyn FnMut(&RunReport)) -> Result<RunReport, Error> {
+/// Start the program, stay until its tree has ended, and report. `progress` is called with what is known so far: when the program has
+/// been started, about every `options.progress_ns`, and when the last process has ended. The run waits for it meanwhile.
+pub fn run(options: &RunOptions, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Error> {
     let mut supervisor = Supervisor::new(options)?;
     let signals = SignalQueue::new()?;
     supervisor.start(options, signals.outer)?;
     crate::agent::go_first();
-    let mut next_progress = clock::now() + PROGRESS_NS;
+    let mut next_progress = clock::now();
+    let mut next_mark = next_progress + MARK_NS;
     loop {
         supervisor.wait(&signals);
         supervisor.listen_to_agents();
@@ -131,14 +133,19 @@ pub fn run(options: &RunOptions, progress: &mut dyn FnMut(&RunReport)) -> Result
         supervisor.look();
         supervisor.serve_watchers();
         let now = clock::now();
-        if now >= next_progress {
-            next_progress = now + PROGRESS_NS;
+        if now >= next_mark {
+            next_mark = now + MARK_NS;
             supervisor.mark();
-            progress(&supervisor.report());
+        }
+        if now >= next_progress {
+            next_progress = now + options.progress_ns;
+            progress(&supervisor.progress());
         }
     }
     (0..supervisor.tree.list.len()).for_each(|index| supervisor.unlink(index));
-    Ok(supervisor.report())
+    let last = supervisor.progress();
+    progress(&last);
+    Ok(last.report)
 }
 
 impl Supervisor {
@@ -463,6 +470,12 @@ impl Supervisor {
         let links = self.tree.list.iter().filter_map(|process| process.link.as_ref());
         links.for_each(|link| totals.add(link.control.entry()));
         totals
+    }
+
+    /// What is known so far.
+    fn progress(&self) -> Progress {
+        let report = self.report();
+        Progress { snapshot: self.snapshot(&report), report }
     }
 
     fn report(&self) -> RunReport {

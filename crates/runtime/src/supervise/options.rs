@@ -3,7 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use pagetide_core::types::Nanos;
+
 use crate::control::LatencySummary;
+use crate::watch::Snapshot;
 
 /// How faults are caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,17 @@ pub struct RunOptions {
     pub record: Option<PathBuf>,
     /// What to do without what paging needs.
     pub if_unsupported: IfUnsupported,
+    /// Time between two tellings of how it goes, at least.
+    pub progress_ns: Nanos,
+}
+
+/// What is known of a run at a moment.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// What was counted so far.
+    pub report: RunReport,
+    /// How it goes.
+    pub snapshot: Snapshot,
 }
 
 /// How a run went.

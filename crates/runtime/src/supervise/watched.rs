@@ -16,7 +16,7 @@ use pagetide_sys::{Errno, clock, proc, thread};
 
 use super::commands::{Outcome, RunCommand, Ticket};
 use super::tree::Process;
-use super::{BUDGET_BYTES_MIN, RunOptions, Supervisor, SwapSpec};
+use super::{BUDGET_BYTES_MIN, RunOptions, RunReport, Supervisor, SwapSpec};
 use crate::control::latency_of_bucket;
 use crate::error::{Error, ErrorKind};
 use crate::session::command::PlaceState;
@@ -192,7 +192,7 @@ impl Supervisor {
 
     fn obey(&mut self, request: Request) -> Reply {
         let command = match request {
-            Request::Stat => return Reply::Now(Answer::Snapshot(Box::new(self.snapshot()))),
+            Request::Stat => return Reply::Now(Answer::Snapshot(Box::new(self.snapshot(&self.report())))),
             Request::Memory(bytes) => return Reply::Now(self.change_budget(bytes)),
             Request::Pause => RunCommand::Pause,
             Request::Resume => RunCommand::Resume,
@@ -225,14 +225,13 @@ impl Supervisor {
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
-        let report = self.report();
+    pub(super) fn snapshot(&self, report: &RunReport) -> Snapshot {
         let (first, last) = (self.watched.marks.front().copied().unwrap_or_default(), self.mark_now());
         let list = &self.tree.list;
         let swapped: u64 = list.iter().map(Process::swapped_pages).sum();
-        let mut processes: Vec<ProcessView> = list.iter().filter(|process| !process.is_gone).map(view).collect();
-        processes.sort_by_key(|process| std::cmp::Reverse(process.resident_bytes + process.swapped_bytes));
-        processes.truncate(PROCESSES_MAX);
+        let mut largest: Vec<&Process> = list.iter().filter(|process| !process.is_gone).collect();
+        largest.sort_by_key(|process| std::cmp::Reverse(process.resident.saturating_add(process.swapped_pages())));
+        largest.truncate(PROCESSES_MAX);
         let latency = self.counted().latency;
         let buckets = latency.iter().enumerate().filter(|&(_, &faults)| faults > 0);
         let count = |number: usize| u64::try_from(number).expect("a length");
@@ -255,7 +254,7 @@ impl Supervisor {
             command: self.watched.command.clone(),
             counters: report.vmstat.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
             latency: buckets.map(|(bucket, &faults)| (latency_of_bucket(bucket), faults)).collect(),
-            processes,
+            processes: largest.into_iter().map(view).collect(),
             devices: self.device_views(),
         }
     }

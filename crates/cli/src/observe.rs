@@ -1,0 +1,53 @@
+//! Who is told of a run while it runs: the files and addresses that `run` was given for that.
+//!
+//! Nothing here ends the run: what cannot be written is said once.
+
+use crate::args::RunArgs;
+use crate::backend::Progress;
+use crate::failure::Failure;
+use crate::{metrics, stats, whole_file};
+
+/// Time between two writings of statistics and metrics.
+pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Those who are told.
+#[derive(Debug)]
+pub(crate) struct Observers<'a> {
+    stats: Option<&'a std::path::Path>,
+    metrics: Option<metrics::Sink>,
+    next_ns: u64,
+}
+
+impl<'a> Observers<'a> {
+    /// Before the program starts: what cannot be written is an error.
+    pub(crate) fn open(args: &'a RunArgs) -> Result<Self, Failure> {
+        if let Some(path) = &args.stats {
+            whole_file::check("--stats", path)?;
+        }
+        let metrics =
+            args.metrics.as_ref().map(|target| metrics::Sink::open(target, args.metrics_exposed)).transpose()?;
+        Ok(Self { stats: args.stats.as_deref(), metrics, next_ns: 0 })
+    }
+
+    /// How often to tell.
+    pub(crate) const fn interval_ns(&self) -> u64 {
+        INTERVAL_NS
+    }
+
+    /// What is known so far. Of a run that is killed, what was known a second before is there.
+    pub(crate) fn tell(&mut self, progress: &Progress) {
+        let now = progress.snapshot.run.now_ns;
+        let has_ended = progress.report.exit_status.is_some();
+        if now < self.next_ns && !has_ended {
+            return;
+        }
+        self.next_ns = now + INTERVAL_NS;
+        if let Some(metrics) = &mut self.metrics {
+            metrics.put(metrics::text(progress));
+        }
+        if let Some(path) = self.stats {
+            // At the end an error is said.
+            let _ = stats::write(path, &progress.report);
+        }
+    }
+}

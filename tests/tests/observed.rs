@@ -1,0 +1,120 @@
+//! What a run writes for others to read while it runs is read by their own programs: metrics.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::{self, PagetideRun};
+use pagetide_tests::program::{Exit, Program, Running};
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, clock, serial, victim};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const BUDGET: u64 = 16 * MIB;
+
+/// A run that pages four times its budget, and goes on until it is told to end.
+fn start(scratch: &Scratch, arguments: &[&str]) -> Running {
+    let binary = victim::build(scratch, "hostile");
+    let argv = [OsString::from(binary), "hold".into(), "64".into()];
+    let run = arguments.iter().fold(PagetideRun::new(scratch, BUDGET), |run, argument| run.argument(argument));
+    let running = run.wrap(&Program::new(argv)).deadline_s(60).start(scratch, "observed");
+    running.wait_for_output("ready");
+    running
+}
+
+/// What a script of `tests/checks` prints of a file.
+fn checked(script: &str, file: &Path) -> Value {
+    let output = Command::new(need::readers_python())
+        .arg(need::source_directory().join("checks").join(script))
+        .arg(file)
+        .output()
+        .expect("the readers are installed");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script} {}: {errors}", file.display());
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn sample(metrics: &Value, name: &str) -> f64 {
+    metrics[name].as_f64().unwrap_or_else(|| panic!("no {name} in {metrics}"))
+}
+
+#[test]
+fn metrics_are_read_by_prometheus_and_count_what_the_statistics_count() {
+    if !need::has(&[Feature::Uffd, Feature::Readers]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let file = scratch.file("job.prom");
+    let run = start(&scratch, &["--name", "a.job", "--metrics", file.to_str().expect("text")]);
+    let text = || std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(clock::wait_until(Duration::from_secs(20), || !text().contains("pgmajfault_total{run=\"a.job\"} 0\n")));
+    assert!(text().contains("pagetide_running{run=\"a.job\"} 1\n"), "{}", text());
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+
+    let metrics = checked("openmetrics.py", &file);
+    let stats = PagetideRun::new(&scratch, BUDGET).stats();
+    for counter in ["pgfault", "pgmajfault", "pswpin", "pswpout", "swap_ra", "uffd_moves"] {
+        let told = sample(&metrics, &format!("pagetide_vmstat_{counter}_total"));
+        assert!((told - stats.counter(counter) as f64).abs() < 0.5, "{counter}: {told}\n{}", stats.text());
+    }
+    stats.expect_paging(4096);
+    assert_eq!(sample(&metrics, "pagetide_running"), 0.0);
+    assert_eq!(sample(&metrics, "pagetide_memory_budget_bytes"), BUDGET as f64);
+    let faults = sample(&metrics, "pagetide_fault_latency_seconds_bucket{le=+Inf}");
+    assert!((faults - stats.fault_latency_ns("count").unwrap_or(0) as f64).abs() < 0.5, "{faults}");
+    let names = std::fs::read_dir(scratch.path()).expect("own directory").flatten();
+    assert!(!names.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().contains(".partial")));
+}
+
+#[test]
+fn metrics_are_served_at_a_port_and_at_a_socket_and_readers_that_stall_hold_nobody_up() {
+    if !need::has(&[Feature::Uffd, Feature::Readers]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let get = |mut reader: Box<dyn ReadWrite>| {
+        reader.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("somebody listens");
+        let mut answer = String::new();
+        reader.read_to_string(&mut answer).expect("text");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("openmetrics-text; version=1.0.0"), "{head}");
+        let run = checked("openmetrics.py", &scratch.write("answer.prom", body));
+        assert_eq!(sample(&run, "pagetide_running"), 1.0);
+    };
+
+    let run = start(&scratch, &["--metrics", "127.0.0.1:0"]);
+    let errors = std::fs::read_to_string(scratch.file("observed.err")).expect("what it said");
+    let address = errors.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("where it listens");
+    let address: SocketAddr = address.parse().expect("an address");
+    let mut silent = TcpStream::connect(address).expect("somebody listens");
+    silent.write_all(b"GET /met").expect("it is read");
+    get(Box::new(TcpStream::connect(address).expect("somebody listens")));
+    let second = Command::new(pagetide::binary())
+        .args(["run", "--memory", "16M", "--metrics", &address.to_string(), "--", "echo", "started"])
+        .output()
+        .expect("pagetide starts");
+    let errors = String::from_utf8_lossy(&second.stderr);
+    assert!(second.status.code() == Some(1) && errors.contains("another program listens there"), "{errors}");
+    assert!(second.stdout.is_empty(), "nothing was started");
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+
+    let socket = scratch.file("metrics.sock");
+    let run = start(&scratch, &["--metrics", &format!("unix:{}", socket.display())]);
+    get(Box::new(UnixStream::connect(&socket).expect("somebody listens")));
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+    assert!(!socket.exists(), "the socket is removed");
+}
+
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
