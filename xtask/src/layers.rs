@@ -26,7 +26,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
 ];
 
 /// What every layer may name, and what may name nothing but each other.
-const NOUNS: [&str; 5] = ["types", "event", "effect", "vmstat", "config"];
+const NOUNS: [&str; 6] = ["types", "event", "effect", "vmstat", "config", "absences"];
 
 /// Reads the core and compares.
 pub(crate) fn check() -> Result<(), String> {

@@ -22,6 +22,15 @@ pub(crate) fn to_json(snapshot: &Snapshot) -> Value {
                 "swapped_bytes": process.swapped_bytes,
                 "faults": process.faults,
                 "major_faults": process.major_faults,
+                "compressed_bytes": process.compressed_bytes,
+                "inactive_bytes": process.inactive_bytes,
+                "active_bytes": process.active_bytes,
+                "refaults": process.refaults,
+                "read_ahead": process.read_ahead,
+                "read_ahead_hits": process.read_ahead_hits,
+                "managed_us": process.managed_us,
+                "stall_some_us": process.stall_some_us,
+                "stall_full_us": process.stall_full_us,
             })
         })
         .collect();
@@ -40,6 +49,7 @@ pub(crate) fn to_json(snapshot: &Snapshot) -> Value {
         "managed_process_count": run.managed_processes,
         "vmstat": counters,
         "fault_latency_ns": snapshot.latency,
+        "returns_after_pages": snapshot.returns,
         "processes": processes,
         "devices": devices,
     })
@@ -55,6 +65,12 @@ fn device_json(device: &DeviceView) -> Value {
         "priority": Some(device.priority).filter(|&priority| priority < PRIORITY_BY_ORDER),
         "drain_pages_per_s": device.pages_per_s,
         "drain_left_ns": Some(device.left_ns).filter(|&ns| ns > 0),
+        "read_requests": device.read_requests,
+        "read_bytes": device.read_bytes,
+        "read_ns": device.read_ns,
+        "write_requests": device.write_requests,
+        "write_bytes": device.write_bytes,
+        "write_ns": device.write_ns,
     })
 }
 

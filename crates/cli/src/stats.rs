@@ -23,6 +23,8 @@ struct Document<'a> {
     peak_unpaged_bytes: Counters<'a>,
     vmstat: Counters<'a>,
     fault_latency_ns: Latency,
+    elapsed_ns: u64,
+    returns_after_pages: Vec<(u64, u64)>,
 }
 
 struct Counters<'a>(&'a [(&'static str, u64)]);
@@ -61,6 +63,8 @@ pub(crate) fn to_json(report: &RunReport) -> String {
         peak_unpaged_bytes: Counters(&report.peak_unpaged_bytes),
         vmstat: Counters(&report.vmstat),
         fault_latency_ns: Latency { count, p50, p90, p99, max },
+        elapsed_ns: report.elapsed_ns,
+        returns_after_pages: report.absences.buckets().collect(),
     };
     let mut text = serde_json::to_string_pretty(&document).expect("numbers and names are always JSON");
     text.push('\n');
@@ -90,6 +94,8 @@ pub(crate) mod tests {
             managed_processes: 1,
             vmstat: vec![("pgmajfault", 7), ("pgfault", 9)],
             fault_latency_ns: LatencySummary { count: 9, p50: 1, p90: 2, p99: 3, max: 4 },
+            elapsed_ns: 5,
+            absences: pagetide_core::absences::Absences::new(),
         }
     }
 

@@ -28,6 +28,7 @@ extern crate std;
 pub mod config;
 pub mod effect;
 pub mod event;
+pub mod absences;
 pub mod tier;
 pub mod types;
 pub mod vmstat;

@@ -104,6 +104,11 @@ impl Core {
         &self.tasks.paging.space.mem.stats
     }
 
+    /// How long anonymous pages stayed away that came back.
+    pub const fn absences(&self) -> &crate::absences::Absences {
+        &self.tasks.paging.reclaim.absences
+    }
+
     /// The settings.
     pub const fn config(&self) -> &Config {
         &self.tasks.paging.cfg

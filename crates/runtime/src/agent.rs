@@ -39,6 +39,9 @@ use crate::{credentials, foothold, limits, own, setup};
 const TICK_NS: Nanos = 2_000_000;
 /// Time between two looks at what our tables take.
 const MEASURE_NS: Nanos = 100_000_000;
+/// Time between two looks at what the other threads do while one waits for memory; and of the time that passes, a fiftieth at most.
+const THREAD_LOOK_NS: Nanos = 20_000_000;
+const THREAD_LOOK_SHARE: Nanos = 50;
 /// A fault that waits this long is told of.
 const STALL_TOLD_NS: Nanos = 3_000_000_000;
 /// A fault that waits this long ends the program.
@@ -90,6 +93,8 @@ pub(crate) struct Managed {
     statm: StatmFile,
     stall_told: bool,
     last_watch: Nanos,
+    /// When it may be looked at what the threads do.
+    next_thread_look: Nanos,
     /// When this thread went on after a pause.
     resumed: Nanos,
 }
@@ -380,6 +385,9 @@ impl Agent {
         session.look_at_memory(now, kept, &mut Serving { agent: self, forks });
         setup::publish_places(self.entry(), &managed.session);
         managed.session.pager.count_unpaged(now);
+        if now >= managed.next_thread_look && managed.session.pager.machine().waiting_count() > 0 {
+            look_at_threads(managed, now);
+        }
         let is_time = now >= managed.next_measure;
         if is_time {
             self.measure(managed, now);
@@ -571,6 +579,21 @@ fn hear_command(session: &mut Session, packet: &[u8], file: Option<Fd>) {
     }
 }
 
+/// Do all threads of the program wait for memory, or sleep, while one at least waits?
+fn look_at_threads(managed: &mut Managed, now: Nanos) {
+    let files = limits::for_files();
+    let own = thread::gettid();
+    let mut is_any_running = false;
+    let told = proc::each_thread(|tid| {
+        is_any_running |= tid != own && proc::thread_state(tid).is_ok_and(|state| state == b'R');
+    });
+    drop(files);
+    let machine = managed.session.pager.machine_mut();
+    machine.stalls.note_look(now, told.is_ok() && !is_any_running);
+    let end = clock::now();
+    managed.next_thread_look = end + THREAD_LOOK_NS.max(THREAD_LOOK_SHARE * end.saturating_sub(now));
+}
+
 impl Managed {
     pub(crate) fn new(pager: Pager, floor_bytes: u64, forks: Forks, now: Nanos) -> Self {
         let statm = StatmFile::open_self().expect("/proc is mounted: the maps were read from it");
@@ -588,6 +611,7 @@ impl Managed {
             statm,
             stall_told: false,
             last_watch: now,
+            next_thread_look: now,
             resumed: 0,
         }
     }

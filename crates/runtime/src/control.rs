@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use pagetide_core::absences;
 use pagetide_core::vmstat::COUNTERS;
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::mem::{Mapping, Protection};
@@ -17,11 +18,12 @@ use pagetide_sys::{Errno, file};
 use crate::space::unpaged::UNPAGED;
 
 use crate::session::command::{PlaceId, PlaceReport, PlaceState};
+use crate::store::Traffic;
 
 /// Buckets of the latency histogram: four to each power of two of nanoseconds.
 pub(crate) const LATENCY_BUCKETS: usize = 160;
 /// Counters of the machine, beside the core's: name, what it counts.
-pub const MACHINE_COUNTERS: [(&str, &str); 14] = [
+pub const MACHINE_COUNTERS: [(&str, &str); 20] = [
     ("uffd_moved_in", "Pages moved into the program."),
     ("uffd_moved_out", "Pages moved out of the program."),
     ("uffd_copied", "Pages copied into the program."),
@@ -30,13 +32,24 @@ pub const MACHINE_COUNTERS: [(&str, &str); 14] = [
     ("uffd_busy", "Pages that could not be moved at the moment."),
     ("io_read_requests", "Reads that the disk was asked for."),
     ("io_write_requests", "Writes that the disk was asked for, those of the compressed tier not included."),
+    ("io_read_us", "Time that reads of the disk took, one by one, in microseconds."),
+    ("io_write_us", "The same of writes."),
     ("zswpin", "Pages read from the compressed tier instead of the disk."),
     ("zswpout", "Pages taken into the compressed tier."),
     ("zswpwb", "Pages written to the disk from the compressed tier."),
     ("pt_zswap_reject_compress_poor", "Pages that did not compress to three quarters: left to the disk."),
     ("pt_zswap_pool_pages_max", "Memory of the compressed tier, at most, in pages."),
     ("pt_zswap_stored_pages_max", "Pages in the compressed tier, at most."),
+    ("pt_managed_us", "Time under management, in microseconds: the sum over the processes."),
+    ("pt_stall_some_us", "Time of it in which at least one thread of the process waited for memory."),
+    ("pt_stall_full_us", "Time of that in which none of its threads did anything else; sampled."),
+    ("pt_away_pages_max", "Pages of a process that were paged out at once, at most: the sum over the processes."),
 ];
+/// Where a counter of the machine is among an entry's.
+pub(crate) fn machine_counter(name: &str) -> Option<usize> {
+    MACHINE_COUNTERS.iter().position(|(known, _)| *known == name).map(|index| COUNTERS.len() + index)
+}
+
 /// Counters of an entry: the core's, then the machine's.
 pub(crate) const COUNTERS_MAX: usize = 128;
 const _: () = assert!(COUNTERS.len() + MACHINE_COUNTERS.len() <= COUNTERS_MAX);
@@ -62,6 +75,8 @@ pub(crate) struct PlaceWords {
     pub(crate) used: AtomicU64,
     pub(crate) backed: AtomicU64,
     pub(crate) lost: AtomicU64,
+    /// Reads and writes: requests, pages, nanoseconds.
+    pub(crate) traffic: [[AtomicU64; 3]; 2],
 }
 
 impl PlaceWords {
@@ -83,6 +98,24 @@ impl PlaceWords {
         self.lost.store(report.lost, relaxed);
         self.state.store(report.state as u32, relaxed);
         self.place.store(report.place.0 + 1, Ordering::Release);
+    }
+
+    /// Say what was read from it and written to it.
+    pub(crate) fn publish_traffic(&self, traffic: [Traffic; 2]) {
+        for (words, way) in self.traffic.iter().zip(traffic) {
+            for (word, value) in words.iter().zip([way.requests, way.pages, way.ns]) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What was read from it and written to it.
+    pub(crate) fn traffic(&self) -> [Traffic; 2] {
+        let read = |words: &[AtomicU64; 3]| {
+            let [requests, pages, ns] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+            Traffic { requests, pages, ns }
+        };
+        self.traffic.each_ref().map(read)
     }
 
     /// What it is used for. What is not known counts as used.
@@ -117,12 +150,18 @@ pub(crate) struct Entry {
     pub(crate) major_faults: AtomicU64,
     /// Swap slots in use.
     pub(crate) swapped_pages: AtomicU64,
+    /// Of those, pages that are in memory, compressed.
+    pub(crate) compressed_pages: AtomicU64,
+    /// Pages of the lists: inactive, active.
+    pub(crate) lists: [AtomicU64; 2],
     /// What cannot leave: locked or read-only pages, memory that is not managed, our tables.
     pub(crate) pinned_pages: AtomicU64,
     /// Where its pages are.
     pub(crate) places: [PlaceWords; PLACES_MAX],
     pub(crate) counters: [AtomicU64; COUNTERS_MAX],
     pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
+    /// Pages that came back, by how long they were away.
+    pub(crate) returns: [AtomicU64; absences::BUCKETS],
 }
 
 /// The mapping.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use pagetide_core::types::{DeviceId, IoId, PageIdx, PageRange, SlotIdx};
+use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx};
 use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file::IoVec;
@@ -61,6 +61,8 @@ pub(crate) struct Request {
     pub(crate) is_own: bool,
     /// The next page of the queue has to wait until another write has ended.
     pub(crate) is_blocked: bool,
+    /// When the engine got it.
+    pub(crate) begun: Nanos,
 }
 
 /// Descriptors that an engine watches while it waits.
@@ -176,6 +178,7 @@ impl Requests {
             fd: -1,
             is_own: false,
             is_blocked: false,
+            begun: 0,
         });
         u32::try_from(self.table.len() - 1).ok()
     }
@@ -220,6 +223,11 @@ impl Requests {
         }
         request.parts[request.len] = part;
         request.len += 1;
+    }
+
+    /// The engine gets the entry now.
+    pub(crate) fn note_begin(&mut self, token: u32, now: Nanos) {
+        self.table[token as usize].begun = now;
     }
 
     /// Name the memory of the entry, run by run, and its file.

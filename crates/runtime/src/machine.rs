@@ -17,9 +17,11 @@ mod cost;
 mod deferred;
 mod moves;
 mod staging;
+pub(crate) mod stalls;
 mod transfers;
 
 use pagetide_core::Core;
+use pagetide_core::absences::Absences;
 use pagetide_core::effect::Effect;
 use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx, TaskId};
 use pagetide_driver::{Answers, Machine};
@@ -28,6 +30,7 @@ use pagetide_sys::fd::Fd;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
+use crate::control::MACHINE_COUNTERS;
 use crate::frames::{Frame, FrameRun, Frames};
 use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::own;
@@ -36,11 +39,12 @@ use crate::space::held::Held;
 use crate::space::unshare::{MakePrivate, WAITING_MAX};
 use crate::space::{Mappings, PAGE_SHIFT};
 use crate::store::{Store, checksum};
-use crate::tier::{Tier, TierStats};
+use crate::tier::Tier;
 use cost::MoveCost;
 use moves::{Busy, pages_of};
 use staging::Staging;
 pub(crate) use staging::{MapFrames, frames_for};
+use stalls::Stalls;
 
 /// A page in bytes, as a length.
 const PAGE: usize = 1 << PAGE_SHIFT;
@@ -72,28 +76,9 @@ pub(crate) struct MachineStats {
     pub(crate) write_requests: u64,
     pub(crate) moves: u64,
     pub(crate) busy_pages: u64,
-}
-
-impl MachineStats {
-    /// In the order of `MACHINE_COUNTERS`.
-    pub(crate) const fn values(&self, tier: TierStats) -> [u64; 14] {
-        [
-            self.moved_in_pages,
-            self.moved_out_pages,
-            self.copied_pages,
-            self.zero_filled_pages,
-            self.moves,
-            self.busy_pages,
-            self.read_requests,
-            self.write_requests,
-            tier.zswpin,
-            tier.zswpout,
-            tier.zswpwb,
-            tier.reject_compress_poor,
-            tier.pool_pages_max,
-            tier.stored_pages_max,
-        ]
-    }
+    /// Time that requests took, one by one.
+    pub(crate) read_ns: Nanos,
+    pub(crate) write_ns: Nanos,
 }
 
 /// Pages to be moved out that are being made private.
@@ -156,6 +141,9 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     waiting: Vec<(PageIdx, Nanos)>,
     latencies: Vec<Nanos>,
     answered_at: Nanos,
+    pub(crate) stalls: Stalls,
+    /// When it was made.
+    begun: Nanos,
     move_cost: MoveCost,
     seed: u64,
     zero_sum: u128,
@@ -187,6 +175,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     pub(crate) fn new(parts: MachineParts<K>) -> Self {
         let frames = u32::try_from(parts.staging.range().len() >> PAGE_SHIFT)
             .expect("the staging area has less than 2^32 frames");
+        let begun = parts.space.now();
         Self {
             space: parts.space,
             engine: parts.engine,
@@ -212,6 +201,8 @@ impl<K: AddressSpace> LiveMachine<K> {
             waiting: Vec::with_capacity(256),
             latencies: Vec::with_capacity(256),
             answered_at: 0,
+            stalls: Stalls::default(),
+            begun,
             move_cost: MoveCost::default(),
             seed: parts.seed,
             outbox: Outbox::default(),
@@ -467,7 +458,41 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
         if self.waiting.len() < self.waiting.capacity() {
             self.waiting.push((page, now));
+            self.stalls.begin(now);
         }
+    }
+
+    /// The machine's counters, in the order of [`MACHINE_COUNTERS`]; `absences` are the core's.
+    pub(crate) fn counters(&self, absences: &Absences) -> [u64; MACHINE_COUNTERS.len()] {
+        let (stats, tier, now) = (&self.stats, self.tier_stats(), self.space.now());
+        let us = |ns: Nanos| ns / 1000;
+        [
+            stats.moved_in_pages,
+            stats.moved_out_pages,
+            stats.copied_pages,
+            stats.zero_filled_pages,
+            stats.moves,
+            stats.busy_pages,
+            stats.read_requests,
+            stats.write_requests,
+            us(stats.read_ns),
+            us(stats.write_ns),
+            tier.zswpin,
+            tier.zswpout,
+            tier.zswpwb,
+            tier.reject_compress_poor,
+            tier.pool_pages_max,
+            tier.stored_pages_max,
+            us(now.saturating_sub(self.begun)),
+            us(self.stalls.some_ns(now)),
+            us(self.stalls.full_ns()),
+            absences.away_pages_max(),
+        ]
+    }
+
+    /// Faults that wait, as far as they are counted.
+    pub(crate) const fn waiting_count(&self) -> usize {
+        self.waiting.len()
     }
 
     /// The fault that has waited longest.
@@ -513,6 +538,9 @@ impl<K: AddressSpace> LiveMachine<K> {
             }
             !answered
         });
+        if self.waiting.is_empty() {
+            self.stalls.end(now);
+        }
     }
 
     /// Fill this page with zeroes if it is missing; wake its waiters in any case: who still misses it asks again.

@@ -401,7 +401,8 @@ impl Pool {
         let machine = state.session.pager.machine();
         let tier = machine.tier_stats();
         counters.extend(setup::with_tier(state.session.pager.core().vmstat(), tier));
-        counters.extend(MACHINE_COUNTERS.iter().map(|(name, _)| *name).zip(machine.stats.values(tier)));
+        let absences = state.session.pager.core().absences();
+        counters.extend(MACHINE_COUNTERS.iter().map(|(name, _)| *name).zip(machine.counters(absences)));
         counters
     }
 

@@ -24,11 +24,11 @@ use crate::pool::EngineChoice;
 use crate::protocol::DeviceOffer;
 use crate::record;
 use crate::session::Session;
-use crate::session::command::PlaceReport;
+use crate::session::command::{PlaceId, PlaceReport};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{HELD, Held};
 use crate::space::unshare::{MakePrivate, Unsharer};
-use crate::store::Store;
+use crate::store::{Store, Traffic};
 use crate::tier::TierStats;
 use crate::{limits, own};
 
@@ -280,6 +280,11 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
     let overhead = spare + metadata;
     let used = machine.stores().iter().filter_map(|&(device, _)| pager.core().device_used(device));
     entry.swapped_pages.store(used.map(u64::from).sum(), relaxed);
+    entry.compressed_pages.store(machine.compressed_pages(), relaxed);
+    let [inactive, active, ..] = pager.core().list_sizes();
+    for (word, pages) in entry.lists.iter().zip([inactive, active]) {
+        word.store(u64::from(pages), relaxed);
+    }
     entry.resident_pages.store(resident, relaxed);
     entry.resident_pages_max.fetch_max(resident, relaxed);
     entry.overhead_pages.store(overhead, relaxed);
@@ -294,9 +299,12 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
     for ((_, value), word) in with_tier(vmstat, machine.tier_stats()).zip(words.by_ref()) {
         word.store(value, relaxed);
     }
-    let stats = machine.stats.values(machine.tier_stats());
-    for (word, value) in words.zip(stats) {
+    let absences = pager.core().absences();
+    for (word, value) in words.zip(machine.counters(absences)) {
         word.store(value, relaxed);
+    }
+    for (word, &returns) in entry.returns.iter().zip(absences.returns()) {
+        word.store(returns, relaxed);
     }
     entry.major_faults.store(vmstat.get(Counter::pgmajfault), relaxed);
 }
@@ -313,8 +321,20 @@ pub(crate) fn publish_places(entry: &Entry, session: &Session) {
         let known = entry.places.iter().find(|words| words.place() == Some(report.place));
         if let Some(words) = known.or_else(|| entry.places.iter().find(|words| words.place().is_none())) {
             words.publish(report);
+            words.publish_traffic(traffic_of(session, report.place));
         }
     }
+}
+
+/// What was read from a place and written to it.
+fn traffic_of(session: &Session, place: PlaceId) -> [Traffic; 2] {
+    let mut sum = [Traffic::default(); 2];
+    for (_, store) in session.pager.machine().stores().iter().filter(|(_, store)| store.place() == place) {
+        for (sum, way) in sum.iter_mut().zip(store.traffic()) {
+            sum.add(way);
+        }
+    }
+    sum
 }
 
 /// The core's counters, which know of no tier: what it took and gave was not read from and written to the disk, and what it

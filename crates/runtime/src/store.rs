@@ -14,10 +14,29 @@ use pagetide_sys::file;
 use pagetide_sys::mem::{ManagedRange, Mapping, Protection};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use crate::io::Direction;
 use crate::limits;
 use crate::protocol::DeviceHandover;
 use crate::session::command::PlaceId;
 use crate::space::{PAGE_BYTES, PAGE_SHIFT};
+
+/// What was read from a store, or written to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) requests: u64,
+    pub(crate) pages: u64,
+    /// Time that the requests took, one by one.
+    pub(crate) ns: Nanos,
+}
+
+impl Traffic {
+    /// What another store has, too. The numbers may come from a program that forges them.
+    pub(crate) const fn add(&mut self, other: Self) {
+        self.requests = self.requests.saturating_add(other.requests);
+        self.pages = self.pages.saturating_add(other.pages);
+        self.ns = self.ns.saturating_add(other.ns);
+    }
+}
 
 /// One swap file of this process, or of the parent it was forked from.
 #[derive(Debug)]
@@ -45,6 +64,8 @@ pub(crate) struct Store {
     failed: bool,
     /// Pages that could not be read back.
     lost: u32,
+    /// Reads and writes, in the order of `Direction`.
+    traffic: [Traffic; 2],
 }
 
 /// After so many writes that failed one after the other, nothing more is written: a fault that waits for room would wait for
@@ -84,6 +105,7 @@ impl Store {
             failed_writes: 0,
             failed: false,
             lost: 0,
+            traffic: [Traffic { requests: 0, pages: 0, ns: 0 }; 2],
         }
     }
 
@@ -192,6 +214,19 @@ impl Store {
     pub(crate) const fn note_lost(&mut self, pages: u32) {
         self.lost = self.lost.saturating_add(pages);
         self.failed = true;
+    }
+
+    /// A request has ended, whatever became of it.
+    pub(crate) const fn note_request(&mut self, direction: Direction, pages: usize, took: Nanos) {
+        let traffic = &mut self.traffic[direction as usize];
+        traffic.requests += 1;
+        traffic.pages += pages as u64;
+        traffic.ns += took;
+    }
+
+    /// Reads and writes so far, in the order of `Direction`.
+    pub(crate) const fn traffic(&self) -> [Traffic; 2] {
+        self.traffic
     }
 
     /// Reads or writes fail.

@@ -108,6 +108,8 @@ struct Supervisor {
     /// When the proportional sizes of several processes may be read again.
     next_proportional: Nanos,
     overhead_max: u64,
+    /// When the program was started.
+    began: Nanos,
     main_pid: i32,
     main_status: Option<i32>,
     told: BTreeSet<&'static str>,
@@ -201,6 +203,7 @@ impl Supervisor {
             filled_pages_per_ms: 0,
             next_proportional: 0,
             overhead_max: 0,
+            began: clock::now(),
             main_pid: 0,
             main_status: None,
             told: BTreeSet::new(),
@@ -491,6 +494,8 @@ impl Supervisor {
             peak_managed_bytes: totals.managed_pages_max * PAGE_BYTES,
             peak_unpaged_bytes: unpaged.map(|((name, _), pages)| (name, pages.saturating_mul(PAGE_BYTES))).collect(),
             vmstat: names.zip(totals.counters).collect(),
+            elapsed_ns: clock::now().saturating_sub(self.began),
+            absences: totals.absences(),
             fault_latency_ns: summary(&totals.latency),
             // A program that ends at once may not have been seen.
             processes: totals.processes.max(1),

@@ -222,6 +222,11 @@ pub(crate) struct Tier {
 }
 
 impl Tier {
+    /// Pages that are held now.
+    pub(crate) const fn held_pages(&self) -> u32 {
+        self.held
+    }
+
     /// A tier for a budget of at most `budget_pages`; None if nothing is to be compressed.
     pub(crate) fn new(how: Compress, budget_pages: u64) -> Result<Option<Self>, Errno> {
         let Some(packer) = Packer::new(how) else { return Ok(None) };

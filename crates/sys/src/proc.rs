@@ -259,6 +259,14 @@ pub fn stat(pid: Option<i32>) -> Result<Stat, Errno> {
     parse_stat(text).ok_or(Errno::EIO)
 }
 
+/// What a thread of this process does: `R`, `S`, `D`...
+pub fn thread_state(tid: i32) -> Result<u8, Errno> {
+    let path = Text::<48>::format(format_args!("self/task/{tid}/stat"));
+    let mut buf = [0; 1024];
+    let text = file::read_to_end(&open(path.as_c_str())?, &mut buf)?;
+    parse_stat(text).map(|stat| stat.state).ok_or(Errno::EIO)
+}
+
 /// Is `pid` a child of `ancestor`, or of a child of it, at any depth? A process that is gone is nobody's.
 pub fn is_descendant(pid: i32, ancestor: i32) -> bool {
     let mut at = pid;
@@ -498,6 +506,7 @@ mod tests {
         assert_eq!(all, status.resident_bytes);
         assert_eq!(stat(None).map(|stat| stat.parent), Ok(crate::thread::getppid()));
         assert_eq!(stat(Some(i32::MAX)), Err(Errno::ENOENT));
+        assert_eq!(thread_state(crate::thread::gettid()), Ok(b'R'));
         let parent = crate::thread::getppid();
         assert!(is_descendant(crate::thread::getpid(), parent) && !is_descendant(parent, crate::thread::getpid()));
         assert!(!is_descendant(i32::MAX, 1) && !is_descendant(-1, 1) && !is_descendant(0, 1));

@@ -12,6 +12,7 @@ mod shrink;
 mod watch;
 mod workingset;
 
+use crate::absences::Absences;
 use crate::config::Config;
 use crate::effect::Effects;
 use crate::host::{Host, MAX_RECLAIM_RETRIES};
@@ -39,6 +40,8 @@ pub(crate) struct Reclaim {
     ws_snapshot: [u64; 2],
     kswapd: Kswapd,
     watch: Watch,
+    /// How long pages stay away: counted, and not decided by.
+    pub(crate) absences: Absences,
 }
 
 /// The background reclaimer.
@@ -77,6 +80,7 @@ impl Reclaim {
             ws_snapshot: [0; 2],
             kswapd: Kswapd::new(),
             watch: Watch::new(),
+            absences: Absences::new(),
             host,
             cfg: config.clone(),
         }

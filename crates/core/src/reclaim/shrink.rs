@@ -297,7 +297,7 @@ impl Reclaim {
     /// Reclaim a clean, unmapped page: its content is in its slot. Leaves a shadow entry.
     pub(crate) fn steal(&mut self, space: &mut Space, p: u32, out: &mut Effects) {
         let kind = usize::from(space.mem.at(p).is_file());
-        let shadow = self.evict_shadow(&space.mem, p);
+        let shadow = self.evict_shadow(space, p);
         space.mem.count([Counter::pgsteal_anon, Counter::pgsteal_file][kind], 1);
         space.mem.evict(p, shadow);
         out.push_merged(Effect::Drop { range: PageRange::one(PageIdx(p)) });

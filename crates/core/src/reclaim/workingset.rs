@@ -15,6 +15,7 @@
 
 use super::Reclaim;
 use super::references::References;
+use crate::absences::STAMP_BITS;
 use crate::config::Balance;
 use crate::memory::Memory;
 use crate::memory::lru::{AA, AF, IA, IF};
@@ -23,12 +24,26 @@ use crate::vmstat::Counter;
 
 /// Bits of the clock that fit in a shadow entry of the kernel.
 const AGE_MASK: u64 = (1 << 36) - 1;
+/// What decisions see of a shadow entry. Above it stands when the page left, for those who ask what more memory would have saved.
+const JUDGED_BITS: u32 = 64 - STAMP_BITS;
+const JUDGED: u64 = (1 << JUDGED_BITS) - 1;
+const _: () = assert!((AGE_MASK << 1) & !JUDGED == 0);
 
 impl Reclaim {
     /// The shadow entry of a page that is reclaimed now, if this kind of page leaves one.
-    pub(super) fn evict_shadow(&mut self, mem: &Memory, p: u32) -> Option<u64> {
+    pub(super) fn evict_shadow(&mut self, space: &Space, p: u32) -> Option<u64> {
+        let judged = self.judged_shadow(&space.mem, p)?;
+        if space.mem.at(p).is_file() {
+            return Some(judged);
+        }
+        let away = space.slots.used.saturating_sub(space.mem.counts().kept_slots) + 1;
+        Some(judged | (self.absences.note_leave(away) << JUDGED_BITS))
+    }
+
+    /// The part that decisions see.
+    fn judged_shadow(&mut self, mem: &Memory, p: u32) -> Option<u64> {
         if self.references == References::Watched {
-            return Some(self.last_use(mem, p));
+            return Some(self.last_use(mem, p) & JUDGED);
         }
         let page = mem.at(p);
         let kept = if page.is_file() { self.cfg.file_shadows } else { self.cfg.anon_shadows };
@@ -40,6 +55,10 @@ impl Reclaim {
     /// The page gets a frame again: judge it by its shadow entry. May make it active; before the page is put on a list.
     /// `demand`: a task waits for it.
     pub(crate) fn refault(&mut self, space: &mut Space, p: u32, shadow: u64, demand: bool) {
+        if !space.mem.at(p).is_file() {
+            self.absences.note_return(shadow >> JUDGED_BITS);
+        }
+        let shadow = shadow & JUDGED;
         if self.references == References::Watched {
             self.came_back(&mut space.mem, p, shadow, demand);
             return;

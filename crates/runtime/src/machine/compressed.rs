@@ -38,6 +38,11 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.tier().map_or(0, Tier::backed_pages)
     }
 
+    /// Pages that are held compressed now.
+    pub(crate) fn compressed_pages(&self) -> u64 {
+        self.tier.as_ref().map_or(0, |tier| u64::from(tier.held_pages()))
+    }
+
     pub(crate) fn tier_stats(&self) -> TierStats {
         self.tier().map_or_else(TierStats::default, |tier| tier.stats)
     }
@@ -119,6 +124,7 @@ impl<K: AddressSpace> LiveMachine<K> {
                 break;
             };
             tier.begin(&run, token);
+            self.requests.note_begin(token, now);
             self.engine.submit(token, self.requests.get(token));
             if !tier.is_flushing() {
                 break;

@@ -110,6 +110,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
         let staging = &self.staging;
         self.requests.fill(token, fd, runs[..count].iter().map(|&run| staging.memory(run)));
+        self.requests.note_begin(token, self.space.now());
         self.engine.submit(token, self.requests.get(token));
     }
 
@@ -154,6 +155,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
         self.ended = self.ended.wrapping_add(1);
         let result = self.written_beyond_a_limit(token, result);
+        self.note_request(token);
         let request = self.requests.get(token);
         if request.is_own {
             let is_done = result == Ok(request.bytes());
@@ -192,6 +194,19 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
         ended.finish(answers);
         self.requests.end(token);
+    }
+
+    /// Count a request that has ended.
+    fn note_request(&mut self, token: u32) {
+        let request = self.requests.get(token);
+        let took = self.space.now().saturating_sub(request.begun);
+        match request.direction {
+            Direction::Read => self.stats.read_ns += took,
+            Direction::Write => self.stats.write_ns += took,
+        }
+        if let Some((_, store)) = self.stores.iter_mut().find(|(id, _)| *id == request.device) {
+            store.note_request(request.direction, request.len, took);
+        }
     }
 
     /// A write that ended short because the program has limited the size of files is made again, here and now, without the limit.

@@ -30,6 +30,7 @@ use crate::error::{Error, ErrorKind};
 use crate::protocol::{DO, DeviceOffer};
 use crate::session::command::{Answer, Command, PlaceId, PlaceState, Report};
 use crate::setup;
+use crate::store::Traffic;
 use crate::supervise::places::{Place, open_place};
 use crate::supervise::{Supervisor, SwapSpec};
 
@@ -82,6 +83,8 @@ pub(crate) struct PlaceStatus {
     pub(crate) used_pages: u64,
     /// Pages that could not be read back.
     pub(crate) lost_pages: u64,
+    /// Reads and writes so far, by processes that live.
+    pub(crate) traffic: [Traffic; 2],
     /// Pages a second that leave a place that is being drained; 0 if that is not known.
     pub(crate) rate: u64,
     /// Time until it is drained, at this rate.
@@ -212,10 +215,12 @@ impl Supervisor {
     pub(super) fn status_of(&self, place: &Place) -> PlaceStatus {
         let id = place.offer.place;
         let (mut used, mut lost, mut is_full) = (0_u64, 0_u64, false);
+        let mut traffic = [Traffic::default(); 2];
         for (_, words) in self.words_of_place(id) {
             used = used.saturating_add(words.used.load(Ordering::Relaxed));
             lost = lost.saturating_add(words.lost.load(Ordering::Relaxed));
             is_full |= words.state() == PlaceState::Full;
+            traffic.iter_mut().zip(words.traffic()).for_each(|(sum, way)| sum.add(way));
         }
         let state = match (place.drain, is_full) {
             (Some(_), _) => PlaceState::Draining,
@@ -235,6 +240,7 @@ impl Supervisor {
             size_pages: u64::from(place.offer.slots).saturating_sub(1),
             used_pages: used,
             lost_pages: lost,
+            traffic,
             rate,
             left_ns,
         }

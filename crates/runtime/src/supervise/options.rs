@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use pagetide_core::absences::Absences;
 use pagetide_core::types::Nanos;
 
 use crate::control::LatencySummary;
@@ -93,6 +94,10 @@ pub struct RunReport {
     pub peak_unpaged_bytes: Vec<(&'static str, u64)>,
     /// Counters by their kernel name, then those of the machine.
     pub vmstat: Vec<(&'static str, u64)>,
+    /// How long it has run, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// How long pages stayed away that came back.
+    pub absences: Absences,
     /// Fault latency.
     pub fault_latency_ns: LatencySummary,
     /// Program images that ran (a process counts again at exec).

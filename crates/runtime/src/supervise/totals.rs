@@ -2,7 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::control::{COUNTERS_MAX, Entry, LATENCY_BUCKETS};
+use pagetide_core::absences::{self, Absences};
+use pagetide_core::vmstat::Counter;
+
+use crate::control::{COUNTERS_MAX, Entry, LATENCY_BUCKETS, machine_counter};
 use crate::space::unpaged::UNPAGED;
 
 /// What ended processes counted.
@@ -10,6 +13,7 @@ use crate::space::unpaged::UNPAGED;
 pub(super) struct Totals {
     pub(super) counters: [u64; COUNTERS_MAX],
     pub(super) latency: [u64; LATENCY_BUCKETS],
+    pub(super) returns: [u64; absences::BUCKETS],
     pub(super) metadata_pages_max: u64,
     pub(super) managed_pages_max: u64,
     pub(super) unpaged_pages_max: [u64; UNPAGED.len()],
@@ -22,12 +26,19 @@ impl Totals {
         Self {
             counters: [0; COUNTERS_MAX],
             latency: [0; LATENCY_BUCKETS],
+            returns: [0; absences::BUCKETS],
             metadata_pages_max: 0,
             managed_pages_max: 0,
             unpaged_pages_max: [0; UNPAGED.len()],
             processes: 0,
             managed_processes: 0,
         }
+    }
+
+    /// How long pages stayed away that came back.
+    pub(super) fn absences(&self) -> Absences {
+        let away = machine_counter("pt_away_pages_max").map_or(0, |index| self.counters[index]);
+        Absences::of(self.returns, self.counters[Counter::pgsteal_anon as usize], away)
     }
 
     /// Add what a process counted. The words may be forged: numbers, and no more.
@@ -37,6 +48,9 @@ impl Totals {
             *total = total.saturating_add(word.load(relaxed));
         }
         for (total, word) in self.latency.iter_mut().zip(&entry.latency) {
+            *total = total.saturating_add(word.load(relaxed));
+        }
+        for (total, word) in self.returns.iter_mut().zip(&entry.returns) {
             *total = total.saturating_add(word.load(relaxed));
         }
         self.metadata_pages_max = self.metadata_pages_max.max(entry.metadata_pages_max.load(relaxed));

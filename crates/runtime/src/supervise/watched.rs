@@ -17,7 +17,7 @@ use pagetide_sys::{Errno, clock, proc, thread};
 use super::commands::{Outcome, RunCommand, Ticket};
 use super::tree::Process;
 use super::{BUDGET_BYTES_MIN, RunOptions, RunReport, Supervisor, SwapSpec};
-use crate::control::latency_of_bucket;
+use crate::control::{latency_of_bucket, machine_counter};
 use crate::error::{Error, ErrorKind};
 use crate::session::command::PlaceState;
 use crate::setup;
@@ -254,6 +254,7 @@ impl Supervisor {
             command: self.watched.command.clone(),
             counters: report.vmstat.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
             latency: buckets.map(|(bucket, &faults)| (latency_of_bucket(bucket), faults)).collect(),
+            returns: report.absences.buckets().collect(),
             processes: largest.into_iter().map(view).collect(),
             devices: self.device_views(),
         }
@@ -321,6 +322,12 @@ impl Supervisor {
                 },
                 pages_per_s: place.rate,
                 left_ns: place.left_ns.unwrap_or(0),
+                read_requests: place.traffic[0].requests,
+                read_bytes: place.traffic[0].pages.saturating_mul(PAGE_BYTES),
+                read_ns: place.traffic[0].ns,
+                write_requests: place.traffic[1].requests,
+                write_bytes: place.traffic[1].pages.saturating_mul(PAGE_BYTES),
+                write_ns: place.traffic[1].ns,
                 path: place.path.display().to_string(),
             })
             .collect()
@@ -349,14 +356,27 @@ fn view(process: &Process) -> ProcessView {
     let read = |word: fn(&crate::control::Entry) -> &std::sync::atomic::AtomicU64| {
         entry.map_or(0, |entry| word(entry).load(Ordering::Relaxed))
     };
+    let machine = |name| {
+        let word = machine_counter(name).and_then(|index| entry?.counters.get(index));
+        word.map_or(0, |word| word.load(Ordering::Relaxed))
+    };
     ProcessView {
         pid: u64::from(process.pid.cast_unsigned()),
         is_managed: u64::from(process.is_managed()),
         share_bytes: read(|entry| &entry.share_pages).saturating_mul(PAGE_BYTES),
         resident_bytes: process.resident.saturating_mul(PAGE_BYTES),
         swapped_bytes: process.swapped_pages().saturating_mul(PAGE_BYTES),
+        compressed_bytes: read(|entry| &entry.compressed_pages).saturating_mul(PAGE_BYTES),
+        inactive_bytes: read(|entry| &entry.lists[0]).saturating_mul(PAGE_BYTES),
+        active_bytes: read(|entry| &entry.lists[1]).saturating_mul(PAGE_BYTES),
         faults: read(|entry| &entry.counters[Counter::pgfault as usize]),
         major_faults: read(|entry| &entry.major_faults),
+        refaults: read(|entry| &entry.counters[Counter::workingset_refault_anon as usize]),
+        read_ahead: read(|entry| &entry.counters[Counter::swap_ra as usize]),
+        read_ahead_hits: read(|entry| &entry.counters[Counter::swap_ra_hit as usize]),
+        managed_us: machine("pt_managed_us"),
+        stall_some_us: machine("pt_stall_some_us"),
+        stall_full_us: machine("pt_stall_full_us"),
         command: comm(process.pid),
     }
 }

@@ -86,6 +86,9 @@ pub struct Snapshot {
     pub counters: Vec<(String, u64)>,
     /// Fault latency: the upper end of a bucket in nanoseconds, and faults in it. Empty buckets are left out.
     pub latency: Vec<(u64, u64)>,
+    /// Pages that came back: the most pages that left meanwhile, and how many came back so. Empty buckets are left out; see
+    /// [`pagetide_core::absences`].
+    pub returns: Vec<(u64, u64)>,
     /// Its largest processes.
     pub processes: Vec<ProcessView>,
     /// Where it swaps to.
@@ -233,6 +236,9 @@ impl Snapshot {
         for (ns, faults) in &self.latency {
             writeln!(out, "latency {ns} {faults}").expect("writing to a String does not fail");
         }
+        for (pages, returns) in &self.returns {
+            writeln!(out, "return {pages} {returns}").expect("writing to a String does not fail");
+        }
         self.processes.iter().for_each(|process| process.write("process", &mut out));
         self.devices.iter().for_each(|device| device.write("device", &mut out));
         out
@@ -262,6 +268,10 @@ impl Snapshot {
             "latency" => {
                 let ns = next_number(&mut line)?;
                 push(&mut self.latency, (ns, decimal(line)?))?;
+            }
+            "return" => {
+                let pages = next_number(&mut line)?;
+                push(&mut self.returns, (pages, decimal(line)?))?;
             }
             "process" => push(&mut self.processes, ProcessView::read(line)?)?,
             "device" => push(&mut self.devices, DeviceView::read(line)?)?,
@@ -298,6 +308,7 @@ mod tests {
             command: "a\nb".to_owned(),
             counters: vec![("pgfault".to_owned(), 5)],
             latency: vec![(1023, 9), (u64::MAX, 1)],
+            returns: vec![(15, 3)],
             processes: vec![ProcessView { pid: 8, command: "sort".to_owned(), ..ProcessView::default() }],
             devices: vec![DeviceView { size_bytes: 1 << 40, path: "/var/tmp".to_owned(), ..DeviceView::default() }],
         }
@@ -365,6 +376,7 @@ mod tests {
             command: text.clone(),
             counters: vec![("x".repeat(40), u64::MAX); crate::control::COUNTERS_MAX],
             latency: vec![(u64::MAX, u64::MAX); crate::control::LATENCY_BUCKETS],
+            returns: vec![(u64::MAX, u64::MAX); pagetide_core::absences::BUCKETS],
             processes: vec![
                 ProcessView { pid: u64::MAX, command: "x".repeat(16), ..ProcessView::default() };
                 PROCESSES_MAX

@@ -88,7 +88,25 @@ records! {
         /// Faults on managed memory.
         faults,
         /// Those for which a page had to be read.
-        major_faults
+        major_faults,
+        /// Of what is paged out: in memory, compressed.
+        compressed_bytes,
+        /// What is resident by list: used a while ago, and lately.
+        inactive_bytes,
+        /// See `inactive_bytes`.
+        active_bytes,
+        /// Pages that came back soon enough to belong to the working set.
+        refaults,
+        /// Pages read ahead.
+        read_ahead,
+        /// Of those, pages that were touched.
+        read_ahead_hits,
+        /// Microseconds under management.
+        managed_us,
+        /// Of those, in which at least one thread waited for memory.
+        stall_some_us,
+        /// Of those, in which no thread did anything else.
+        stall_full_us
         ;
         /// Its command, as the kernel has it.
         command
@@ -110,7 +128,19 @@ records! {
         /// Pages a second that leave a place that is being drained; 0 if that is not known.
         pages_per_s,
         /// Time until it is drained at this rate; 0 if that is not known.
-        left_ns
+        left_ns,
+        /// Reads so far, by processes that live.
+        read_requests,
+        /// What they read.
+        read_bytes,
+        /// Time that they took, one by one.
+        read_ns,
+        /// The same of writes.
+        write_requests,
+        /// See `write_requests`.
+        write_bytes,
+        /// See `write_requests`.
+        write_ns
         ;
         /// Where it is.
         path
@@ -182,9 +212,12 @@ mod tests {
 
     #[test]
     fn numbers_have_no_sign() {
-        assert_eq!(DeviceView::read("1 2 3 4 5 6 7 /a b").map(|view| view.path), Some("/a b".to_owned()));
-        assert_eq!(DeviceView::read("1 2 3 4 5 6 7"), None);
-        assert_eq!(DeviceView::read("+1 2 3 4 5 6 7 x"), None);
-        assert_eq!(DeviceView::read("1 2 3 4 5 6 18446744073709551616 x"), None);
+        assert_eq!(
+            DeviceView::read("1 2 3 4 5 6 7 8 9 10 11 12 13 /a b").map(|view| view.path),
+            Some("/a b".to_owned())
+        );
+        assert_eq!(DeviceView::read("1 2 3 4 5 6 7 8 9 10 11 12 13"), None);
+        assert_eq!(DeviceView::read("+1 2 3 4 5 6 7 8 9 10 11 12 13 x"), None);
+        assert_eq!(DeviceView::read("1 2 3 4 5 6 7 8 9 10 11 12 18446744073709551616 x"), None);
     }
 }
