@@ -17,6 +17,7 @@ pub mod kernel_swap;
 pub mod victim;
 pub mod sources;
 pub mod pagetide;
+pub mod steered;
 pub mod nobody;
 pub mod stats;
 pub mod budgeted;

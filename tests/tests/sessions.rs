@@ -75,6 +75,12 @@ fn sixteen_generations_of_forks_see_every_byte() {
     expect_paging(&["nested", "24", "16"], 12 * MIB, &[]);
 }
 
+/// What it inherited lies in the slots of its parent's parent, which are kept although nobody between them lives.
+#[test]
+fn an_orphan_sees_what_its_parents_parent_had_at_the_fork() {
+    expect_paging(&["orphan", "24"], 12 * MIB, &[]);
+}
+
 /// No table has a fixed number of places: 1,100 children at once are all counted, and end.
 #[test]
 fn eleven_hundred_children_at_once_are_no_hindrance() {

@@ -6,6 +6,7 @@
 // a mode that could not do its part: 2).
 //   forks N       N times: a child checks and rewrites, then the parent does
 //   nested N      a chain of N generations, each forked by the one before
+//   orphan        a child of a child, which has ended, checks when the first has rewritten everything
 //   crowd N       N children at once, each with a page of its own, then all end
 //   hidden        all memory is MADV_DONTFORK, then a child works on memory of its own
 //   hole          a part is MADV_DONTFORK, and a child maps memory of its own there
@@ -20,6 +21,7 @@
 //   filter        every new socket is denied, then it works and forks
 //   strict        threads, too, are killed by any call that work() and fork() do not make
 //   bare          executes itself with an empty environment
+//   family N      with N children, of which the first only waits; the others and the parent work until it is told to end (SIGTERM)
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -28,6 +30,7 @@
 #include <grp.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -142,6 +145,35 @@ static void nested(int generations) {
     }
     work();
     _exit(0);
+}
+
+static void orphan(int argument) {
+    (void)argument;
+    int gate[2], result[2];
+    char byte = 0;
+    if (pipe(gate) || pipe(result)) {
+        give_up("pipe");
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        pid_t grandchild = fork();
+        if (grandchild != 0) {
+            _exit(grandchild < 0 ? 2 : 0);
+        }
+        close(gate[1]);
+        while (read(gate[0], &byte, 1) < 0 && errno == EINTR) {
+        }
+        check();
+        _exit(write(result[1], &byte, 1) == 1 ? 0 : 2);
+    }
+    expect_good_end(child, "the child between");
+    work();
+    work();
+    close(gate[1]);
+    close(result[1]);
+    if (read(result[0], &byte, 1) != 1) {
+        give_up("the orphan did not end well");
+    }
 }
 
 static void crowd(int count) {
@@ -508,6 +540,46 @@ static void user(int argument) {
     work_in_child("a child in another user namespace");
 }
 
+static volatile sig_atomic_t is_told_to_end;
+
+static void on_end(int number) {
+    (void)number;
+    is_told_to_end = 1;
+}
+
+static void family(int count) {
+    int gate[2];
+    pid_t children[64];
+    if (count > 64 || pipe(gate)) {
+        give_up("family");
+    }
+    // The parent's end, even by a signal that it cannot catch, closes the gate.
+    struct pollfd end = {.fd = gate[0], .events = POLLIN};
+    for (int i = 0; i < count; i++) {
+        children[i] = fork();
+        if (children[i] < 0) {
+            give_up("fork");
+        }
+        if (children[i] == 0) {
+            close(gate[1]);
+            while (poll(&end, 1, i == 0 ? -1 : 0) == 0) {
+                work();
+            }
+            check();
+            _exit(0);
+        }
+    }
+    signal(SIGTERM, on_end);
+    dprintf(1, "family\n");
+    while (!is_told_to_end) {
+        work();
+    }
+    close(gate[1]);
+    for (int i = 0; i < count; i++) {
+        expect_good_end(children[i], "a child");
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(int argument);
@@ -515,6 +587,7 @@ static const struct {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
     {"raw", raw},         {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
     {"user", user},       {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
+    {"family", family},   {"orphan", orphan},
 };
 
 int main(int argc, char **argv) {

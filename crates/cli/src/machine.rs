@@ -12,10 +12,9 @@ use rustix::fs::{Access, access};
 
 use crate::failure::Failure;
 
-/// Memory that a program here can use: the machine's, or a smaller limit of the control group that we are in (a container).
+/// Memory that a program here can use.
 pub(crate) fn memory_bytes() -> Option<u64> {
-    let machine = sysinfo::meminfo().ok()?.total_bytes;
-    Some(sysinfo::cgroup_memory().limit_bytes.map_or(machine, |limit| limit.min(machine)))
+    sysinfo::usable_memory_bytes()
 }
 
 /// The same, where nothing can be done without.

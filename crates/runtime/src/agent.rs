@@ -62,7 +62,7 @@ pub(crate) struct Agent {
     supervisor: Fd,
     control: Control,
     hello: Hello,
-    /// One swap file for each device.
+    /// One swap file for each device, until the pager has them.
     swap_files: Vec<Fd>,
     uffd_device: Option<Fd>,
     /// Where records of events go.
@@ -194,8 +194,9 @@ impl Agent {
         &self.hello
     }
 
-    pub(crate) fn swap_files(&self) -> &[Fd] {
-        &self.swap_files
+    /// The files, for the pager to have: they end with their devices.
+    pub(crate) fn take_swap_files(&mut self) -> Vec<Fd> {
+        std::mem::take(&mut self.swap_files)
     }
 
     pub(crate) const fn uffd_device(&self) -> Option<&Fd> {
@@ -223,7 +224,7 @@ impl Agent {
         let files = limits::for_files();
         self.hold_threads();
         let now = clock::now();
-        let pager = match setup::pager(&self, None, Vec::new()) {
+        let pager = match setup::pager(&mut self, None, Vec::new()) {
             Ok(pager) => pager,
             Err(error) => die(&self.supervisor, format_args!("memory cannot be managed: {error}")),
         };

@@ -21,8 +21,10 @@
 //!
 //! Signals are blocked from 1 to 4: a handler that forks would wait for the fork that it interrupts.
 //!
-//! The pins of a child end with the last descriptor of a pipe that the child and its own children hold: when it hangs up, the
-//! parent's slots are free again.
+//! The pins of a child on one device end with the last descriptor of a pipe that the child and its own children hold: when it hangs
+//! up, the parent's slots are free again. Who has no page there any more closes it with the device's files, so a device is drained in
+//! all processes while they live. What a child's own child finds on a device of an earlier parent is kept by that parent's pipe, which
+//! is handed on.
 //!
 //! A copy of the address space that was not announced (clone without libc), or in which no agent can be started, has no agent of its
 //! own: the parent's agent fills every page into it at once, and it runs natively from then on.
@@ -117,16 +119,14 @@ fn touch(address: usize) {
     unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
 }
 
-/// The slots that a child and its children may still need.
+/// The slots of one device of ours that a child and its children may still need.
 #[derive(Debug)]
 struct Lease {
     hangup: Fd,
-    /// `(device, first slot, length)`.
-    pins: Vec<(DeviceId, SlotIdx, u32)>,
+    device: DeviceId,
+    /// `(first slot, length)`.
+    pins: Vec<(SlotIdx, u32)>,
 }
-
-/// A parent's pipe that this process holds open for itself and its children.
-pub(crate) type Inherited = Fd;
 
 /// What an agent knows of forks.
 #[derive(Debug)]
@@ -138,7 +138,6 @@ pub(crate) struct Forks {
     /// What the supervisor says of the newborn: the socket of its agent, or that it will have none.
     answered: Option<Option<Fd>>,
     leases: Vec<Lease>,
-    inherited: Vec<Inherited>,
     /// Doorbell 0 was rung: the core is held until doorbell 1.
     held: bool,
     held_at: Nanos,
@@ -157,7 +156,6 @@ impl Forks {
             newborn: None,
             answered: None,
             leases: Vec::new(),
-            inherited: Vec::new(),
             held: false,
             held_at: 0,
             shrinking: None,
@@ -246,7 +244,7 @@ impl Forks {
             self.answer(pager, 0);
             return true;
         }
-        let progress = self.newborn.is_some() && self.serve_newborn(agent, pager);
+        let progress = self.newborn.is_some() && self.serve_newborn(agent, pager, now);
         if self.rung[1] && self.newborn.is_none() {
             self.end_fork(pager, now);
             return true;
@@ -340,24 +338,32 @@ impl Forks {
         self.bounce.get_or_insert_with(|| own::map(mem::PAGE_BYTES, true).expect("a page can be mapped")).range()
     }
 
-    /// The slots of the snapshot stay as they are until the child and its children are done with them.
+    /// The slots of the snapshot stay as they are until the child and its children are done with them: ours by a pipe for each device,
+    /// those of earlier parents until the child holds their pipes itself.
     fn pin(&mut self, pager: &mut Pager, now: Nanos, newborn: &mut Newborn) {
-        let pins: Vec<_> = newborn
-            .content
-            .runs
-            .iter()
-            .map(|run| (DeviceId(u8::try_from(run.device).expect("few devices")), SlotIdx(run.slot), run.len))
-            .collect();
-        for &(device, slot, len) in &pins {
+        let runs = newborn.content.runs.iter();
+        let runs =
+            runs.map(|run| (DeviceId(u8::try_from(run.device).expect("few devices")), SlotIdx(run.slot), run.len));
+        for (device, slot, len) in runs {
             pager.step(now, Event::SlotsPinned { device, slot, len, pin: true });
+            if pager.machine().stores().iter().any(|(id, store)| *id == device && store.is_inherited()) {
+                newborn.borrowed.push((device, slot, len));
+                continue;
+            }
+            let known = newborn.leases.iter().position(|(of, _)| *of == device);
+            if known.is_none() {
+                let (hangup, held) = fd::pipe(0).expect("a pipe can be made");
+                newborn.leases.push((device, held));
+                self.leases.push(Lease { hangup, device, pins: Vec::new() });
+            }
+            // The newest one of the device is this child's.
+            let lease = self.leases.iter_mut().rfind(|lease| lease.device == device).expect("it was made");
+            lease.pins.push((slot, len));
         }
-        let (hangup, held) = fd::pipe(0).expect("a pipe can be made");
-        self.leases.push(Lease { hangup, pins });
-        newborn.lease = Some(held);
     }
 
     /// Serve the child until it serves itself. True if something happened.
-    fn serve_newborn(&mut self, agent: &Agent, pager: &mut Pager) -> bool {
+    fn serve_newborn(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos) -> bool {
         let mut newborn = self.newborn.take().expect("the caller looked");
         let mut progress = self.serve_faults(agent, pager, &mut newborn);
         let mut over = None;
@@ -393,6 +399,9 @@ impl Forks {
             self.newborn = Some(newborn);
             return progress;
         };
+        for (device, slot, len) in std::mem::take(&mut newborn.borrowed) {
+            pager.step(now, Event::SlotsPinned { device, slot, len, pin: false });
+        }
         // The child's userfaultfd closes before anybody is told that it needs none.
         drop(newborn);
         tell(agent, word);
@@ -506,19 +515,23 @@ impl Forks {
         file::write_all(&snapshot, bytes_of(&newborn.regions))?;
         file::write_all(&snapshot, bytes_of(&newborn.content.runs))?;
         drop(raised);
-        let stores = pager.machine().stores();
-        let lease = newborn.lease.as_ref().expect("an announced child has a lease");
-        let mut fds = vec![newborn.uffd.fd(), &snapshot, lease];
-        for (_, store) in stores {
-            fds.extend([store.file(), store.sums_file()]);
+        let mut fds = vec![newborn.uffd.fd(), &snapshot];
+        let mut devices = Vec::new();
+        for (id, store) in pager.machine().stores() {
+            let ours = newborn.leases.iter().find(|(device, _)| device == id).map(|(_, lease)| lease);
+            let borrowed = || store.lease().filter(|_| newborn.borrowed.iter().any(|(device, ..)| device == id));
+            // Where the child has no page it needs nothing.
+            if let Some(lease) = ours.or_else(borrowed) {
+                fds.extend([store.file(), store.sums_file(), lease]);
+                devices.push(store.handover(*id));
+            }
         }
-        fds.extend(&self.inherited);
         if fds.len() > HANDOVER_FDS_MAX {
             return Err(Errno::E2BIG);
         }
         let handover = Handover {
             seed: pager.machine().seed(),
-            devices: stores.iter().map(|(id, store)| store.handover(*id)).collect(),
+            devices,
             fds: fds.len(),
             regions: newborn.regions.len(),
             runs: newborn.content.runs.len(),
@@ -540,7 +553,8 @@ impl Forks {
                 continue;
             }
             let lease = self.leases.swap_remove(index);
-            for (device, slot, len) in lease.pins {
+            let device = lease.device;
+            for (slot, len) in lease.pins {
                 pager.step(now, Event::SlotsPinned { device, slot, len, pin: false });
             }
         }

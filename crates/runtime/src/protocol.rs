@@ -35,8 +35,14 @@ pub(crate) const ALONE: &[u8] = b"alone";
 pub(crate) const COMPLETE: &[u8] = b"complete";
 /// A parent's agent to its child's: more descriptors.
 pub(crate) const MORE: &[u8] = b"more";
-/// Descriptors of a handover at most: the table of a process that may open 1024.
-pub(crate) const HANDOVER_FDS_MAX: usize = 900;
+/// Descriptors of a handover that do not belong to a device: the userfaultfd and the snapshot.
+pub(crate) const HANDOVER_FDS: usize = 2;
+/// Descriptors of a device: its file, its checksums and its lease.
+pub(crate) const DEVICE_FDS: usize = 3;
+/// Descriptors of a handover at most.
+pub(crate) const HANDOVER_FDS_MAX: usize = HANDOVER_FDS + DEVICE_FDS * DEVICES_MAX;
+/// Devices that a core knows at most.
+pub(crate) const DEVICES_MAX: usize = 32;
 /// A child's agent to its parent's: everything has been taken over.
 pub(crate) const TAKEN: &[u8] = b"taken";
 
@@ -150,9 +156,9 @@ pub(crate) struct DeviceHandover {
     pub(crate) slots_backed: u32,
 }
 
-/// What a forked child takes over, beside the descriptors: its userfaultfd, the snapshot, its lease (the end of a pipe that
-/// says "still needed" as long as it is open), then for each device its file and its checksums, then the parent's own leases. A
-/// packet takes [`PACKET_FDS`]; the rest comes in packets [`MORE`].
+/// What a forked child takes over, beside the descriptors: its userfaultfd, the snapshot, then for each device its file, its
+/// checksums and its lease (the end of a pipe that says "still needed" as long as it is open). A packet takes [`PACKET_FDS`]; the
+/// rest comes in packets [`MORE`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Handover {
     pub(crate) seed: u64,
@@ -226,7 +232,7 @@ mod tests {
         assert_eq!(Hello::decode(b"pagetide=3\nfloor=x\n"), None);
         assert_eq!(Hello::decode(&[0xff, 0xfe]), None);
         assert_eq!(Handover::decode(b"1 2"), None);
-        assert_eq!(Handover::decode(b"1 901 2 3"), None);
+        assert_eq!(Handover::decode(b"1 99 2 3"), None);
         assert_eq!(Handover::decode(b"1 5 2 3 x"), None);
     }
 }

@@ -146,7 +146,7 @@ pub(crate) const fn thread_features() -> Features {
 /// A pager for this process; `taken` is the userfaultfd of a forked child and the seed of its parent's checksums, `inherited`
 /// its parent's swap files.
 pub(crate) fn pager(
-    agent: &Agent,
+    agent: &mut Agent,
     taken: Option<(Uffd, u64)>,
     inherited: Vec<(DeviceId, Store)>,
 ) -> Result<Pager, SetupError> {
@@ -183,15 +183,16 @@ pub(crate) fn pager(
         }
     });
     let mut pager = Pager::new(Core::new(config), machine, agent.hello().floor_bytes, record);
-    let first_own = inherited.iter().map(|(device, _)| device.0 + 1).max().unwrap_or(0);
+    let taken: Vec<DeviceId> = inherited.iter().map(|(device, _)| *device).collect();
+    let free = (0..).map(DeviceId).filter(|device| !taken.contains(device));
     for (device, store) in inherited {
         let spec = store.spec();
         pager.machine_mut().add_store(device, store);
         pager.step(clock::now(), Event::DeviceAdded { device, spec });
     }
-    for ((device, offer), file) in (first_own..).zip(&agent.hello().devices).zip(agent.swap_files()) {
-        let file = step("the swap file", file.dup_high(0))?;
-        add_swap_file(&mut pager, DeviceId(device), file, *offer, agent.hello().floor_bytes)?;
+    let files = agent.take_swap_files();
+    for ((device, offer), file) in free.zip(&agent.hello().devices).zip(files) {
+        add_swap_file(&mut pager, device, file, *offer, agent.hello().floor_bytes)?;
     }
     Ok(pager)
 }

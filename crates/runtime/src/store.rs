@@ -47,8 +47,8 @@ pub(crate) struct Store {
     sums: Mapping,
     slots_max: u32,
     slots_backed: u32,
-    /// The parent's: read only.
-    inherited: bool,
+    /// It is a forked parent's, and read only: whose it is keeps the slots as they are while somebody holds this open.
+    lease: Option<Fd>,
     /// As the core was told: places with the highest are filled first.
     priority: Option<i16>,
     rotational: bool,
@@ -96,7 +96,7 @@ impl Store {
             sums,
             slots_max,
             slots_backed: 0,
-            inherited: false,
+            lease: None,
             priority: None,
             rotational: false,
             closed: false,
@@ -110,11 +110,16 @@ impl Store {
     }
 
     /// The store of a parent, as handed over at a fork.
-    pub(crate) fn inherit(file: Fd, sums_file: Fd, what: &DeviceHandover) -> Result<Self, pagetide_sys::Errno> {
+    pub(crate) fn inherit(
+        file: Fd,
+        sums_file: Fd,
+        lease: Fd,
+        what: &DeviceHandover,
+    ) -> Result<Self, pagetide_sys::Errno> {
         let &DeviceHandover { place, slots_max, slots_backed, .. } = what;
         let sums = map_sums(&sums_file, slots_max)?;
         let store = Self::over(file, sums_file, sums, (place, slots_max));
-        Ok(Self { slots_backed, inherited: true, ..store })
+        Ok(Self { slots_backed, lease: Some(lease), ..store })
     }
 
     /// What a forked child has to know of it.
@@ -160,7 +165,12 @@ impl Store {
     }
 
     pub(crate) const fn is_inherited(&self) -> bool {
-        self.inherited
+        self.lease.is_some()
+    }
+
+    /// What keeps the slots of a forked parent as they are, for its owner's grandchildren to hold as well.
+    pub(crate) const fn lease(&self) -> Option<&Fd> {
+        self.lease.as_ref()
     }
 
     /// What its place is.
@@ -170,8 +180,8 @@ impl Store {
 
     /// As the core is to know it.
     pub(crate) const fn spec(&self) -> DeviceSpec {
-        let Self { slots_backed: slots, priority, rotational, inherited, .. } = *self;
-        DeviceSpec { slots, priority, rotational, synchronous: false, inherited }
+        let Self { slots_backed: slots, priority, rotational, .. } = *self;
+        DeviceSpec { slots, priority, rotational, synchronous: false, inherited: self.is_inherited() }
     }
 
     /// What is filled first is larger.
@@ -190,7 +200,7 @@ impl Store {
 
     /// Pages may go there.
     pub(crate) const fn is_open(&self) -> bool {
-        !self.inherited && !self.closed
+        !self.is_inherited() && !self.closed
     }
 
     /// More slots may be backed.
@@ -292,7 +302,7 @@ impl Store {
 
     /// `slot` now holds, or is about to hold, a page with this checksum.
     pub(crate) fn set_sum(&mut self, slot: SlotIdx, sum: u128) {
-        assert!(!self.inherited, "a parent's slot is never written");
+        assert!(!self.is_inherited(), "a parent's slot is never written");
         // SAFETY: as in `sum`; the store is ours alone.
         unsafe { self.entry(slot).write_volatile(sum) };
     }

@@ -74,8 +74,6 @@ struct Birth {
 #[derive(Debug)]
 struct Supervisor {
     budget_pages: u64,
-    /// What it was at first.
-    first_budget_pages: u64,
     watched: Watched,
     /// /proc, for processes whose root has none.
     proc: Fd,
@@ -179,7 +177,6 @@ impl Supervisor {
         let descriptors = raise_descriptor_limit();
         Ok(Self {
             budget_pages,
-            first_budget_pages: budget_pages,
             watched: Watched::new(options)?,
             proc: system("/proc", Fd::open(c"/proc", file::flags::READ | file::flags::DIRECTORY, 0))?,
             places_made: u32::try_from(places.len()).expect("few places"),

@@ -61,6 +61,13 @@ pub fn meminfo() -> Result<MemInfo, Errno> {
     Ok(info)
 }
 
+/// Memory that a program here can use, in bytes: the machine's, or a smaller limit of the control group that we are in (a container).
+/// None: /proc/meminfo cannot be read.
+pub fn usable_memory_bytes() -> Option<u64> {
+    let machine = meminfo().ok()?.total_bytes;
+    Some(cgroup_memory().limit_bytes.map_or(machine, |limit| limit.min(machine)))
+}
+
 /// CPUs on which this thread may run.
 pub fn usable_cpus() -> u32 {
     thread::affinity(0).map_or(1, |set| set.count().max(1))

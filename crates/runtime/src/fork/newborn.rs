@@ -1,6 +1,7 @@
 //! A copy of the address space between the kernel's copying and the moment when it needs its parent's agent no longer: what is where,
 //! and what the copy does to its mappings meanwhile.
 
+use pagetide_core::types::{DeviceId, SlotIdx};
 use pagetide_sys::fd::Fd;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Stop, Uffd, Wake};
@@ -91,13 +92,15 @@ pub(super) struct Newborn {
     pub(super) regions: Vec<RegionRecord>,
     /// Sent; the child has yet to say that it serves itself.
     pub(super) call: Option<Fd>,
-    /// The writing end of the lease's pipe, for the child to hold.
-    pub(super) lease: Option<Fd>,
+    /// The writing end of the pipe of each device of ours that it has pages on, for the child to hold.
+    pub(super) leases: Vec<(DeviceId, Fd)>,
+    /// What is pinned on devices of earlier parents as long as this lives: `(device, first slot, length)`.
+    pub(super) borrowed: Vec<(DeviceId, SlotIdx, u32)>,
 }
 
 impl Newborn {
     pub(super) const fn new(uffd: Uffd, content: Content, regions: Vec<RegionRecord>) -> Self {
-        Self { uffd, content, regions, call: None, lease: None }
+        Self { uffd, content, regions, call: None, leases: Vec::new(), borrowed: Vec::new() }
     }
 
     /// True if the child's address space is gone.

@@ -12,12 +12,9 @@ use super::snapshot::{RegionRecord, SlotRun, read_records};
 use super::{Forks, publish};
 use crate::agent::{Agent, Managed};
 use crate::pager::Pager;
-use crate::protocol::{Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
+use crate::protocol::{DEVICE_FDS, HANDOVER_FDS, Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
 use crate::setup;
 use crate::store::Store;
-
-/// Descriptors of a handover that do not belong to a device: the userfaultfd, the snapshot, the lease.
-const HANDOVER_FDS: usize = 3;
 
 /// The descriptors and the text of a handover.
 fn receive_handover(call: &Fd) -> Result<(Handover, Vec<Fd>), Errno> {
@@ -34,7 +31,7 @@ fn receive_handover(call: &Fd) -> Result<(Handover, Vec<Fd>), Errno> {
         };
         all.extend(fds.iter_mut().filter_map(Option::take));
     }
-    if all.len() < HANDOVER_FDS + 2 * handover.devices.len() {
+    if all.len() != HANDOVER_FDS + DEVICE_FDS * handover.devices.len() {
         return Err(Errno::EPROTO);
     }
     Ok((handover, all))
@@ -47,10 +44,11 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::
     let broken = || step("the handover", Errno::EPROTO);
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(broken);
-    let (uffd, snapshot, lease) = (Uffd::from_fd(next()?), next()?, next()?);
+    let (uffd, snapshot) = (Uffd::from_fd(next()?), next()?);
     let mut stores = Vec::new();
     for what in &handover.devices {
-        let store = Store::inherit(next()?, next()?, what).map_err(|errno| step("the parent's swap file", errno))?;
+        let store = Store::inherit(next()?, next()?, next()?, what);
+        let store = store.map_err(|errno| step("the parent's swap file", errno))?;
         stores.push((DeviceId(what.device), store));
     }
     clock::init();
@@ -67,9 +65,7 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::
     for run in &runs {
         take_over_run(&mut pager, now, *run);
     }
-    let mut forks = Forks::new();
-    forks.inherited = std::iter::once(lease).chain(fds).collect();
-    let mut managed = Managed::new(pager, agent.hello().floor_bytes, forks, now);
+    let mut managed = Managed::new(pager, agent.hello().floor_bytes, Forks::new(), now);
     publish(agent, &mut managed);
     socket::send(call, TAKEN, &[], true).map_err(|errno| step("the handover", errno))?;
     Ok(managed)

@@ -13,12 +13,10 @@ use pagetide_kernel::AddressSpace;
 use pagetide_sys::fd::Fd;
 
 use crate::pager::Pager;
-use crate::protocol::DeviceOffer;
+use crate::protocol::{DEVICES_MAX, DeviceOffer};
 use crate::session::command::{PlaceId, PlaceReport, PlaceState};
 use crate::store::Store;
 
-/// Devices that a core knows at most.
-const DEVICES_MAX: u8 = 32;
 /// A drain that the core gave up for want of room begins anew after this time ...
 const AGAIN_NS: Nanos = 50_000_000;
 /// ... so many times, as long as nothing gets less.
@@ -71,7 +69,7 @@ impl Devices {
         if stores.iter().any(|(_, store)| store.place() == offer.place && !store.is_inherited()) {
             return Err("the place is in use already".to_owned());
         }
-        let free = (0..DEVICES_MAX).map(DeviceId).find(|device| stores.iter().all(|(id, _)| id != device));
+        let free = (0..).take(DEVICES_MAX).map(DeviceId).find(|device| stores.iter().all(|(id, _)| id != device));
         let Some(device) = free else { return Err(format!("{DEVICES_MAX} devices are in use")) };
         let failed = |errno: pagetide_sys::Errno| format!("the swap file: {}", errno.name());
         let mut store = Store::new(offer.place, file, offer.slots).map_err(failed)?;

@@ -12,7 +12,7 @@ use pagetide_core::types::Nanos;
 use pagetide_core::vmstat::Counter;
 use pagetide_sys::fd::{Fd, PollFd, events};
 use pagetide_sys::socket::{self, Received};
-use pagetide_sys::{Errno, clock, proc, thread};
+use pagetide_sys::{Errno, clock, proc, sysinfo, thread};
 
 use super::commands::{Outcome, RunCommand, Ticket};
 use super::tree::Process;
@@ -28,8 +28,6 @@ use crate::watch::{Answer, DeviceView, PRIORITY_BY_ORDER, ProcessView, Request, 
 
 /// Callers at once at most: another one takes the place of the one that has been silent for longest.
 const CALLERS_MAX: usize = 16;
-/// By how much a budget may grow: the addresses at which an agent keeps its frames are made for that when it starts.
-const GROWTH_MAX: u64 = 2;
 /// Bytes of a request at most.
 const REQUEST_BYTES: usize = 4096;
 
@@ -276,13 +274,9 @@ impl Supervisor {
             );
             return Answer::Refused(text);
         }
-        let most = self.first_budget_pages.saturating_mul(GROWTH_MAX);
-        if pages > most {
-            let text = format!(
-                "{} MiB are more than {GROWTH_MAX} times the budget that the run began with: at most {} MiB",
-                mib(pages),
-                most >> 8
-            );
+        let most = sysinfo::usable_memory_bytes().unwrap_or(u64::MAX);
+        if bytes > most {
+            let text = format!("a budget of {} MiB: the machine has {} MiB", mib(pages), most >> 20);
             return Answer::Refused(text);
         }
         self.budget_pages = pages;

@@ -1,0 +1,206 @@
+//! Places to swap to that come and go under a running program, and its budget, knobs and paging out steered from outside.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::steered::{NAME, Steered};
+use pagetide_tests::{MIB, clock, leftovers, serial};
+
+const BUDGET: u64 = 16 * MIB;
+
+/// A further directory for swap, as text.
+fn directory(run: &Steered, name: &str) -> (PathBuf, String) {
+    let path = run.scratch().directory(name);
+    let text = path.to_str().expect("UTF-8").to_owned();
+    (path, text)
+}
+
+fn first(run: &Steered) -> (PathBuf, String) {
+    let path = run.scratch().file("swap");
+    let text = path.to_str().expect("UTF-8").to_owned();
+    (path, text)
+}
+
+/// A place that the run knows no more, and in which no process has a file open.
+fn expect_closed(run: &Steered, path: &Path) {
+    assert!(run.place(path).is_none(), "{}", run.stat());
+    let files = leftovers::files(path);
+    assert!(files.is_empty(), "{files:?}");
+}
+
+#[test]
+fn a_place_is_taken_away_from_a_program_that_works_and_comes_back() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(48, 0, BUDGET, &[]);
+    let ((one, one_text), (two, two_text)) = (first(&run), directory(&run, "two"));
+    run.expect_refusal(&["swapoff", &one_text], &["it is the only place"]);
+    run.tell(&["swapon", &format!("{two_text}:256M")]);
+    for mode in ["no-lookup", "lookup", "lookup-stats"] {
+        run.wait_until("filling the first place", || run.used_bytes(&one) > 20 * MIB);
+        let told = run.tell(&["swapoff", &one_text, "--mode", mode]);
+        assert!(told.contains("empty, and forgotten"), "{told}");
+        expect_closed(&run, &one);
+        assert!(run.used_bytes(&two) > 20 * MIB, "{}", run.stat());
+        run.tell(&["swapon", &format!("{one_text}:256M:10")]);
+    }
+    assert!(run.counter("pt_swapoff_in") > 1000, "{}", run.stat());
+    run.expect_good_end();
+}
+
+/// A child's pages lie in its parent's slots until it needs them no more: the parent's place once stayed open until the child ended,
+/// although the child had been drained as well.
+#[test]
+fn a_place_is_closed_while_forked_children_live_that_had_their_pages_there() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    // What the children inherit lies in both places: the second holds but a part.
+    let scratch_two = pagetide_tests::scratch::Scratch::new();
+    let two = scratch_two.path().to_owned();
+    let run = Steered::family(24, 3, BUDGET, &["--swap", &format!("{}:8M:5", two.display())]);
+    let (three, three_text) = directory(&run, "three");
+    run.tell(&["swapon", &format!("{three_text}:512M:3")]);
+    let (one, one_text) = first(&run);
+    for (path, text) in [(&one, one_text.as_str()), (&two, two.to_str().expect("UTF-8"))] {
+        run.tell(&["swapoff", text]);
+        expect_closed(&run, path);
+    }
+    assert!(run.used_bytes(&three) > 20 * MIB, "{}", run.stat());
+    run.expect_good_end();
+}
+
+#[test]
+fn a_swapoff_is_stopped_and_begun_again_and_told_of_meanwhile() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(40, 0, BUDGET, &[]);
+    let ((one, one_text), (_, two_text)) = (first(&run), directory(&run, "two"));
+    run.tell(&["swapon", &format!("{two_text}:256M")]);
+    run.wait_until("filling the first place", || run.used_bytes(&one) > 16 * MIB);
+    for _ in 0..3 {
+        run.tell(&["swapoff", &one_text, "--no-wait"]);
+        run.tell(&["swapoff", &one_text, "--stop"]);
+        assert_eq!(run.place(&one).expect("it is on")["state"], "open");
+    }
+    run.expect_refusal(&["swapoff", &one_text, "--stop"], &["it is not being drained"]);
+    assert!(run.tell(&["swapoff", &one_text]).contains("empty, and forgotten"));
+    expect_closed(&run, &one);
+    run.expect_good_end();
+}
+
+#[test]
+fn a_budget_goes_to_eight_times_and_to_half_of_what_it_was() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(160, 0, BUDGET, &[]);
+    let resident = || run.stat()["resident_bytes"].as_u64().expect("a number");
+    run.tell(&["memory", "128M"]);
+    run.wait_until("growing", || resident() > 110 * MIB);
+    run.tell(&["memory", "8M"]);
+    run.wait_until("shrinking", || resident() < 8 * MIB + 8 * MIB / 50 + 8 * MIB);
+    run.expect_refusal(&["memory", "1M"], &["minimum of 8 MiB"]);
+    run.expect_refusal(&["memory", "1000G"], &["the machine has"]);
+    run.expect_good_end();
+}
+
+#[test]
+fn knobs_change_while_it_works_and_paging_out_is_paused() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(32, 1, BUDGET, &[]);
+    run.tell(&["set", "page-cluster=0"]);
+    run.tell(&["set", "swapoff=lookup-stats"]);
+    run.expect_refusal(&["set", "page-cluster=99"], &["is not one of"]);
+    run.expect_refusal(&["set", "swapiness=1"], &["did you mean"]);
+    run.expect_refusal(&["set", "sample=none"], &["chosen when"]);
+    let resident = || run.stat()["resident_bytes"].as_u64().expect("a number");
+    run.tell(&["pause"]);
+    run.wait_until("exceeding the budget", || resident() > 30 * MIB);
+    run.tell(&["resume"]);
+    run.wait_until("keeping to the budget", || resident() < BUDGET + BUDGET / 50 + 8 * MIB);
+    run.expect_good_end();
+}
+
+#[test]
+fn places_that_cannot_be_are_refused_by_name_and_nothing_changes() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(32, 0, BUDGET, &[]);
+    let ((_, one_text), (_, two_text)) = (first(&run), directory(&run, "two"));
+    run.expect_refusal(&["swapon", &one_text], &["swaps there already"]);
+    run.expect_refusal(&["swapon", &format!("{two_text}:900000G")], &["MiB are asked for", "stay free"]);
+    run.expect_refusal(&["swapon", "/dev/shm"], &["tmpfs"]);
+    run.expect_refusal(&["swapon", "/nonexistent/at/all"], &["cannot be opened"]);
+    run.expect_refusal(&["swapoff", &two_text], &["no such swap place"]);
+    run.expect_refusal(&["swapoff", &one_text], &["it is the only place"]);
+    run.tell(&["swapon", &format!("{two_text}:1M")]);
+    run.expect_refusal(&["swapoff", &one_text], &["MiB are there", "MiB are free"]);
+    let nobody = run.command(&["ctl", "nobody", "swapoff", &one_text]).output().expect("pagetide starts");
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    run.expect_good_end();
+}
+
+#[test]
+fn who_gives_orders_may_be_killed_at_any_moment() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(32, 1, BUDGET, &[]);
+    let ((one, one_text), (two, two_text)) = (first(&run), directory(&run, "two"));
+    run.tell(&["swapon", &format!("{two_text}:256M")]);
+    let orders: [&[&str]; 6] = [
+        &["swapoff", &one_text],
+        &["swapoff", &one_text, "--stop"],
+        &["memory", "24M"],
+        &["memory", "16M"],
+        &["pause"],
+        &["resume"],
+    ];
+    for round in 0..24 {
+        let order = [&["ctl", NAME], orders[round % orders.len()]].concat();
+        let call = run.command(&order).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut call = call.expect("pagetide starts");
+        clock::pause(Duration::from_millis(u64::try_from(round).expect("few") / 3));
+        call.kill().expect("it is ours");
+        call.wait().expect("it was killed");
+    }
+    run.tell(&["resume"]);
+    // Whether it was begun, stopped or neither.
+    run.ctl(&["swapoff", &one_text, "--no-wait"]);
+    run.wait_until("draining", || run.place(&one).is_none());
+    expect_closed(&run, &one);
+    assert!(run.place(&two).is_some());
+    run.expect_good_end();
+}
+
+#[test]
+fn an_order_to_a_run_that_ends_meanwhile_is_answered() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(32, 0, BUDGET, &[]);
+    let ((_, one_text), (_, two_text)) = (first(&run), directory(&run, "two"));
+    run.tell(&["swapon", &format!("{two_text}:256M")]);
+    let mut drain: Command = run.command(&["ctl", NAME, "swapoff", &one_text]);
+    let drain = drain.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("pagetide starts");
+    run.expect_good_end();
+    let ended = drain.wait_with_output().expect("it is ours");
+    let told = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+    assert!(["forgotten", "the run has ended", "no run"].iter().any(|word| told.contains(word)), "{told}");
+}
