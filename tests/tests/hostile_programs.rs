@@ -21,7 +21,7 @@ fn run_hostile(scratch: &Scratch, mode: &str, run: &PagetideRun) -> Finished {
     let mode = words.next().expect("a name");
     let argv = [OsString::from(binary), mode.into(), "64".into()];
     let argv = argv.into_iter().chain(words.map(OsString::from));
-    run.wrap(&Program::new(argv)).deadline_s(60).run(scratch, mode)
+    run.wrap(&Program::new(argv)).deadline_s(180).run(scratch, mode)
 }
 
 /// Four budgets of memory, rewritten and checked before, during and after the mode's misdeed.

@@ -146,6 +146,22 @@ fn a_program_that_denies_itself_sockets_goes_on() {
     expect_ok(&["filter", "24"], 12 * MIB, &[]);
 }
 
+/// Our threads take it over with the others.
+#[test]
+fn a_filter_of_all_threads_that_lets_paging_go_on_is_installed() {
+    expect_paging(&["filter", "24", "1"], 12 * MIB, &[]);
+}
+
+/// Our next call would have ended the process: the kernel's answer where a thread cannot take a filter over, and a line for the person.
+#[test]
+fn a_filter_that_would_end_the_pager_is_refused_and_told_of() {
+    for arguments in [&["strict", "24"][..], &["strict", "24", "1"]] {
+        let Some((said, stats)) = expect_ok(arguments, 12 * MIB, &[]) else { return };
+        assert!(said.contains("its system call filter denies call"), "{said}");
+        stats.expect_paging(4 * 256);
+    }
+}
+
 /// Nothing can be loaded into a program whose environment was cleaned: it is counted, and said.
 #[test]
 fn a_cleaned_environment_is_told_of_and_counted() {

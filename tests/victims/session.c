@@ -18,8 +18,9 @@
 //   user          its user namespace is left before its memory is filled
 //   drop          user and group become nobody's, then it works, forks and executes itself
 //   unrooted      root with threads gives up root as a whole: no thread is root's or has a capability, in a child neither
-//   filter        every new socket is denied, then it works and forks
-//   strict        threads, too, are killed by any call that work() and fork() do not make
+//   filter        every new socket is denied, with an argument in all threads, then it works and forks
+//   strict        threads, too, are killed by any call that work() and fork() do not make; with an argument the filter is at first one
+//                 of this thread alone, and another one is to be for all
 //   bare          executes itself with an empty environment
 //   family N      with N children, of which the first only waits; the others and the parent work until it is told to end (SIGTERM)
 #define _GNU_SOURCE
@@ -41,6 +42,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -485,15 +487,24 @@ static void unrooted(int argument) {
     }
 }
 
+// Where a thread cannot take a filter over, it is installed in none.
 static void install(struct sock_filter *filter, unsigned short length, unsigned flags) {
     struct sock_fprog program = {length, filter};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program)) {
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) {
+        give_up("PR_SET_NO_NEW_PRIVS");
+    }
+    long thread = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+    if (thread > 0) {
+        dprintf(1, "refused\n");
+        if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags | SECCOMP_FILTER_FLAG_TSYNC_ESRCH, &program) != -1 || errno != ESRCH) {
+            give_up("seccomp, ESRCH");
+        }
+    } else if (thread) {
         give_up("seccomp");
     }
 }
 
 static void filter(int argument) {
-    (void)argument;
     struct sock_filter no_sockets[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0),
@@ -501,16 +512,19 @@ static void filter(int argument) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    install(no_sockets, sizeof no_sockets / sizeof *no_sockets, 0);
+    install(no_sockets, sizeof no_sockets / sizeof *no_sockets, argument ? SECCOMP_FILTER_FLAG_TSYNC : 0);
+    if (socket(AF_UNIX, SOCK_STREAM, 0) != -1 || errno != EACCES) {
+        give_up("a socket is not denied");
+    }
     work();
     work_in_child("a child without sockets");
 }
 
 static void strict(int argument) {
-    (void)argument;
-    static const int allowed[] = {SYS_write,  SYS_exit_group, SYS_clone,       SYS_wait4,         SYS_rt_sigprocmask,
-                                  SYS_getpid, SYS_futex,      SYS_rseq,        SYS_set_robust_list, SYS_gettid,
-                                  SYS_exit,   SYS_brk,        SYS_rt_sigreturn, SYS_restart_syscall, SYS_close};
+    static const int allowed[] = {SYS_write,  SYS_exit_group, SYS_clone,        SYS_wait4,           SYS_rt_sigprocmask,
+                                  SYS_getpid, SYS_futex,      SYS_rseq,         SYS_set_robust_list, SYS_gettid,
+                                  SYS_exit,   SYS_brk,        SYS_rt_sigreturn, SYS_restart_syscall, SYS_close,
+                                  SYS_lseek,  SYS_newfstatat, SYS_seccomp,      SYS_prctl};
     enum { COUNT = sizeof allowed / sizeof *allowed };
     struct sock_filter strict[COUNT + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
     for (unsigned i = 0; i < COUNT; i++) {
@@ -518,7 +532,16 @@ static void strict(int argument) {
     }
     strict[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
     strict[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    install(strict, COUNT + 3, SECCOMP_FILTER_FLAG_TSYNC);
+    if (argument) {
+        struct sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+        struct sock_fprog program = {COUNT + 3, strict};
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0)) {
+            give_up("PR_SET_SECCOMP");
+        }
+        install(nothing, 1, SECCOMP_FILTER_FLAG_TSYNC);
+    } else {
+        install(strict, COUNT + 3, SECCOMP_FILTER_FLAG_TSYNC);
+    }
     work();
     work_in_child("a child in a strict filter");
 }

@@ -7,6 +7,7 @@ mod advice;
 mod threads;
 mod clones;
 mod credentials;
+mod filters;
 mod lent;
 mod raw;
 mod next;

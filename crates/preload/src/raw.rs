@@ -8,7 +8,7 @@ use libc::{c_int, c_long, c_void, socklen_t};
 use pagetide::agent_entry;
 use pagetide_sys::syscall::{Errno, syscall6};
 
-use crate::{advice, clones, lent};
+use crate::{advice, clones, filters, lent};
 
 /// A system call past libc.
 ///
@@ -76,6 +76,11 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
         // SAFETY: as above.
         libc::SYS_mlockall => return c_long::from(unsafe { advice::mlockall(int(a)) }),
         libc::SYS_io_uring_setup => agent_entry::begins_lending(),
+        libc::SYS_seccomp => match filters::refused(a, b, c) {
+            None => {}
+            Some(Ok(thread)) => return c_long::from(thread),
+            Some(Err(errno)) => return failed(-c_long::from(errno.code())),
+        },
         libc::SYS_futex if is_priority_inheriting(int(b)) => agent_entry::hold(a, size_of::<u32>()),
         _ => {}
     }
@@ -119,6 +124,8 @@ unsafe extern "C" fn syscall() {
         "je {known}",
         "cmp rdi, {futex}",
         "je {known}",
+        "cmp rdi, {seccomp}",
+        "je {known}",
         "cmp rdi, {clone}",
         "jne 2f",
         "cmp dword ptr [rip + {asked}], 0",
@@ -150,6 +157,7 @@ unsafe extern "C" fn syscall() {
         mlockall = const libc::SYS_mlockall,
         ring = const libc::SYS_io_uring_setup,
         futex = const libc::SYS_futex,
+        seccomp = const libc::SYS_seccomp,
         clone = const libc::SYS_clone,
         kinds = const clones::KINDS,
         shared = const libc::CLONE_VM,
@@ -181,6 +189,8 @@ unsafe extern "C" fn syscall() {
         "cmp x0, {ring}",
         "b.eq 4f",
         "cmp x0, {futex}",
+        "b.eq 4f",
+        "cmp x0, {seccomp}",
         "b.eq 4f",
         "cmp x0, {clone}",
         "b.ne 2f",
@@ -217,6 +227,7 @@ unsafe extern "C" fn syscall() {
         mlockall = const libc::SYS_mlockall,
         ring = const libc::SYS_io_uring_setup,
         futex = const libc::SYS_futex,
+        seccomp = const libc::SYS_seccomp,
         clone = const libc::SYS_clone,
         kinds = const clones::KINDS,
         shared = const libc::CLONE_VM,

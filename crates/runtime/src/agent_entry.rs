@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{Kind, MapsText};
 use pagetide_sys::mem;
+use pagetide_sys::seccomp::Program;
 use pagetide_sys::socket;
 use pagetide_sys::thread::{self, Table};
 use pagetide_sys::{Errno, signal};
@@ -15,6 +16,7 @@ use pagetide_sys::{Errno, signal};
 use crate::agent::{self, Agent};
 use crate::alloc::OwnMemory;
 use crate::credentials;
+use crate::filters;
 use crate::foothold;
 use crate::fork;
 use crate::limits;
@@ -158,6 +160,18 @@ pub fn begins_lending() {
 pub fn credentials_changed() {
     // A child of vfork runs in its parent's memory, and is someone else.
     credentials::changed(|| AGENT_ALIVE.load(Ordering::Acquire) != 0 && foothold::owner() == thread::getpid());
+}
+
+/// The program is about to install a system call filter, in all its threads or not. The number of ours that cannot take it over: it is
+/// refused.
+///
+/// # Safety
+/// `program` is what the program hands to the kernel: it is there, and nobody changes it.
+pub unsafe fn filter(program: *const Program, in_all: bool) -> Option<u32> {
+    let agent = AGENT_ALIVE.load(Ordering::Acquire);
+    let agent = (in_all && agent != 0 && foothold::owner() == thread::getpid()).then_some(agent);
+    // SAFETY: the caller's.
+    if unsafe { filters::may_install(program, agent) } { None } else { agent }
 }
 
 /// May so many more bytes be locked?

@@ -28,6 +28,7 @@ pub mod alloc;
 mod own;
 mod limits;
 mod credentials;
+mod filters;
 mod pool;
 #[cfg(test)]
 mod swarm;

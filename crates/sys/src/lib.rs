@@ -43,6 +43,7 @@ pub mod uffd;
 pub mod uring;
 
 pub mod credentials;
+pub mod seccomp;
 pub mod signal;
 pub mod thread;
 pub mod trace;

@@ -1,0 +1,399 @@
+//! System call filters (seccomp): what one would answer, told before it is installed.
+//!
+//! A filter is a program of classic BPF without loops, over the number of a call and its arguments. [`judge`] follows each way through it
+//! that a call may take whose arguments are known in part, and reports the worst end.
+
+use linux_raw_sys::general as k;
+
+use crate::uffd::{UFFDIO_COPY, UFFDIO_MOVE};
+
+/// `AUDIT_ARCH_X86_64`
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+/// `AUDIT_ARCH_AARCH64`
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// `SECCOMP_SET_MODE_FILTER`
+pub const SET_FILTER: u32 = 1;
+/// `SECCOMP_FILTER_FLAG_TSYNC`: for all threads of the process, or none.
+pub const ALL_THREADS: u32 = 1;
+/// `SECCOMP_FILTER_FLAG_TSYNC_ESRCH`: a thread that cannot take it over is told of by ESRCH, not by its number.
+pub const ALL_THREADS_OR_ERROR: u32 = 1 << 4;
+
+/// Calls that our threads must be able to make: without them no page comes or goes.
+const NEEDED: &[u32] = &[
+    k::__NR_read,
+    k::__NR_close,
+    k::__NR_mmap,
+    k::__NR_munmap,
+    k::__NR_rt_sigprocmask,
+    k::__NR_ioctl,
+    k::__NR_pread64,
+    k::__NR_preadv,
+    k::__NR_pwritev,
+    k::__NR_madvise,
+    k::__NR_sendmsg,
+    k::__NR_recvmsg,
+    k::__NR_futex,
+];
+/// Calls that they make now and then, and that may fail.
+const USED: &[u32] = &[
+    k::__NR_ppoll,
+    k::__NR_clone,
+    k::__NR_fcntl,
+    k::__NR_openat,
+    k::__NR_prlimit64,
+    k::__NR_io_uring_enter,
+    k::__NR_io_uring_register,
+    k::__NR_prctl,
+    k::__NR_capget,
+    k::__NR_capset,
+    k::__NR_setgroups,
+    k::__NR_setresuid,
+    k::__NR_setresgid,
+    k::__NR_getresuid,
+    k::__NR_getresgid,
+    k::__NR_munlock,
+    k::__NR_mlock2,
+    k::__NR_mincore,
+    k::__NR_mremap,
+    k::__NR_mprotect,
+    k::__NR_preadv2,
+    k::__NR_pwritev2,
+    k::__NR_pwrite64,
+    k::__NR_write,
+    k::__NR_writev,
+    k::__NR_readv,
+    k::__NR_clock_gettime,
+    k::__NR_sched_yield,
+    k::__NR_sched_setaffinity,
+    k::__NR_sched_getaffinity,
+    k::__NR_setpriority,
+    k::__NR_getpid,
+    k::__NR_gettid,
+    k::__NR_exit,
+    k::__NR_exit_group,
+    k::__NR_kill,
+    k::__NR_tgkill,
+    k::__NR_fallocate,
+    k::__NR_ftruncate,
+    k::__NR_fstatfs,
+    k::__NR_statx,
+    k::__NR_dup3,
+    k::__NR_eventfd2,
+    k::__NR_pipe2,
+    k::__NR_close_range,
+    k::__NR_getdents64,
+    k::__NR_readlinkat,
+    k::__NR_process_vm_readv,
+    k::__NR_kcmp,
+    k::__NR_unshare,
+    k::__NR_getrandom,
+];
+/// What of ioctl is needed.
+const REQUESTS: [u32; 2] = [UFFDIO_COPY, UFFDIO_MOVE];
+
+/// Longer filters are not judged. (The kernel takes 4096 steps.)
+pub const STEPS_MAX: usize = 2048;
+
+/// `struct sock_filter`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// What it does.
+    pub code: u16,
+    /// Steps to leave out if a condition holds.
+    pub then: u8,
+    /// If not.
+    pub otherwise: u8,
+    /// A constant.
+    pub value: u32,
+}
+
+/// `struct sock_fprog`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    len: u16,
+    steps: *const Step,
+}
+
+impl Program {
+    /// A call of our threads that the filter at `program` may deny so that paging could not go on. Read once; null: none.
+    ///
+    /// # Safety
+    /// A filter that the caller's program hands to the kernel: it is there, and nobody changes it.
+    pub unsafe fn denied(program: *const Self) -> Option<u32> {
+        let mut steps = [Step::default(); STEPS_MAX];
+        if program.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's.
+        let Self { len, steps: from } = unsafe { program.read_unaligned() };
+        let Some(steps) = steps.get_mut(..usize::from(len)) else { return Some(k::__NR_seccomp) };
+        if from.is_null() {
+            return None;
+        }
+        let bytes = size_of_val(steps);
+        // SAFETY: the caller's; as bytes, because it may lie anywhere.
+        unsafe { from.cast::<u8>().copy_to_nonoverlapping(steps.as_mut_ptr().cast::<u8>(), bytes) };
+        denied(steps)
+    }
+}
+
+/// A call.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Its number.
+    pub number: u32,
+    /// Its second argument, if that is known and has 32 bits: the request of an ioctl.
+    pub second: Option<u32>,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It is made.
+    Allowed,
+    /// It fails with an error.
+    Refused,
+    /// It ends the thread or the process, is a signal, or is somebody else's to answer.
+    Ends,
+}
+
+/// The accumulator before a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// No way leads here.
+    Unreached,
+    Known(u32),
+    Unknown,
+}
+
+impl Value {
+    /// One way more leads here.
+    fn join(&mut self, other: Self) {
+        *self = match *self {
+            Self::Unreached => other,
+            same if same == other => same,
+            Self::Known(_) | Self::Unknown => Self::Unknown,
+        };
+    }
+
+    fn map(self, change: impl FnOnce(u32) -> u32) -> Self {
+        match self {
+            Self::Known(value) => Self::Known(change(value)),
+            Self::Unreached | Self::Unknown => self,
+        }
+    }
+}
+
+/// A call of our threads that this filter may deny so that paging could not go on.
+pub fn denied(program: &[Step]) -> Option<u32> {
+    let may = |number: u32, worst: Verdict| {
+        let requests = if number == k::__NR_ioctl { &REQUESTS.map(Some)[..] } else { &[None] };
+        requests.iter().all(|&second| judge(program, Asked { number, second }) <= worst)
+    };
+    let needed = NEEDED.iter().copied().find(|&number| !may(number, Verdict::Allowed));
+    needed.or_else(|| USED.iter().copied().find(|&number| !may(number, Verdict::Refused)))
+}
+
+/// The worst that may become of this call. `program` comes from wherever; a step out of place leads nowhere, as the kernel refuses it.
+pub fn judge(program: &[Step], asked: Asked) -> Verdict {
+    if program.len() > STEPS_MAX {
+        return Verdict::Ends;
+    }
+    let mut before = [Value::Unreached; STEPS_MAX];
+    before[0] = Value::Known(0);
+    let mut worst = Verdict::Allowed;
+    for (at, &step) in program.iter().enumerate() {
+        let value = before[at];
+        if value == Value::Unreached {
+            continue;
+        }
+        let mut go = |skipped: u32, value: Value| {
+            let next = usize::try_from(skipped).ok().and_then(|skipped| at.checked_add(1)?.checked_add(skipped));
+            if let Some(next) = next.and_then(|next| before.get_mut(next)) {
+                next.join(value);
+            }
+        };
+        match step.code & CLASS {
+            LOAD => go(0, step.loaded(asked)),
+            ARITHMETIC => go(0, step.computed(value)),
+            JUMP if step.code & OPERATION == ALWAYS => go(step.value, value),
+            JUMP => {
+                let holds = step.holds(value);
+                if holds != Some(false) {
+                    go(u32::from(step.then), value);
+                }
+                if holds != Some(true) {
+                    go(u32::from(step.otherwise), value);
+                }
+            }
+            RETURN => worst = worst.max(step.verdict(value)),
+            MOVE if step.code & OPERATION_OF_MOVE == INDEX_TO_ACCUMULATOR => go(0, Value::Unknown),
+            // What is kept elsewhere is not followed.
+            _ => go(0, value),
+        }
+    }
+    worst
+}
+
+// Codes of steps: `BPF_CLASS`, and for each class what it distinguishes.
+const CLASS: u16 = 0x07;
+const LOAD: u16 = 0x00;
+const ARITHMETIC: u16 = 0x04;
+const JUMP: u16 = 0x05;
+const RETURN: u16 = 0x06;
+const MOVE: u16 = 0x07;
+const MODE: u16 = 0xe0;
+const IMMEDIATE: u16 = 0x00;
+const ABSOLUTE: u16 = 0x20;
+const OPERATION: u16 = 0xf0;
+const BY_INDEX: u16 = 0x08;
+const OR: u16 = 0x40;
+const AND: u16 = 0x50;
+const ALWAYS: u16 = 0x00;
+const EQUAL: u16 = 0x10;
+const GREATER: u16 = 0x20;
+const GREATER_OR_EQUAL: u16 = 0x30;
+const ANY_BIT: u16 = 0x40;
+const RETURNED: u16 = 0x18;
+const ACCUMULATOR: u16 = 0x10;
+const OPERATION_OF_MOVE: u16 = 0xf8;
+const INDEX_TO_ACCUMULATOR: u16 = 0x80;
+// Where `struct seccomp_data` has the number, the architecture, and the halves of the second argument.
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+const SECOND_AT: u32 = 24;
+const SECOND_HIGH_AT: u32 = 28;
+// What a filter returns, in its upper half.
+const ACTION: u32 = 0xffff_0000;
+const ALLOW: u32 = 0x7fff_0000;
+const LOG: u32 = 0x7ffc_0000;
+const ERRNO: u32 = 0x0005_0000;
+
+impl Step {
+    const fn loaded(self, asked: Asked) -> Value {
+        match (self.code & MODE, self.value) {
+            (IMMEDIATE, value) => Value::Known(value),
+            (ABSOLUTE, NUMBER_AT) => Value::Known(asked.number),
+            (ABSOLUTE, ARCHITECTURE_AT) => Value::Known(ARCHITECTURE),
+            (ABSOLUTE, SECOND_AT | SECOND_HIGH_AT) => match asked.second {
+                Some(second) => Value::Known(if self.value == SECOND_AT { second } else { 0 }),
+                None => Value::Unknown,
+            },
+            _ => Value::Unknown,
+        }
+    }
+
+    fn computed(self, value: Value) -> Value {
+        match self.code & (OPERATION | BY_INDEX) {
+            OR => value.map(|value| value | self.value),
+            AND => value.map(|value| value & self.value),
+            _ => Value::Unknown,
+        }
+    }
+
+    /// None: that is not known.
+    const fn holds(self, value: Value) -> Option<bool> {
+        let Value::Known(value) = value else { return None };
+        match self.code & (OPERATION | BY_INDEX) {
+            EQUAL => Some(value == self.value),
+            GREATER => Some(value > self.value),
+            GREATER_OR_EQUAL => Some(value >= self.value),
+            ANY_BIT => Some(value & self.value != 0),
+            _ => None,
+        }
+    }
+
+    const fn verdict(self, value: Value) -> Verdict {
+        let returned = match (self.code & RETURNED, value) {
+            (ACCUMULATOR, Value::Known(value)) => value,
+            (ACCUMULATOR, Value::Unknown | Value::Unreached) => return Verdict::Ends,
+            _ => self.value,
+        };
+        match returned & ACTION {
+            ALLOW | LOG => Verdict::Allowed,
+            ERRNO => Verdict::Refused,
+            _ => Verdict::Ends,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn step(code: u16, then: u8, otherwise: u8, value: u32) -> Step {
+        Step { code, then, otherwise, value }
+    }
+
+    const LOAD_WORD: u16 = LOAD | ABSOLUTE;
+    const IF_EQUAL: u16 = JUMP | EQUAL;
+    const IOCTL: u32 = 16;
+
+    fn of(program: &[Step], number: u32) -> Verdict {
+        judge(program, Asked { number, second: None })
+    }
+
+    #[test]
+    fn a_list_of_numbers_allows_these_and_ends_the_others() {
+        let program = [
+            step(LOAD_WORD, 0, 0, ARCHITECTURE_AT),
+            step(IF_EQUAL, 1, 0, ARCHITECTURE),
+            step(RETURN, 0, 0, 0),
+            step(LOAD_WORD, 0, 0, NUMBER_AT),
+            step(IF_EQUAL, 2, 0, 1),
+            step(IF_EQUAL, 1, 0, 60),
+            step(RETURN, 0, 0, 0x8000_0000),
+            step(RETURN, 0, 0, ALLOW),
+        ];
+        assert_eq!([0, 1, 60, 61].map(|number| of(&program, number)), {
+            use Verdict::{Allowed, Ends};
+            [Ends, Allowed, Allowed, Ends]
+        });
+    }
+
+    #[test]
+    fn arguments_that_are_not_known_may_be_the_worst() {
+        let program = [
+            step(LOAD_WORD, 0, 0, NUMBER_AT),
+            step(IF_EQUAL, 0, 3, IOCTL),
+            step(LOAD_WORD, 0, 0, SECOND_AT),
+            step(IF_EQUAL, 0, 1, 0x5412),
+            step(RETURN, 0, 0, ERRNO | 1),
+            step(RETURN, 0, 0, ALLOW),
+        ];
+        assert_eq!(of(&program, IOCTL), Verdict::Refused);
+        assert_eq!(judge(&program, Asked { number: IOCTL, second: Some(0xaa05) }), Verdict::Allowed);
+        assert_eq!(of(&program, IOCTL + 1), Verdict::Allowed);
+    }
+
+    #[test]
+    fn paging_goes_on_without_what_may_fail_and_not_without_what_it_needs() {
+        let program = |number: u32, verdict: u32| {
+            [
+                step(LOAD_WORD, 0, 0, NUMBER_AT),
+                step(IF_EQUAL, 0, 1, number),
+                step(RETURN, 0, 0, verdict),
+                step(RETURN, 0, 0, ALLOW),
+            ]
+        };
+        assert_eq!(denied(&program(k::__NR_execve, 0)), None);
+        assert_eq!(denied(&program(k::__NR_io_uring_enter, ERRNO | 1)), None);
+        assert_eq!(denied(&program(k::__NR_io_uring_enter, 0)), Some(k::__NR_io_uring_enter));
+        assert_eq!(denied(&program(k::__NR_madvise, ERRNO | 1)), Some(k::__NR_madvise));
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_the_worst() {
+        assert_eq!(
+            of(&[step(MOVE | INDEX_TO_ACCUMULATOR, 0, 0, 0), step(RETURN | ACCUMULATOR, 0, 0, 0)], 1),
+            Verdict::Ends
+        );
+        assert_eq!(of(&[step(RETURN, 0, 0, ALLOW); STEPS_MAX + 1], 1), Verdict::Ends);
+        assert_eq!(of(&[step(JUMP, 0, 0, u32::MAX), step(RETURN, 0, 0, 0)], 1), Verdict::Allowed);
+    }
+}
