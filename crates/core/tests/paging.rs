@@ -84,6 +84,23 @@ fn a_pass_over_watched_pages_costs_a_few_soft_faults() {
     assert!(faults < 50 + (world.count("pswpin") - before.1) / 8, "{faults} faults");
 }
 
+/// Each order is a system call that interrupts the CPUs of the program, each write a request to the device.
+#[test]
+fn pages_that_came_together_leave_together() {
+    let mut world = World::simple("pagetide", HostKind::Blind, 8192, 2048, 20_000);
+    world.audits = false;
+    world.log = Some(Vec::new());
+    for p in 0..8192 {
+        world.write(p);
+        world.settle();
+    }
+    let log = world.log.take().expect("it was begun");
+    let orders = |name: &str| log.iter().filter(|line| line.starts_with(name)).count();
+    let (unmaps, writes) = (orders("unmap"), orders("write"));
+    assert!(unmaps > 0 && unmaps <= 8192 / 16, "{unmaps} orders to unmap");
+    assert!(writes > 0 && writes <= 8192 / 16, "{writes} orders to write");
+}
+
 /// A budget that is cut to a tenth while the swap file is still small: a thousand writes end one by one, and none of their
 /// ends may look through all pages for one that could go.
 /// Inactive and active pages of a machine with 4,096 pages, after more than that were written.

@@ -297,7 +297,12 @@ impl Agent {
                 self.tick(&mut managed, now);
             }
             timeout = 0;
-            if !busy && now >= managed.session.pager.spin_until() {
+            if busy {
+                continue;
+            }
+            if now < managed.session.pager.spin_until() {
+                managed.session.pager.give_way();
+            } else {
                 self.publish(&mut managed);
                 timeout = managed.sleep_ns(now);
             }

@@ -23,6 +23,7 @@ use pagetide_sys::Errno;
 use pagetide_sys::maps::Vma;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Run};
+use pagetide_sys::thread;
 use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use crate::machine::{LiveMachine, managed};
@@ -92,6 +93,11 @@ pub(crate) enum FaultAnswer {
     Unknown,
     /// Not before the kernel's events have been read.
     Later,
+}
+
+/// Are more pages about to be written, and is there time to wait for them?
+fn gathers(core: &Core, now: Nanos) -> bool {
+    core.can_wait() && core.deadline().is_some_and(|deadline| deadline <= now)
 }
 
 impl<K: AddressSpace> Pager<K> {
@@ -274,7 +280,7 @@ impl<K: AddressSpace> Pager<K> {
         self.driver.drain(now, |machine, core, answers| {
             machine.reap(answers);
             machine.retry_deferred(core, answers);
-            machine.begin_requests(core.can_wait(), answers);
+            machine.begin_requests(gathers(core, now), answers);
         });
         self.tend_tier(now);
         self.release_surplus(SURPLUS_PAGES);
@@ -289,7 +295,7 @@ impl<K: AddressSpace> Pager<K> {
         // The devices work meanwhile.
         self.machine_mut().flush();
         self.driver.step(now, Event::Timeout);
-        self.driver.drain(now, |machine, core, answers| machine.begin_requests(core.can_wait(), answers));
+        self.driver.drain(now, |machine, core, answers| machine.begin_requests(gathers(core, now), answers));
         true
     }
 
@@ -303,9 +309,16 @@ impl<K: AddressSpace> Pager<K> {
         self.last_fault + QUIET_NS
     }
 
-    /// Until then it is worth looking for the next fault without sleeping.
-    pub(crate) const fn spin_until(&self) -> Nanos {
-        self.patience.until(self.machine().answered_at())
+    /// Until then it is worth looking for the end of a read, or for the next fault, without sleeping.
+    pub(crate) fn spin_until(&self) -> Nanos {
+        let waits = self.machine().oldest_fault().map(|_| self.last_fault);
+        self.patience.until(self.machine().answered_at(), waits)
+    }
+
+    /// Nothing came: somebody else may have the CPU until the next look.
+    pub(crate) fn give_way(&mut self) {
+        thread::yield_now();
+        self.patience.note_look(self.last_fault, thread::displaced());
     }
 
     /// Back more slots before the core runs out of the ones it has.

@@ -75,11 +75,13 @@ pub(super) struct Watch {
     /// Looks at kept pages that may be begun.
     looks: u32,
     judge: Judge,
+    /// Background reclaim waits until more is to go.
+    is_at_rest: bool,
 }
 
 impl Watch {
     pub(super) const fn new() -> Self {
-        Self { clock: 0, looks: 0, judge: Judge::new() }
+        Self { clock: 0, looks: 0, judge: Judge::new(), is_at_rest: false }
     }
 
     /// Pages that may be kept.
@@ -196,7 +198,8 @@ impl Reclaim {
         } else {
             (Counter::pgscan_direct, Counter::pgsteal_direct)
         };
-        let room = if is_kswapd { EFFECTS_MAX - self.host.kswapd_effects + 1 } else { STEP_EFFECTS };
+        let step = if is_kswapd { self.host.kswapd_effects } else { EFFECTS_MAX };
+        let mut orders = EFFECTS_MAX - out.room();
         for _ in 0..LOOKS_MAX {
             let is_done = if is_kswapd { is_balanced(&space.mem) } else { run.is_enough() };
             // While held, nothing is taken out of the page table.
@@ -205,12 +208,15 @@ impl Reclaim {
             }
             // What is on its way out is as good as free.
             let leaving = space.mem.leaving();
-            if is_kswapd && leaving > 0 && space.mem.free() + leaving >= space.mem.budget.high {
+            if is_kswapd && self.rests(&space.mem) && leaving > 0 {
                 return RunEnd::WaitIo;
             }
-            if out.room() < room {
+            // Neighbours that widen the orders of this step cost next to nothing more.
+            let len = EFFECTS_MAX - out.room();
+            if orders >= step && len != orders || out.room() < STEP_EFFECTS {
                 return RunEnd::Yield;
             }
+            orders = len;
             // Every page has been looked at, and looked at again.
             if !self.can_reclaim_anon(space) || run.pass_scanned > 2 * space.mem.budget.charged {
                 return RunEnd::Done;
@@ -233,6 +239,16 @@ impl Reclaim {
             }
         }
         RunEnd::Yield
+    }
+
+    /// Enough is free, or will be. Once it is, a good part of it is taken before more goes: pages that leave together lie together,
+    /// are moved and written together.
+    fn rests(&mut self, mem: &Memory) -> bool {
+        let (there, budget) = (mem.free() + mem.leaving(), &mem.budget);
+        let half = (budget.high - budget.low) / 2;
+        let enough = if self.watch.is_at_rest { budget.high - half } else { budget.high + half };
+        self.watch.is_at_rest = there >= enough;
+        self.watch.is_at_rest
     }
 
     /// How long probation is, and whether what is on it is to be kept unproven.
