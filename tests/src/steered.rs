@@ -31,15 +31,24 @@ impl Steered {
     /// The victim `session family CHILDREN` with `mib` MiB in a budget of `budget_bytes`, which works; `extra`: arguments of `pagetide run`.
     /// It swaps in the directory `swap` of its scratch directory.
     pub fn family(mib: u32, children: u32, budget_bytes: u64, extra: &[&str]) -> Self {
+        Self::start("family", mib, children, budget_bytes, extra)
+    }
+
+    /// The same, with a program that touches its memory only when it is told to end.
+    pub fn idle(mib: u32, budget_bytes: u64, extra: &[&str]) -> Self {
+        Self::start("idle", mib, 0, budget_bytes, extra)
+    }
+
+    fn start(mode: &str, mib: u32, argument: u32, budget_bytes: u64, extra: &[&str]) -> Self {
         let scratch = Scratch::new();
         scratch.directory("sockets");
         let binary = victim::build(&scratch, "session");
-        let argv = [OsString::from(binary), "family".into(), mib.to_string().into(), children.to_string().into()];
+        let argv = [OsString::from(binary), mode.into(), mib.to_string().into(), argument.to_string().into()];
         let run = PagetideRun::new(&scratch, budget_bytes).argument("--name").argument(NAME);
         let run = extra.iter().fold(run, |run, argument| run.argument(argument));
         let program = run.wrap(&Program::new(argv)).env("XDG_RUNTIME_DIR", scratch.file("sockets"));
         let run = program.deadline_s(90).start(&scratch, NAME);
-        run.wait_for_output("family\n");
+        run.wait_for_output("steered\n");
         Self { scratch, run }
     }
 

@@ -96,6 +96,42 @@ fn a_swapoff_is_stopped_and_begun_again_and_told_of_meanwhile() {
     run.expect_good_end();
 }
 
+/// What the kernel's swapoff taught its statistics from 5.1 to 5.7, since 6.18, and between: windows of 2, of 1 and 2 in turn, and of 8. (A
+/// disk that rotates has the windows of neighbouring slots, which here are those of neighbouring pages.)
+#[test]
+fn swapoff_of_a_running_program_teaches_readahead_what_its_mode_says() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for (mode, most, hits) in
+        [("no-lookup", "pt_ra_window_2", false), ("lookup", "", false), ("lookup-stats", "pt_ra_window_8", true)]
+    {
+        let settings = ["--set", "readahead=vma", "--set", &format!("swapoff={mode}")];
+        let run = Steered::idle(48, BUDGET, &settings);
+        let ((one, one_text), (_, two_text)) = (first(&run), directory(&run, "two"));
+        run.tell(&["swapon", &format!("{two_text}:1M")]);
+        run.tell(&["memory", "96M"]);
+        let pages = run.used_bytes(&one) / 4096;
+        assert!(pages > 7000, "{}", run.stat());
+        let names = ["pt_ra_window_1", "pt_ra_window_2", "pt_ra_window_4", "pt_ra_window_8", "swap_ra", "swap_ra_hit"];
+        let before = names.map(|name| run.counter(name));
+        run.tell(&["swapoff", &one_text]);
+        expect_closed(&run, &one);
+        let counted: Vec<u64> = names.iter().zip(before).map(|(name, before)| run.counter(name) - before).collect();
+        let windows: u64 = counted[..4].iter().sum();
+        let share = |name: &str| counted[names.iter().position(|known| *known == name).expect("known")] * 100 / windows;
+        if most.is_empty() {
+            assert!(share("pt_ra_window_1") > 25 && share("pt_ra_window_2") > 25, "{mode}: {names:?} {counted:?}");
+        } else {
+            assert!(share(most) > 80, "{mode}: {names:?} {counted:?}");
+        }
+        assert_eq!(counted[5] * 100 > counted[4] * 90, hits, "{mode}: {names:?} {counted:?}");
+        assert!(run.counter("pt_swapoff_in") >= pages, "{mode}");
+        run.expect_good_end();
+    }
+}
+
 #[test]
 fn a_budget_goes_to_eight_times_and_to_half_of_what_it_was() {
     if !need::has(&[Feature::Uffd]) {

@@ -22,6 +22,7 @@
 //   strict        threads, too, are killed by any call that work() and fork() do not make; with an argument the filter is at first one
 //                 of this thread alone, and another one is to be for all
 //   bare          executes itself with an empty environment
+//   idle          waits until it is told to end (SIGTERM), then checks
 //   family N      with N children, of which the first only waits; the others and the parent work until it is told to end (SIGTERM)
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -593,7 +594,7 @@ static void family(int count) {
         }
     }
     signal(SIGTERM, on_end);
-    dprintf(1, "family\n");
+    dprintf(1, "steered\n");
     while (!is_told_to_end) {
         work();
     }
@@ -603,6 +604,18 @@ static void family(int count) {
     }
 }
 
+static void idle(int argument) {
+    (void)argument;
+    sigset_t end;
+    int number;
+    sigemptyset(&end);
+    sigaddset(&end, SIGTERM);
+    sigprocmask(SIG_BLOCK, &end, NULL);
+    dprintf(1, "steered\n");
+    sigwait(&end, &number);
+    check();
+}
+
 static const struct {
     const char *name;
     void (*run)(int argument);
@@ -610,7 +623,7 @@ static const struct {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
     {"raw", raw},         {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
     {"user", user},       {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
-    {"family", family},   {"orphan", orphan},
+    {"family", family},   {"orphan", orphan},   {"idle", idle},
 };
 
 int main(int argc, char **argv) {

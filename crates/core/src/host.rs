@@ -45,6 +45,8 @@ pub(crate) struct Host {
     pub(crate) answers_per_look: u32,
     /// Swapoff gives up the slots of pages that cannot be read. (The kernel keeps such a device on.)
     pub(crate) drops_lost_slots: bool,
+    /// Pages that swapoff looks at beyond the one whose read it waits for. 0: it waits, as the kernel does.
+    pub(crate) swapoff_ahead: u32,
     /// Background reclaim goes on at timeouts only: the host decides when there is time for it.
     pub(crate) kswapd_at_timeouts: bool,
     /// Effects of one step of background reclaim. A host that carries each out by system calls looks at faults in between.
@@ -69,6 +71,7 @@ const EXACT: Host = Host {
     direct_runs_max: MAX_RECLAIM_RETRIES,
     answers_per_look: 1,
     drops_lost_slots: false,
+    swapoff_ahead: 0,
     kswapd_at_timeouts: false,
     kswapd_effects: EFFECTS_MAX,
 };
@@ -91,6 +94,7 @@ const BLIND: Host = Host {
     direct_runs_max: 2,
     answers_per_look: 64,
     drops_lost_slots: true,
+    swapoff_ahead: 512,
     kswapd_at_timeouts: true,
     kswapd_effects: 2,
 };

@@ -136,6 +136,11 @@ impl Paging {
         self.readahead.window(&mut self.space, p)
     }
 
+    /// The window of a page that swapoff is to bring in.
+    pub(crate) fn swapoff_window(&mut self, p: u32) -> Window {
+        self.readahead.swapoff_window(&mut self.space, p)
+    }
+
     /// The next page of the window that is only in its slot.
     #[inline]
     pub(crate) fn window_next(&mut self, window: &mut Window) -> Option<u32> {

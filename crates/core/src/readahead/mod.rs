@@ -24,6 +24,9 @@ use stream::{Streams, SwapStreams};
 use vma::VmaRa;
 use vma_rfc::RfcRa;
 
+/// Pages of a window of swapoff where it has windows of its own: 256 KiB, as a read of a disk may be long.
+const SWAPOFF_WINDOW: u32 = 64;
+
 /// Readahead state of a region.
 #[derive(Clone, Debug)]
 pub(crate) struct RegionRa {
@@ -186,6 +189,22 @@ impl Readahead {
             Mode::Vma => self.vma_window(&mut space.mem, at, p),
             Mode::Stream => self.stream_window(&space.mem, at, p),
         }
+    }
+
+    /// The window of a page that swapoff is to bring in. On a host that looks ahead nothing has to be guessed where streams are: it
+    /// goes through all pages, and the streams are those of the program's own faults.
+    pub(crate) fn swapoff_window(&mut self, space: &mut Space, p: u32) -> Window {
+        match self.regions.find(p) {
+            Some(at) if self.knows_swapoff(space) => {
+                Window::pages(p, p, (p + SWAPOFF_WINDOW).min(self.regions.get(at).end))
+            }
+            Some(_) | None => self.window(space, p),
+        }
+    }
+
+    /// Swapoff has windows of its own, and asks once for each.
+    pub(crate) fn knows_swapoff(&self, space: &Space) -> bool {
+        self.host.swapoff_ahead > 0 && self.mode(space) == Mode::Stream
     }
 
     /// A fault found its page in the swap cache (or on its way there): what the statistics learn, and the window that is to

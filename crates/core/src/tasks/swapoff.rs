@@ -3,6 +3,9 @@
 //! The device is closed first; then all pages in address order whose slot lies on it are read (with readahead, as a fault
 //! would), and their slots freed. Pages that have a frame already only give up their slot. How pages found in the swap cache
 //! are treated is a switch (see [`crate::config::SwapoffMode`]): it decides what the readahead statistics learn.
+//!
+//! A host may let it look ahead (`swapoff_ahead`): then pages are looked up, counted and read while the reads of those before are
+//! still under way, so that the device always has something to do; what is learnt is the same.
 
 use super::Tasks;
 use crate::config::SwapoffMode;
@@ -23,6 +26,8 @@ pub(super) struct Swapoff {
     device: DeviceId,
     region: usize,
     page: u32,
+    /// Where it looks ahead: the first page that was not looked up yet.
+    looked: u32,
     window: Option<Window>,
     /// The page that the readahead code was asked for last (modes without lookup).
     asked: Option<u32>,
@@ -56,6 +61,7 @@ impl Tasks {
             device,
             region: 0,
             page: 0,
+            looked: 0,
             window: None,
             asked: None,
             waits: false,
@@ -98,12 +104,8 @@ impl Tasks {
                 break;
             }
             looks += 1;
-            if let Some(window) = &mut off.window {
-                if !self.swapoff_window(window, out) {
-                    off.waits = true;
-                    break;
-                }
-                off.window = None;
+            if self.paging.host.swapoff_ahead == 0 && !self.swapoff_go_on(&mut off, out) {
+                break;
             }
             if off.region >= self.paging.readahead.regions.len() {
                 if !self.swapoff_end(&mut off) {
@@ -118,23 +120,117 @@ impl Tasks {
             off.page = off.page.max(start);
             if off.page >= end {
                 off.region += 1;
-                off.page = 0;
+                (off.page, off.looked) = (0, 0);
                 continue;
             }
-            if !self.swapoff_page(&mut off, out) {
+            let goes_on = if self.paging.host.swapoff_ahead > 0 {
+                self.swapoff_ahead(&mut off, end, out)
+            } else {
+                self.swapoff_page(&mut off, out)
+            };
+            if !goes_on {
                 break;
             }
         }
         self.work.swapoff = Some(off);
     }
 
+    /// One page, of those that were looked up already or of those that are to be. False: it has to wait for an effect in flight.
+    fn swapoff_ahead(&mut self, off: &mut Swapoff, end: u32, out: &mut Effects) -> bool {
+        off.looked = off.looked.max(off.page);
+        if off.page < off.looked && self.swapoff_finish(off) {
+            return true;
+        }
+        if off.window.is_some() {
+            return self.swapoff_go_on(off, out);
+        }
+        if off.looked < end.min(off.page.saturating_add(self.paging.host.swapoff_ahead)) {
+            self.swapoff_look(off, out);
+            return true;
+        }
+        off.waits = true;
+        false
+    }
+
+    /// Free the slot of a page that was looked up, if it is here by now.
+    fn swapoff_finish(&mut self, off: &mut Swapoff) -> bool {
+        let p = off.page;
+        let page = self.paging.space.mem.at(p);
+        if self.is_on(off.device, p) {
+            off.found = true;
+            if page.is_poisoned() {
+                if self.paging.host.drops_lost_slots {
+                    self.paging.space.drop_slot(p);
+                }
+            } else if page.in_flight() {
+                return false;
+            } else if page.state() == PageState::Swapped {
+                // It could not be read, or has gone again.
+                if off.window.is_none() {
+                    (off.looked, off.asked) = (p, None);
+                }
+                return false;
+            } else {
+                self.swapoff_done(p);
+            }
+        }
+        off.page += 1;
+        true
+    }
+
+    /// Look the next page up: what the statistics learn of it, and the window that is to be read if it is not here.
+    fn swapoff_look(&mut self, off: &mut Swapoff, out: &mut Effects) {
+        let p = off.looked;
+        let page = self.paging.space.mem.at(p);
+        if self.is_on(off.device, p) && !page.is_poisoned() && off.asked != Some(p) {
+            let is_coming = page.flight() == Flight::Reading;
+            let is_cached = page.is_cached() && !page.is_dirty();
+            let mode = self.paging.cfg.swapoff;
+            if page.state() == PageState::Swapped && !page.in_flight() {
+                off.window = Some(self.paging.swapoff_window(p));
+                off.asked = Some(p);
+                return;
+            }
+            if mode == SwapoffMode::LookupStats && (page.is_cached() || is_coming) {
+                self.paging.swap_cache_hit(p, out);
+            } else if mode == SwapoffMode::NoLookup
+                && (is_cached || is_coming)
+                && !self.paging.readahead.knows_swapoff(&self.paging.space)
+            {
+                self.ask_without_target(off, p);
+            }
+        }
+        off.looked += 1;
+    }
+
+    fn is_on(&self, device: DeviceId, p: u32) -> bool {
+        let space = &self.paging.space;
+        space.mem.slot(p).is_some_and(|slot| space.slots.locate(slot).0 == device)
+    }
+
+    /// A page that is here needs its slot no more.
+    fn swapoff_done(&mut self, p: u32) {
+        self.paging.space.free_swap(p);
+        self.paging.space.mem.take_readahead(p);
+        self.count(Counter::pt_swapoff_in, 1);
+    }
+
+    /// Go on with the window that was begun. False: no memory now.
+    fn swapoff_go_on(&mut self, off: &mut Swapoff, out: &mut Effects) -> bool {
+        let Some(window) = &mut off.window else { return true };
+        if !self.swapoff_window(window, out) {
+            off.waits = true;
+            return false;
+        }
+        off.window = None;
+        true
+    }
+
     /// One page. False: it has to wait for an effect in flight.
     fn swapoff_page(&mut self, off: &mut Swapoff, out: &mut Effects) -> bool {
         let p = off.page;
-        let slots = &self.paging.space.slots;
-        let on_device = self.paging.space.mem.slot(p).is_some_and(|slot| slots.locate(slot).0 == off.device);
         let page = self.paging.space.mem.at(p);
-        if !on_device {
+        if !self.is_on(off.device, p) {
             off.page += 1;
             return true;
         }
@@ -151,7 +247,7 @@ impl Tasks {
         if page.in_flight() {
             if no_lookup && page.flight() == Flight::Reading && off.asked != Some(p) {
                 // Asked for while its read is under way: the next read begins before this one is waited for.
-                self.ask_without_target(off);
+                self.ask_without_target(off, p);
                 return true;
             }
             off.waits = true;
@@ -166,7 +262,7 @@ impl Tasks {
                 return true;
             }
             if off.asked != Some(p) {
-                self.ask_without_target(off);
+                self.ask_without_target(off, p);
                 return true;
             }
         } else if state == PageState::Swapped {
@@ -175,18 +271,16 @@ impl Tasks {
         } else if page.is_cached() && self.paging.cfg.swapoff == SwapoffMode::LookupStats {
             self.paging.swap_cache_hit(p, out);
         }
-        self.paging.space.free_swap(p);
-        self.paging.space.mem.take_readahead(p);
-        self.count(Counter::pt_swapoff_in, 1);
+        self.swapoff_done(p);
         off.page += 1;
         true
     }
 
     /// Ask the readahead code for a page that is in the swap cache already.
-    fn ask_without_target(&mut self, off: &mut Swapoff) {
-        let mut window = self.paging.window(off.page);
-        off.asked = Some(off.page);
-        window.without_target(off.page);
+    fn ask_without_target(&mut self, off: &mut Swapoff, p: u32) {
+        let mut window = self.paging.window(p);
+        off.asked = Some(p);
+        window.without_target(p);
         off.window = Some(window);
     }
 
@@ -231,7 +325,17 @@ impl Tasks {
         }
         let held = (!off.found).then(|| (used, self.now() + HELD_LOOK_NS));
         let device = off.device;
-        *off = Swapoff { device, region: 0, page: 0, window: None, asked: None, waits: true, held, found: false };
+        *off = Swapoff {
+            device,
+            region: 0,
+            page: 0,
+            looked: 0,
+            window: None,
+            asked: None,
+            waits: true,
+            held,
+            found: false,
+        };
         false
     }
 }
