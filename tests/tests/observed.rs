@@ -1,4 +1,4 @@
-//! What a run writes for others to read while it runs is read by their own programs: metrics.
+//! What a run writes for others to read while it runs is read by programs that are not ours: metrics, timelines.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -114,6 +114,79 @@ fn metrics_are_served_at_a_port_and_at_a_socket_and_readers_that_stall_hold_nobo
     run.signal(Signal::TERM);
     run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
     assert!(!socket.exists(), "the socket is removed");
+}
+
+/// What the vendor's own messages make of a timeline.
+fn drawn(file: &Path) -> Value {
+    checked("timeline.py", file)
+}
+
+#[test]
+fn a_timeline_is_read_by_perfettos_messages_and_has_what_was_counted() {
+    if !need::has(&[Feature::Uffd, Feature::Readers]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let (file, metrics) = (scratch.file("job.pftrace"), scratch.file("job.prom"));
+    let [timeline, prom] = [&file, &metrics].map(|path| path.to_str().expect("text"));
+    let run = start(&scratch, &["--timeline", timeline, "--metrics", prom]);
+    // The file is whole while it is written, and was written to since.
+    let majors = |drawn: &Value| drawn["numbers"]["pgmajfault"].as_u64().unwrap_or(0);
+    let before = majors(&drawn(&file));
+    assert!(clock::wait_until(Duration::from_secs(20), || majors(&drawn(&file)) > before + 100));
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+
+    let drawn = drawn(&file);
+    let stats = PagetideRun::new(&scratch, BUDGET).stats();
+    for counter in ["pgfault", "pgmajfault", "pswpin", "pswpout", "swap_ra", "io_read_requests"] {
+        let last = drawn["numbers"][counter].as_u64().unwrap_or(0);
+        assert_eq!(last, stats.counter(counter), "{counter}: {}", stats.text());
+    }
+    let metrics = checked("openmetrics.py", &metrics);
+    let bucket = |le: &str| sample(&metrics, &format!("pagetide_fault_latency_seconds_bucket{{le={le}}}"));
+    let short = metrics["pagetide_fault_latency_seconds_bucket{le=0.000049151}"].as_f64().unwrap_or(0.0);
+    let slices = |kind: &str| drawn["slices"][kind].as_u64().unwrap_or(0);
+    let missing = drawn["numbers"]["slices not drawn"].as_u64().unwrap_or(0);
+    let all = slices("wait") + slices("read") + slices("write") + missing;
+    let waited = bucket("+Inf") - short;
+    let requests = stats.counter("io_read_requests") + stats.counter("io_write_requests");
+    assert!(slices("wait") > 0 && slices("read") > 0 && slices("write") > 0, "{drawn}");
+    // What was under way at the end is counted and not drawn: as many requests as an engine has.
+    let expected = waited + requests as f64;
+    assert!((0.0..=128.0).contains(&(expected - all as f64)), "{all} of {expected}: {drawn}\n{}", stats.text());
+}
+
+#[test]
+fn a_timeline_of_a_run_that_is_killed_is_whole_and_one_that_cannot_be_written_is_refused() {
+    if !need::has(&[Feature::Uffd, Feature::Readers]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let file = scratch.file("job.pftrace");
+    for round in 0..3 {
+        let run = start(&scratch, &["--timeline", file.to_str().expect("text")]);
+        clock::pause(Duration::from_millis(130 + 37 * round));
+        run.signal(Signal::KILL);
+        run.finish().expect_no_process_left();
+        assert!(drawn(&file)["slices"]["wait"].as_u64().unwrap_or(0) > 0);
+    }
+    for (arguments, parts) in [
+        (&["--timeline", "/nonexistent/x"][..], &["--timeline /nonexistent/x", "cannot write"][..]),
+        (&["--timeline", "/dev"], &["it is no file"]),
+        (&["--timeline", "/tmp/x", "--timeline-size", "1K"], &["1M to 64G"]),
+    ] {
+        let run = Command::new(pagetide::binary())
+            .args(["run", "--memory", "16M"])
+            .args(arguments)
+            .args(["--", "echo", "started"])
+            .output()
+            .expect("pagetide starts");
+        let errors = String::from_utf8_lossy(&run.stderr);
+        assert!(run.stdout.is_empty() && parts.iter().all(|part| errors.contains(part)), "{arguments:?}: {errors}");
+    }
 }
 
 trait ReadWrite: Read + Write {}

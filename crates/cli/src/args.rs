@@ -11,6 +11,7 @@ use crate::settings;
 use crate::sim;
 use crate::size::{self, Amount};
 use crate::swap;
+use crate::timeline;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -120,6 +121,15 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "metrics")]
     pub(crate) metrics_exposed: bool,
 
+    /// Draw how the run goes, for Perfetto's viewer (https://ui.perfetto.dev) and `pagetide report`: sizes, rates, when faults
+    /// waited and what the devices did
+    #[arg(long, value_name = "FILE")]
+    pub(crate) timeline: Option<PathBuf>,
+
+    /// Bytes of the timeline at most, 1M to 64G [default: 64M]: beyond, slices are counted only and numbers told less often
+    #[arg(long, value_name = "SIZE", requires = "timeline", value_parser = parse_timeline_size)]
+    pub(crate) timeline_size: Option<u64>,
+
     /// Record every event of each process under management in FILE.PID, at most 256 MiB each, for `pagetide sim rerun`
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
@@ -170,6 +180,13 @@ impl From<IfUnsupported> for backend::IfUnsupported {
             IfUnsupported::Refuse => Self::Refuse,
             IfUnsupported::Run => Self::Run,
         }
+    }
+}
+
+fn parse_timeline_size(text: &str) -> Result<u64, String> {
+    match size::parse_amount(text)? {
+        Amount::Bytes(bytes) if (timeline::SIZE_MIN..=64 << 30).contains(&bytes) => Ok(bytes),
+        Amount::Bytes(_) | Amount::ShareBp(_) => Err("give 1M to 64G".to_owned()),
     }
 }
 

@@ -24,6 +24,7 @@ mod backend;
 mod run;
 mod stats;
 mod metrics;
+mod timeline;
 mod observe;
 
 mod ctl;

@@ -18,7 +18,7 @@ use crate::snapshot::state;
 
 /// The text for a run as it stands.
 pub(crate) fn text(progress: &Progress) -> String {
-    let Progress { report, snapshot } = progress;
+    let Progress { report, snapshot, spans: _ } = progress;
     let run = &snapshot.run;
     let name = if run.name.is_empty() { run.pid.to_string() } else { run.name.clone() };
     let mut out = Exposition::new(&name);
@@ -189,7 +189,11 @@ mod tests {
     fn progress(name: &str) -> Progress {
         let run = RunView { pid: 7, name: name.to_owned(), budget_bytes: 1 << 30, ..RunView::default() };
         let latency = vec![(1_023, 3), (2_047, 4)];
-        Progress { report: crate::stats::tests::report(), snapshot: Snapshot { run, latency, ..Snapshot::default() } }
+        Progress {
+            report: crate::stats::tests::report(),
+            snapshot: Snapshot { run, latency, ..Snapshot::default() },
+            spans: Vec::new(),
+        }
     }
 
     #[test]

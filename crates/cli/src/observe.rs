@@ -5,16 +5,20 @@
 use crate::args::RunArgs;
 use crate::backend::Progress;
 use crate::failure::Failure;
+use crate::timeline::{self, Timeline};
 use crate::{metrics, stats, whole_file};
 
 /// Time between two writings of statistics and metrics.
-pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
+const INTERVAL_NS: u64 = 1_000_000_000;
+/// Bytes of a timeline at most, unless its user says otherwise.
+const TIMELINE_BYTES: u64 = 64 << 20;
 
 /// Those who are told.
 #[derive(Debug)]
 pub(crate) struct Observers<'a> {
     stats: Option<&'a std::path::Path>,
     metrics: Option<metrics::Sink>,
+    timeline: Option<Timeline>,
     next_ns: u64,
 }
 
@@ -26,16 +30,26 @@ impl<'a> Observers<'a> {
         }
         let metrics =
             args.metrics.as_ref().map(|target| metrics::Sink::open(target, args.metrics_exposed)).transpose()?;
-        Ok(Self { stats: args.stats.as_deref(), metrics, next_ns: 0 })
+        let size = args.timeline_size.unwrap_or(TIMELINE_BYTES);
+        let timeline = args.timeline.as_ref().map(|path| Timeline::create(path, size)).transpose()?;
+        Ok(Self { stats: args.stats.as_deref(), metrics, timeline, next_ns: 0 })
     }
 
     /// How often to tell.
     pub(crate) const fn interval_ns(&self) -> u64 {
-        INTERVAL_NS
+        if self.timeline.is_some() { timeline::INTERVAL_NS } else { INTERVAL_NS }
+    }
+
+    /// True if they want to know what the processes do with their time.
+    pub(crate) const fn draw(&self) -> bool {
+        self.timeline.is_some()
     }
 
     /// What is known so far. Of a run that is killed, what was known a second before is there.
     pub(crate) fn tell(&mut self, progress: &Progress) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.tell(progress);
+        }
         let now = progress.snapshot.run.now_ns;
         let has_ended = progress.report.exit_status.is_some();
         if now < self.next_ns && !has_ended {

@@ -44,6 +44,7 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>, mut observers: Ob
         record: args.record.clone(),
         if_unsupported: args.if_unsupported.into(),
         progress_ns: observers.interval_ns(),
+        draws_spans: observers.draw(),
     };
     let report = backend::run(&options, &mut |progress| observers.tell(progress))?;
     if let Some(path) = &args.stats {

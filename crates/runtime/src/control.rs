@@ -16,6 +16,7 @@ use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::{Errno, file};
 
 use crate::space::unpaged::UNPAGED;
+use crate::spans::Spans;
 
 use crate::session::command::{PlaceId, PlaceReport, PlaceState};
 use crate::store::Traffic;
@@ -162,6 +163,7 @@ pub(crate) struct Entry {
     pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
     /// Pages that came back, by how long they were away.
     pub(crate) returns: [AtomicU64; absences::BUCKETS],
+    pub(crate) spans: Spans,
 }
 
 /// The mapping.

@@ -5,6 +5,7 @@ mod shares;
 pub mod supervise;
 pub mod watch;
 mod control;
+mod spans;
 mod protocol;
 pub mod agent_entry;
 mod agent;
@@ -37,6 +38,7 @@ pub use control::MACHINE_COUNTERS;
 pub use error::{Error, ErrorKind, ErrorPage};
 pub use pool::{Advice, EngineChoice, Hold, Pool, PoolBuilder, Region, SwapPlace, SwapState};
 pub use space::unpaged::UNPAGED;
+pub use spans::{ProcessSpans, Span, SpanKind, WAIT_DRAWN_NS};
 
 /// What a fuzzer may call of what nobody else may. Not part of the library: it is built with `--cfg fuzzing` only.
 #[cfg(fuzzing)]

@@ -38,6 +38,7 @@ use crate::session::command::PlaceId;
 use crate::space::held::Held;
 use crate::space::unshare::{MakePrivate, WAITING_MAX};
 use crate::space::{Mappings, PAGE_SHIFT};
+use crate::spans::Span;
 use crate::store::{Store, checksum};
 use crate::tier::Tier;
 use cost::MoveCost;
@@ -139,7 +140,12 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     woken: PageRange,
     /// Faults that are not answered yet, with the time when they were seen.
     waiting: Vec<(PageIdx, Nanos)>,
-    latencies: Vec<Nanos>,
+    /// When faults were seen that were answered since, and how long they waited.
+    latencies: Vec<(Nanos, Nanos)>,
+    /// Requests that have ended, if they are noted.
+    request_spans: Vec<Span>,
+    /// Those that found no room.
+    request_spans_lost: u64,
     answered_at: Nanos,
     pub(crate) stalls: Stalls,
     /// When it was made.
@@ -200,6 +206,8 @@ impl<K: AddressSpace> LiveMachine<K> {
             woken: PageRange::new(PageIdx(0), 0),
             waiting: Vec::with_capacity(256),
             latencies: Vec::with_capacity(256),
+            request_spans: Vec::new(),
+            request_spans_lost: 0,
             answered_at: 0,
             stalls: Stalls::default(),
             begun,
@@ -514,9 +522,9 @@ impl<K: AddressSpace> LiveMachine<K> {
         })
     }
 
-    /// The latencies of faults that were answered since the last call.
-    pub(crate) fn take_latencies(&mut self, mut each: impl FnMut(Nanos)) {
-        self.latencies.drain(..).for_each(&mut each);
+    /// The faults that were answered since the last call: when each was seen, and how long it waited.
+    pub(crate) fn take_latencies(&mut self, mut each: impl FnMut(Nanos, Nanos)) {
+        self.latencies.drain(..).for_each(|(since, waited)| each(since, waited));
     }
 
     /// When a fault was answered last.
@@ -534,7 +542,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.waiting.retain(|&(page, since)| {
             let answered = range.contains(page);
             if answered && latencies.len() < latencies.capacity() {
-                latencies.push(now.saturating_sub(since));
+                latencies.push((since, now.saturating_sub(since)));
             }
             !answered
         });

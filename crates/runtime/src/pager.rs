@@ -462,8 +462,8 @@ impl<K: AddressSpace> Pager<K> {
             + u64::from(self.machine().tier_pages())
     }
 
-    /// The latencies of faults that were answered since the last call.
-    pub(crate) fn take_latencies(&mut self, each: impl FnMut(Nanos)) {
+    /// The faults that were answered since the last call: when each was seen, and how long it waited.
+    pub(crate) fn take_latencies(&mut self, each: impl FnMut(Nanos, Nanos)) {
         self.machine_mut().take_latencies(each);
     }
 

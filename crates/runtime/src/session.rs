@@ -238,13 +238,14 @@ impl<K: AddressSpace> Session<K> {
         self.pager.machine().has_deferred() || !self.faults.is_empty()
     }
 
-    /// Sort the latencies of the faults that were answered into their buckets, and tell each one's.
-    pub(crate) fn count_latencies(&mut self, mut each: impl FnMut(usize)) {
+    /// Sort the latencies of the faults that were answered into their buckets, and tell of each its bucket, when it was seen, and how
+    /// long it waited.
+    pub(crate) fn count_latencies(&mut self, mut each: impl FnMut(usize, Nanos, Nanos)) {
         let Self { pager, latency, .. } = self;
-        pager.take_latencies(|ns| {
+        pager.take_latencies(|since, ns| {
             let bucket = latency_bucket(ns);
             latency[bucket] += 1;
-            each(bucket);
+            each(bucket, since, ns);
         });
     }
 

@@ -39,6 +39,7 @@ use crate::setup;
 use crate::shares::{Claim, divide};
 use crate::space::PAGE_BYTES;
 use crate::space::unpaged::UNPAGED;
+use crate::spans::ProcessSpans;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, open_places, open_record, open_uffd_device};
 use crate::supervise::signals::SignalQueue;
@@ -82,6 +83,10 @@ struct Supervisor {
     places_made: u32,
     commands: Commands,
     is_paused: bool,
+    /// It is asked what the processes do with their time.
+    draws_spans: bool,
+    /// What ended processes did since the last telling.
+    spans: Vec<ProcessSpans>,
     record_directory: Option<Fd>,
     uffd_device: Option<Fd>,
     hello: Hello,
@@ -183,6 +188,8 @@ impl Supervisor {
             places,
             commands: Commands::default(),
             is_paused: false,
+            draws_spans: options.draws_spans,
+            spans: Vec::new(),
             record_directory,
             uffd_device,
             hello,
@@ -337,6 +344,9 @@ impl Supervisor {
         self.commands.ended(pid);
         let entry = link.control.entry();
         self.totals.add(entry);
+        if self.draws_spans {
+            self.spans.extend(entry.spans.take(pid.cast_unsigned()));
+        }
         if is_alone && entry.is_managed() {
             // Its own peak is exact where it was alone.
             self.resident_max = self.resident_max.max(entry.resident_pages_max.load(Ordering::Relaxed));
@@ -473,9 +483,14 @@ impl Supervisor {
     }
 
     /// What is known so far.
-    fn progress(&self) -> Progress {
+    fn progress(&mut self) -> Progress {
+        for process in self.tree.list.iter().filter(|_| self.draws_spans) {
+            if let Some(link) = &process.link {
+                self.spans.extend(link.control.entry().spans.take(process.pid.cast_unsigned()));
+            }
+        }
         let report = self.report();
-        Progress { snapshot: self.snapshot(&report), report }
+        Progress { snapshot: self.snapshot(&report), report, spans: std::mem::take(&mut self.spans) }
     }
 
     fn report(&self) -> RunReport {

@@ -10,8 +10,12 @@ use super::LiveMachine;
 use crate::frames::{Frame, FrameRun};
 use crate::io::{Direction, PagePart, REQUEST_PAGES};
 use crate::limits;
+use crate::spans::{Span, SpanKind};
 use crate::store::checksum;
 use crate::tier::Offer;
+
+/// Ended requests that are noted between two looks at most.
+const REQUESTS_NOTED: usize = 256;
 
 impl<K: AddressSpace> LiveMachine<K> {
     /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
@@ -114,6 +118,17 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.engine.submit(token, self.requests.get(token));
     }
 
+    /// From now on it is noted when requests begin and end.
+    pub(crate) fn note_requests(&mut self) {
+        self.request_spans.reserve(REQUESTS_NOTED);
+    }
+
+    /// The requests that have ended since the last call, and how many more there were.
+    pub(crate) fn take_requests(&mut self, each: impl FnMut(Span)) -> u64 {
+        self.request_spans.drain(..).for_each(each);
+        std::mem::take(&mut self.request_spans_lost)
+    }
+
     /// Collect finished requests.
     pub(crate) fn reap(&mut self, answers: &mut Answers) {
         let mut done = [(0_u32, Ok(0_usize)); 64];
@@ -199,13 +214,24 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Count a request that has ended.
     fn note_request(&mut self, token: u32) {
         let request = self.requests.get(token);
-        let took = self.space.now().saturating_sub(request.begun);
+        let (begin_ns, end_ns) = (request.begun, self.space.now());
+        let took = end_ns.saturating_sub(begin_ns);
         match request.direction {
             Direction::Read => self.stats.read_ns += took,
             Direction::Write => self.stats.write_ns += took,
         }
         if let Some((_, store)) = self.stores.iter_mut().find(|(id, _)| *id == request.device) {
             store.note_request(request.direction, request.len, took);
+        }
+        if self.request_spans.len() < self.request_spans.capacity() {
+            let kind = match request.direction {
+                Direction::Read => SpanKind::Read,
+                Direction::Write => SpanKind::Write,
+            };
+            let pages = u32::try_from(request.len).expect("a small constant");
+            self.request_spans.push(Span { kind, begin_ns, end_ns, pages });
+        } else if self.request_spans.capacity() > 0 {
+            self.request_spans_lost += 1;
         }
     }
 

@@ -137,7 +137,7 @@ impl Shared {
 
     /// Let the others go on, and the pool's thread do what is left.
     fn leave(&self, state: &mut State, now: Nanos) {
-        state.session.count_latencies(|_| {});
+        state.session.count_latencies(|_, _, _| {});
         self.turn.fetch_add(1, Ordering::Release);
         futex::wake(&self.turn, u32::MAX, Scope::Private);
         let has_work = state.session.pager.core().deadline().is_some_and(|deadline| deadline < now + BUSY_NS)
@@ -212,7 +212,7 @@ pub(super) fn run_thread(shared: &Shared) {
         }
         state.session.pager.begin_writes(now);
         state.session.pager.machine_mut().flush();
-        state.session.count_latencies(|_| {});
+        state.session.count_latencies(|_, _, _| {});
         let is_watched = state.is_watched;
         let has_requests =
             state.session.pager.machine().requests_in_flight() > 0 || state.session.pager.machine().has_deferred();

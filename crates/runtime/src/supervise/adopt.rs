@@ -202,6 +202,9 @@ impl Supervisor {
             let relaxed = Ordering::Relaxed;
             control.entry().budget_pages.store(self.budget_pages, relaxed);
             control.entry().share_pages.store(share, relaxed);
+            if self.draws_spans {
+                control.entry().spans.want();
+            }
             let places: Vec<&Place> = self.places.iter().filter(|place| place.drain.is_none()).collect();
             let devices = places.iter().map(|place| place.offer).collect();
             let hello = Hello { forked: call.is_some(), devices, ..self.hello.clone() };

@@ -7,6 +7,7 @@ use pagetide_core::absences::Absences;
 use pagetide_core::types::Nanos;
 
 use crate::control::LatencySummary;
+use crate::spans::ProcessSpans;
 use crate::watch::Snapshot;
 
 /// How faults are caught.
@@ -63,6 +64,8 @@ pub struct RunOptions {
     pub if_unsupported: IfUnsupported,
     /// Time between two tellings of how it goes, at least.
     pub progress_ns: Nanos,
+    /// Tell what the processes did with their time, too.
+    pub draws_spans: bool,
 }
 
 /// What is known of a run at a moment.
@@ -72,6 +75,8 @@ pub struct Progress {
     pub report: RunReport,
     /// How it goes.
     pub snapshot: Snapshot,
+    /// What the processes did with their time since the last telling, if that was asked for.
+    pub spans: Vec<ProcessSpans>,
 }
 
 /// How a run went.
