@@ -21,6 +21,7 @@ need sort coreutils
 need setpriv util-linux
 python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
 need mkswap util-linux
+command -v chromium >/dev/null 2>&1 || need chromium-headless-shell chromium-headless-shell
 # The static victim needs the C library's archive.
 echo 'int main(void) { return 0; }' | cc -static -x c -o /dev/null - 2>/dev/null || missing="$missing libc6-dev"
 

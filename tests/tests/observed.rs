@@ -189,5 +189,78 @@ fn a_timeline_of_a_run_that_is_killed_is_whole_and_one_that_cannot_be_written_is
     }
 }
 
+/// The browser that is there.
+fn browser() -> &'static str {
+    if need::on_path("chromium-headless-shell") { "chromium-headless-shell" } else { "chromium" }
+}
+
+/// Shows a page in the browser, in a colour scheme: how bright the picture is, and how many colours it has. Nothing may be said on
+/// the console, and nothing fetched.
+fn shown(scratch: &Scratch, page: &Path, scheme: &str) -> (u64, u64) {
+    let picture = scratch.file(&format!("{scheme}.png"));
+    let output = Command::new(browser())
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr", "--v=0"])
+        .arg(format!("--blink-settings=preferredColorScheme={}", if scheme == "dark" { 0 } else { 1 }))
+        .arg(format!("--user-data-dir={}", scratch.file("browser").display()))
+        .arg(format!("--screenshot={}", picture.display()))
+        .arg("--window-size=800,600")
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .expect("the browser starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("CONSOLE"), "{scheme}: {errors}");
+    let told = checked("brightness.py", &picture);
+    (told["mean"].as_u64().expect("a number"), told["colours"].as_u64().expect("a number"))
+}
+
+#[test]
+fn a_report_is_shown_by_a_browser_light_and_dark_and_bad_input_is_named() {
+    let has_shell = need::on_path("chromium-headless-shell");
+    let browser = Feature::Tool(if has_shell { "chromium-headless-shell" } else { "chromium" });
+    if !need::has(&[Feature::Uffd, Feature::Readers, browser]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (timeline, page) = (scratch.file("job.pftrace"), scratch.file("job.html"));
+    let turn = serial::turn();
+    let run = start(&scratch, &["--name", "job", "--timeline", timeline.to_str().expect("text")]);
+    clock::pause(Duration::from_millis(700));
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+    drop(turn);
+    let report = |files: &[&Path]| {
+        let mut command = Command::new(pagetide::binary());
+        let output = command.arg("report").args(files).arg("-o").arg(&page).output().expect("pagetide starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let stats = scratch.file("stats.json");
+    assert_eq!(report(&[&stats, &timeline]), (Some(0), String::new()));
+    let html = std::fs::read_to_string(&page).expect("it was written");
+    for part in ["Summary", "Memory", "Faults a second", "waited for memory", "larger budget would save", "pgmajfault"]
+    {
+        assert!(html.contains(part), "no {part} in the report");
+    }
+    assert!(!html.contains("<script") && !html.contains("http"), "it needs nothing but itself");
+    let (light, dark) = (shown(&scratch, &page, "light"), shown(&scratch, &page, "dark"));
+    assert!(light.0 > 200 && dark.0 < 70, "light {light:?}, dark {dark:?}");
+    assert!(light.1 > 8 && dark.1 > 8, "there are pictures: light {light:?}, dark {dark:?}");
+
+    let cut = std::fs::read(&timeline).expect("it was written");
+    let cut = scratch.write("cut.pftrace", &cut[..cut.len() - 7]);
+    assert_eq!(report(&[&cut]), (Some(0), String::new()));
+    assert!(std::fs::read_to_string(&page).expect("it was written").contains("ends inside of a packet"));
+    let other = scratch.write("other.json", "{\"version\": 99}");
+    let noise = scratch.write("noise", [0x0a, 0xff, 0xff, 0x00, 0x17]);
+    for (files, part) in [
+        (&[other.as_path()][..], "not the statistics of a version that is known"),
+        (&[noise.as_path()], "neither statistics nor a timeline"),
+        (&[&stats, &stats], "there are two statistics"),
+        (&[Path::new("/nonexistent")], "cannot read"),
+    ] {
+        let (code, errors) = report(files);
+        assert!(code == Some(1) && errors.contains(part), "{files:?}: {errors}");
+    }
+}
+
 trait ReadWrite: Read + Write {}
 impl<T: Read + Write> ReadWrite for T {}

@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Change a run while it runs
     Ctl(CtlArgs),
+    /// Show how a run went, as one HTML file
+    Report(ReportArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -310,6 +312,26 @@ fn parse_mode(text: &str) -> Result<backend::SwapoffMode, String> {
     backend::SwapoffMode::parse(text).ok_or_else(|| "it is no-lookup, lookup or lookup-stats".to_owned())
 }
 
+const REPORT_HELP: &str = "\
+Example:
+  pagetide run --memory 1G --stats job.json --timeline job.pftrace -- ./job
+  pagetide report job.json job.pftrace -o job.html
+      Summary, sizes and rates over time, waits, what a larger budget would save, all counters. One of
+      the two files is enough; what it does not tell is left out.";
+
+/// `pagetide report`.
+#[derive(Debug, Args)]
+#[command(after_help = REPORT_HELP)]
+pub(crate) struct ReportArgs {
+    /// What `run --stats` or `run --timeline` wrote, or both of one run
+    #[arg(required = true, num_args = 1..=2, value_name = "STATS|TIMELINE")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// The page: it needs no network and has no script
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
 /// `pagetide doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -348,6 +370,7 @@ mod tests {
             | Command::Ps(_)
             | Command::Stat(_)
             | Command::Ctl(_)
+            | Command::Report(_)
             | Command::Completions { .. }) => panic!("{other:?}"),
         }
     }

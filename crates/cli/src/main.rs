@@ -31,6 +31,7 @@ mod ctl;
 mod ps;
 mod snapshot;
 mod stat;
+mod report;
 
 mod doctor;
 mod sim;
@@ -73,6 +74,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Knobs(args) => knobs::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => ps::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Stat(args) => stat::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ctl(args) => ctl::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -20,6 +20,9 @@ use self::proto::{
     Clock, ClockSnapshot, CounterDescriptor, ProcessDescriptor, TracePacket, TrackDescriptor, TrackEvent, clock, kind,
     unit,
 };
+pub(crate) use pages::packets;
+pub(crate) use proto::{TracePacket as Packet, kind as event_kind};
+
 use crate::backend::{ProcessView, Progress};
 use crate::failure::Failure;
 use crate::snapshot::Rates;
@@ -34,12 +37,14 @@ const LANES_MAX: usize = 32;
 /// Processes that have lines of their own at most.
 const PROCESSES_MAX: usize = 256;
 /// The line of the run; those below it are numbered on.
-const RUN: u64 = 1;
+pub(crate) const RUN: u64 = 1;
 /// The packets are of one sequence.
 const SEQUENCE: u32 = 1;
 const STATE_CLEARED: u32 = 1;
+/// The lines of a process on which its waits lie.
+pub(crate) const WAITS: &str = "waits for memory";
 /// The line that tells how many slices are missing.
-const NOT_DRAWN: &str = "slices not drawn";
+pub(crate) const NOT_DRAWN: &str = "slices not drawn";
 
 /// The lines of numbers a second, in the order of `rates`.
 const RATES: [&str; 6] =
@@ -295,7 +300,7 @@ fn lane(
     let line = lines.fresh();
     lanes.push(Lane { kind: span.kind, line, end_ns: span.end_ns });
     let name = match span.kind {
-        SpanKind::Wait => "waits for memory",
+        SpanKind::Wait => WAITS,
         SpanKind::Read => "device reads",
         SpanKind::Write => "device writes",
     };

@@ -32,7 +32,7 @@ use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
 use crate::space::{Why, locks};
-use crate::spans::{Span, SpanKind, WAIT_DRAWN_NS};
+use crate::spans;
 use crate::{credentials, foothold, limits, own, setup};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
@@ -550,17 +550,7 @@ impl Agent {
     /// Make the counters visible.
     fn publish(&self, managed: &mut Managed) {
         let entry = self.entry();
-        let is_drawn = entry.spans.is_wanted();
-        managed.session.count_latencies(|bucket, since, ns| {
-            entry.note_latency(bucket);
-            if is_drawn && ns >= WAIT_DRAWN_NS {
-                entry.spans.push(Span { kind: SpanKind::Wait, begin_ns: since, end_ns: since + ns, pages: 0 });
-            }
-        });
-        if is_drawn {
-            let lost = managed.session.pager.machine_mut().take_requests(|span| entry.spans.push(span));
-            entry.spans.drop_more(lost);
-        }
+        spans::publish(entry, &mut managed.session);
         setup::publish(entry, &managed.session);
     }
 }

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagetide_core::types::Nanos;
 
+use crate::control::Entry;
+use crate::session::Session;
+
 /// Spans between two looks of the supervisor at most.
 const SPANS: usize = 8192;
 /// Shorter waits are in the histogram only: a bucket of it ends here.
@@ -109,6 +112,22 @@ impl Spans {
         self.taken.store(written, Ordering::Release);
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         (!spans.is_empty() || dropped > 0).then_some(ProcessSpans { pid, spans, dropped })
+    }
+}
+
+/// The faults that were answered go into the histogram; if they are drawn, those that waited long and the requests that have ended
+/// go into the ring.
+pub(crate) fn publish(entry: &Entry, session: &mut Session) {
+    let is_drawn = entry.spans.is_wanted();
+    session.count_latencies(|bucket, since, ns| {
+        entry.note_latency(bucket);
+        if is_drawn && ns >= WAIT_DRAWN_NS {
+            entry.spans.push(Span { kind: SpanKind::Wait, begin_ns: since, end_ns: since + ns, pages: 0 });
+        }
+    });
+    if is_drawn {
+        let lost = session.pager.machine_mut().take_requests(|span| entry.spans.push(span));
+        entry.spans.drop_more(lost);
     }
 }
 

@@ -118,7 +118,6 @@ fn fill(out: &mut Vec<u8>, bytes: usize) {
     out.resize(out.len() + bytes - FILL_MIN, 0);
 }
 
-#[cfg(test)]
 /// The packets of a file; how many bytes behind them are no whole packet.
 pub(crate) fn packets(mut bytes: &[u8]) -> (Vec<TracePacket>, usize) {
     let mut packets = Vec::new();

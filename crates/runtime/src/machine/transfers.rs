@@ -15,7 +15,7 @@ use crate::store::checksum;
 use crate::tier::Offer;
 
 /// Ended requests that are noted between two looks at most.
-const REQUESTS_NOTED: usize = 256;
+const REQUESTS_NOTED: usize = 1024;
 
 impl<K: AddressSpace> LiveMachine<K> {
     /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
