@@ -376,7 +376,12 @@ impl<K: AddressSpace> LiveMachine<K> {
             // meanwhile, or its place is gone), and look again.
             Effect::Wake { page, .. } => self.wake(page),
             Effect::Poison { range } => self.outbox.poisoned.push(range),
-            Effect::OutOfMemory { task, page } => self.outbox.out_of_memory = Some((task, page)),
+            Effect::OutOfMemory { task, page } => {
+                // One is told of; whoever waits for another page asks again.
+                if let Some((_, before)) = self.outbox.out_of_memory.replace((task, page)) {
+                    self.wake_waiters(before);
+                }
+            }
         }
     }
 
