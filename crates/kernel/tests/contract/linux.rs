@@ -74,7 +74,7 @@ fn arg(fd: &Fd) -> usize {
 }
 
 /// How a call of the program ended.
-enum Ended {
+pub(crate) enum Ended {
     Done,
     Value(u64),
     Child(usize, Fd),
@@ -98,7 +98,7 @@ fn store(at: usize, value: u64) -> Result<Ended, Errno> {
 }
 
 /// A child that does nothing until its pipe is closed.
-fn fork() -> Result<Ended, Errno> {
+pub(crate) fn fork() -> Result<Ended, Errno> {
     let (read, write) = fd::pipe(0)?;
     // SAFETY: the child makes two system calls and ends; it has its own copy of this thread's stack.
     match unsafe { syscall!(k::__NR_clone, 17, 0, 0, 0, 0) }? {

@@ -6,6 +6,7 @@
 mod believed;
 mod linux;
 mod modelled;
+mod orders;
 mod scripts;
 mod stage;
 

@@ -15,6 +15,9 @@ struct PageTruth {
     rights: Rights,
     fork: ForkPolicy,
     guarded: bool,
+    /// Of a child: the parent began to change it after the copy and while the fork was under way. Which of the two the runtime hears of
+    /// first is the kernel's to choose, so the page may be empty: right after a discard, a known gap (K14) after the others.
+    or_zero: bool,
 }
 
 /// The account.
@@ -23,6 +26,8 @@ pub(super) struct Truth {
     pages: BTreeMap<(Pid, u64), PageTruth>,
     owners: BTreeMap<Tid, Pid>,
     under_way: Vec<(Tid, Pid, Extent)>,
+    /// Forks under way whose copy is made: thread, parent and child.
+    forking: Vec<(Tid, Pid, Pid)>,
     /// Where a device writes for a thread.
     pinned: BTreeMap<Tid, u64>,
     /// Accesses that were checked.
@@ -35,7 +40,8 @@ impl Truth {
     }
 
     pub(super) fn map(&mut self, pid: Pid, mapping: Mapping) {
-        let page = PageTruth { value: Some(0), rights: mapping.rights, fork: mapping.fork, guarded: false };
+        let page =
+            PageTruth { value: Some(0), rights: mapping.rights, fork: mapping.fork, guarded: false, or_zero: false };
         self.pages.extend((mapping.start..mapping.end).map(|vpn| ((pid, vpn), page)));
     }
 
@@ -79,12 +85,16 @@ impl Truth {
             Happened::Began(tid, call) => {
                 let Some(&pid) = self.owners.get(&tid) else { return };
                 let extents = Self::changed(call).into_iter().flatten();
+                for (_, _, child) in self.forking.clone().into_iter().filter(|&(_, parent, _)| parent == pid) {
+                    extents.clone().for_each(|extent| self.each(child, extent, |page| page.or_zero = true));
+                }
                 self.under_way.extend(extents.map(|extent| (tid, pid, extent)));
             }
             Happened::Copied(tid, child) => self.copy(tid, child),
             Happened::Ended(tid, call, answer) => {
                 let Some(&pid) = self.owners.get(&tid) else { return };
                 self.under_way.retain(|&(other, _, _)| other != tid);
+                self.forking.retain(|&(other, _, _)| other != tid);
                 self.ended(tid, pid, call, answer, losses);
             }
         }
@@ -96,6 +106,7 @@ impl Truth {
 
     fn copy(&mut self, tid: Tid, child: Pid) {
         let Some(&parent) = self.owners.get(&tid) else { return };
+        self.forking.push((tid, parent, child));
         let copies: Vec<_> = self
             .pages
             .range((parent, 0)..=(parent, u64::MAX))
@@ -103,7 +114,8 @@ impl Truth {
             .map(|(&(_, vpn), &page)| {
                 let value = if page.fork == ForkPolicy::Wipe { Some(0) } else { page.value };
                 let value = value.filter(|_| !self.is_changing(parent, vpn));
-                ((child, vpn), PageTruth { value, guarded: page.guarded && page.fork == ForkPolicy::Copy, ..page })
+                let guarded = page.guarded && page.fork == ForkPolicy::Copy;
+                ((child, vpn), PageTruth { value, guarded, ..page })
             })
             .collect();
         self.pages.extend(copies);
@@ -125,6 +137,9 @@ impl Truth {
             // A guard that is installed at the very moment at which zeroes are filled in beside it may be lost (a known gap).
             Answer::Value(0) | Answer::Done if page.is_some_and(|page| page.guarded && page.value == Some(0)) => {
                 self.each(pid, Extent::new(vpn, 1), |page| page.guarded = false);
+            }
+            Answer::Value(0) if may && page.is_some_and(|page| page.or_zero) => {
+                self.each(pid, Extent::new(vpn, 1), |page| (page.value, page.or_zero) = (Some(0), false));
             }
             Answer::Value(value) => {
                 let expected = page.and_then(|page| page.value);
@@ -150,7 +165,7 @@ impl Truth {
                 self.check(pid, vpn, true, answer, losses);
                 if done {
                     let value = Some(value).filter(|_| !self.is_changing(pid, vpn));
-                    self.each(pid, Extent::new(vpn, 1), |page| page.value = value);
+                    self.each(pid, Extent::new(vpn, 1), |page| (page.value, page.or_zero) = (value, false));
                 }
             }
             Call::Pin(vpn) => {
@@ -196,6 +211,64 @@ impl Truth {
             | Call::Populate(_)
             | Call::Collapse(_)
             | Call::Fork => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: Pid = Pid(1);
+    const CHILD: Pid = Pid(2);
+    const FORKING: Tid = Tid(1);
+    const CHANGING: Tid = Tid(2);
+    const OF_CHILD: Tid = Tid(3);
+
+    /// A child that was copied while another thread of its parent began to discard page 8, then reads pages 8 and 9.
+    fn child() -> Truth {
+        let mut truth = Truth::default();
+        for (tid, pid) in [(FORKING, PARENT), (CHANGING, PARENT), (OF_CHILD, CHILD)] {
+            truth.add_thread(tid, pid);
+        }
+        truth.map(PARENT, Mapping::anon(8, 10));
+        for vpn in [8, 9] {
+            truth.hear(Happened::Ended(FORKING, Call::Store(vpn, 7), Answer::Done), false);
+        }
+        let discard = Call::Discard(Extent::new(8, 1));
+        for happened in [
+            Happened::Began(FORKING, Call::Fork),
+            Happened::Copied(FORKING, CHILD),
+            Happened::Began(CHANGING, discard),
+            Happened::Ended(CHANGING, discard, Answer::Done),
+            Happened::Ended(FORKING, Call::Fork, Answer::Child(CHILD)),
+        ] {
+            truth.hear(happened, false);
+        }
+        truth
+    }
+
+    fn loads(truth: &mut Truth, vpn: u64, value: u64) {
+        truth.hear(Happened::Ended(OF_CHILD, Call::Load(vpn), Answer::Value(value)), false);
+    }
+
+    #[test]
+    fn what_changes_while_a_fork_is_under_way_is_old_or_empty_in_the_child() {
+        let mut truth = child();
+        [7, 7, 0, 0].into_iter().for_each(|value| loads(&mut truth, 8, value));
+        loads(&mut truth, 9, 7);
+    }
+
+    #[test]
+    fn what_does_not_change_is_old_and_what_was_empty_once_stays_empty() {
+        for loaded in [&[(9, 0)][..], &[(8, 0), (8, 7)]] {
+            let told = std::panic::catch_unwind(|| {
+                let mut truth = child();
+                loaded.iter().for_each(|&(vpn, value)| loads(&mut truth, vpn, value));
+            });
+            let told = told.expect_err("these are not what was stored");
+            let text = told.downcast_ref::<String>().expect("a message");
+            assert!(text.contains("wrong bytes"), "{text}");
         }
     }
 }
