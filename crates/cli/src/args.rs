@@ -10,6 +10,7 @@ use crate::metrics;
 use crate::settings;
 use crate::sim;
 use crate::size::{self, Amount};
+use crate::summary;
 use crate::swap;
 use crate::timeline;
 
@@ -118,6 +119,12 @@ pub(crate) struct RunArgs {
     /// /metrics of an address of this machine: 127.0.0.1:9100, :9100 (the same) or unix:PATH
     #[arg(long, value_name = "FILE|ADDRESS:PORT", value_parser = metrics::parse_target)]
     pub(crate) metrics: Option<metrics::Target>,
+
+    /// Say on standard error what the run waited for and what would have helped: when it has ended, or a line every SECONDS (0.1 to
+    /// 3600) too [default: end on a terminal, else never]
+    #[arg(long, value_name = "SECONDS|end|never", num_args = 0..=1, require_equals = true,
+        default_missing_value = summary::END, value_parser = summary::parse)]
+    pub(crate) summary: Option<summary::When>,
 
     /// Let --metrics listen where other machines can read it
     #[arg(long, requires = "metrics")]

@@ -27,6 +27,8 @@ mod metrics;
 mod timeline;
 mod observe;
 
+mod summary;
+
 mod ctl;
 mod ps;
 mod snapshot;

@@ -3,10 +3,10 @@
 //! Nothing here ends the run: what cannot be written is said once.
 
 use crate::args::RunArgs;
-use crate::backend::Progress;
+use crate::backend::{Progress, RunReport};
 use crate::failure::Failure;
 use crate::timeline::{self, Timeline};
-use crate::{metrics, stats, whole_file};
+use crate::{metrics, stats, summary, whole_file};
 
 /// Time between two writings of statistics and metrics.
 const INTERVAL_NS: u64 = 1_000_000_000;
@@ -20,6 +20,7 @@ pub(crate) struct Observers<'a> {
     metrics: Option<metrics::Sink>,
     timeline: Option<Timeline>,
     next_ns: u64,
+    summary: summary::Teller,
 }
 
 impl<'a> Observers<'a> {
@@ -32,12 +33,14 @@ impl<'a> Observers<'a> {
             args.metrics.as_ref().map(|target| metrics::Sink::open(target, args.metrics_exposed)).transpose()?;
         let size = args.timeline_size.unwrap_or(TIMELINE_BYTES);
         let timeline = args.timeline.as_ref().map(|path| Timeline::create(path, size)).transpose()?;
-        Ok(Self { stats: args.stats.as_deref(), metrics, timeline, next_ns: 0 })
+        let summary = summary::Teller::new(args.summary);
+        Ok(Self { stats: args.stats.as_deref(), metrics, timeline, next_ns: 0, summary })
     }
 
     /// How often to tell.
-    pub(crate) const fn interval_ns(&self) -> u64 {
-        if self.timeline.is_some() { timeline::INTERVAL_NS } else { INTERVAL_NS }
+    pub(crate) fn interval_ns(&self) -> u64 {
+        let files = if self.timeline.is_some() { timeline::INTERVAL_NS } else { INTERVAL_NS };
+        self.summary.interval_ns().map_or(files, |ns| ns.min(files))
     }
 
     /// True if they want to know what the processes do with their time.
@@ -50,6 +53,7 @@ impl<'a> Observers<'a> {
         if let Some(timeline) = &mut self.timeline {
             timeline.tell(progress);
         }
+        self.summary.tell(progress);
         let now = progress.snapshot.run.now_ns;
         let has_ended = progress.report.exit_status.is_some();
         if now < self.next_ns && !has_ended {
@@ -63,5 +67,10 @@ impl<'a> Observers<'a> {
             // At the end an error is said.
             let _ = stats::write(path, &progress.report);
         }
+    }
+
+    /// The run has ended.
+    pub(crate) fn conclude(&self, report: &RunReport) {
+        self.summary.conclude(report);
     }
 }

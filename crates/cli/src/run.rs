@@ -50,6 +50,7 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>, mut observers: Ob
     if let Some(path) = &args.stats {
         stats::write(path, &report)?;
     }
+    observers.conclude(&report);
     let status = u8::try_from(report.exit_status.unwrap_or(1)).expect("a status in the shell's convention is one byte");
     Ok(ExitCode::from(status))
 }

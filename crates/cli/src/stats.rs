@@ -25,6 +25,7 @@ struct Document<'a> {
     fault_latency_ns: Latency,
     elapsed_ns: u64,
     returns_after_pages: Vec<(u64, u64)>,
+    reads_left_bp_with_more_bytes: Vec<(u64, u64)>,
 }
 
 struct Counters<'a>(&'a [(&'static str, u64)]);
@@ -48,6 +49,17 @@ struct Latency {
     max: u64,
 }
 
+/// What more memory would have made of the reads, each memory once.
+fn prospects(report: &RunReport) -> Vec<(u64, u64)> {
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    for prospect in report.absences.prospects() {
+        let bytes = prospect.extra_pages.saturating_mul(4096);
+        all.pop_if(|last| last.0 == bytes);
+        all.push((bytes, prospect.left_bp));
+    }
+    all
+}
+
 /// The text of the file.
 pub(crate) fn to_json(report: &RunReport) -> String {
     let LatencySummary { count, p50, p90, p99, max } = report.fault_latency_ns;
@@ -65,6 +77,7 @@ pub(crate) fn to_json(report: &RunReport) -> String {
         fault_latency_ns: Latency { count, p50, p90, p99, max },
         elapsed_ns: report.elapsed_ns,
         returns_after_pages: report.absences.buckets().collect(),
+        reads_left_bp_with_more_bytes: prospects(report),
     };
     let mut text = serde_json::to_string_pretty(&document).expect("numbers and names are always JSON");
     text.push('\n');

@@ -29,6 +29,10 @@ pub(crate) const STAMP_BITS: u32 = 24;
 
 /// A full share.
 const WHOLE_BP: u64 = 10_000;
+/// Whoever waits for no more than this does not notice: 1 %.
+pub const UNNOTICED_BP: u64 = 100;
+/// Advice is to leave one part in so many of the share of time that was waited.
+const WORTH: u64 = 10;
 
 /// Absences of the pages of one process, or of several together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,31 @@ pub struct Prospect {
     pub extra_pages: u64,
     /// Reads that would have been left, in hundredths of a percent.
     pub left_bp: u64,
+}
+
+/// Time that a program ran, and that it waited for memory in it, in one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// In all.
+    pub ran: u64,
+    /// At most all of it.
+    pub stalled: u64,
+}
+
+impl Waited {
+    /// The share of its time for which it waited, in hundredths of a percent.
+    pub fn share_bp(self) -> u64 {
+        share_bp(self.stalled.min(self.ran), self.ran)
+    }
+
+    /// The same if only so much of the waiting had been, in hundredths of a percent: the program would have run for less.
+    #[must_use]
+    pub fn with_left(self, left_bp: u64) -> Self {
+        let stalled = self.stalled.min(self.ran);
+        let left = u128::from(stalled) * u128::from(left_bp.min(WHOLE_BP)) / u128::from(WHOLE_BP);
+        let left = u64::try_from(left).unwrap_or(stalled);
+        Self { ran: self.ran - stalled + left, stalled: left }
+    }
 }
 
 impl Absences {
@@ -120,6 +149,13 @@ impl Absences {
     /// back.
     pub fn advise(&self, left_bp_max: u64) -> Option<Prospect> {
         self.prospects().skip(1).find(|prospect| prospect.left_bp <= left_bp_max)
+    }
+
+    /// The least memory more with which a program that waited so would have waited for a tenth of that share of its time, or hardly at
+    /// all. None: no page came back.
+    pub fn advise_against(&self, waited: Waited) -> Option<Prospect> {
+        let share_bp_max = (waited.share_bp() / WORTH).max(UNNOTICED_BP);
+        self.prospects().skip(1).find(|prospect| waited.with_left(prospect.left_bp).share_bp() <= share_bp_max)
     }
 }
 
@@ -256,6 +292,23 @@ mod tests {
         let promised = reads * advice.left_bp / 10_000;
         assert!(advice.extra_pages < 1500, "{advice:?}");
         assert!(left.abs_diff(promised) <= left / 3, "{left} are left, {promised} were promised: {advice:?}");
+    }
+
+    #[test]
+    fn a_program_that_waits_less_runs_for_less() {
+        let waited = Waited { ran: 1000, stalled: 800 };
+        assert_eq!(waited.share_bp(), 8000);
+        assert_eq!(waited.with_left(2500), Waited { ran: 400, stalled: 200 });
+        assert_eq!(Waited { ran: 0, stalled: 5 }.with_left(5000).share_bp(), 0);
+    }
+
+    #[test]
+    fn advice_is_to_wait_for_a_tenth_or_unnoticed() {
+        let (absences, _) = live(500, random(60_000, 2000), 2000);
+        let waited = Waited { ran: 100, stalled: 80 };
+        let advice = absences.advise_against(waited).expect("pages came back");
+        assert!(waited.with_left(advice.left_bp).share_bp() <= 800, "{advice:?}");
+        assert!(advice.extra_pages > 1300, "{advice:?}");
     }
 
     #[test]

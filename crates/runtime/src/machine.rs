@@ -499,6 +499,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             us(now.saturating_sub(self.begun)),
             us(self.stalls.some_ns(now)),
             us(self.stalls.full_ns()),
+            us(self.stalls.reading_ns(now)),
             absences.away_pages_max(),
         ]
     }

@@ -114,7 +114,11 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
         let staging = &self.staging;
         self.requests.fill(token, fd, runs[..count].iter().map(|&run| staging.memory(run)));
-        self.requests.note_begin(token, self.space.now());
+        let now = self.space.now();
+        self.requests.note_begin(token, now);
+        if self.requests.get(token).direction == Direction::Read {
+            self.stalls.begin_read(now);
+        }
         self.engine.submit(token, self.requests.get(token));
     }
 
@@ -161,6 +165,9 @@ impl<K: AddressSpace> LiveMachine<K> {
     fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
         if result == Err(Errno::ECANCELED) {
             // The thread that began it has ended, and the kernel gave up what it had not begun yet.
+            if self.requests.get(token).direction == Direction::Read {
+                self.stalls.end_read(self.space.now());
+            }
             if self.requests.get(token).is_own {
                 self.engine.submit(token, self.requests.get(token));
             } else {
@@ -217,7 +224,10 @@ impl<K: AddressSpace> LiveMachine<K> {
         let (begin_ns, end_ns) = (request.begun, self.space.now());
         let took = end_ns.saturating_sub(begin_ns);
         match request.direction {
-            Direction::Read => self.stats.read_ns += took,
+            Direction::Read => {
+                self.stats.read_ns += took;
+                self.stalls.end_read(end_ns);
+            }
             Direction::Write => self.stats.write_ns += took,
         }
         if let Some((_, store)) = self.stores.iter_mut().find(|(id, _)| *id == request.device) {
