@@ -14,6 +14,7 @@ mod region;
 mod side;
 mod simulator;
 mod suite;
+mod swapoff;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

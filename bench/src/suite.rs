@@ -45,6 +45,11 @@ pub(crate) const SUITES: &[Suite] = &[
         run: crate::programs::run,
     },
     Suite { name: "hot", about: "hot sets, zipf and loops: major faults against the kernel's", run: crate::hot::run },
+    Suite {
+        name: "swapoff",
+        about: "swapoff of 1 GiB of an idle and of a busy program, for each statistics mode",
+        run: crate::swapoff::run,
+    },
     Suite { name: "latency", about: "what a fault costs, in both fault modes", run: latency },
     Suite {
         name: "simulator",

@@ -82,6 +82,15 @@ impl Cgroup {
         group
     }
 
+    /// A larger limit from now on.
+    pub fn raise_limit(&self, limit_bytes: u64) {
+        let file = match self.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        };
+        self.set(file, &(limit_bytes & !4095).to_string());
+    }
+
     /// The file that takes the pid of a new member.
     pub fn procs_file(&self) -> PathBuf {
         self.path.join("cgroup.procs")

@@ -23,6 +23,7 @@ pub fn has_zswap(compressor: &str) -> bool {
 /// A swap file that is on as long as this value lives.
 #[derive(Debug)]
 pub struct KernelSwapFile {
+    path: PathBuf,
     janitor: Janitor,
 }
 
@@ -51,7 +52,7 @@ impl KernelSwapFile {
         tool("mkswap", &["--quiet", &file.display().to_string()])?;
         fs::write(&rotational, "0").map_err(|error| format!("{}: {error}", rotational.display()))?;
         tool("swapon", &[&file.display().to_string()])?;
-        Ok(Self { janitor })
+        Ok(Self { path: file, janitor })
     }
 
     /// Puts the kernel's compressed cache before the file, with this compressor and else as it is configured.
@@ -66,6 +67,11 @@ impl KernelSwapFile {
             fs::write(&path, value).map_err(|error| format!("{path} = {value}: {error}"))?;
         }
         Ok(self)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Undoes the rest of a set-up before the swap file goes.
