@@ -16,6 +16,7 @@ need node nodejs
 need java default-jdk-headless
 need javac default-jdk-headless
 need sqlite3 sqlite3
+need tmux tmux
 need stress-ng stress-ng
 need sort coreutils
 need setpriv util-linux

@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Show what a run has counted, or what it does while it runs
     Stat(StatArgs),
+    /// Show the runs of this user, or one of them, on a screen that is drawn again and again, with keys that steer it
+    Top(TopArgs),
     /// Change a run while it runs
     Ctl(CtlArgs),
     /// Show how a run went, as one HTML file
@@ -244,6 +246,17 @@ pub(crate) struct StatArgs {
     pub(crate) json: bool,
 }
 
+/// `pagetide top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// The run: its name, or a process of it [default: a list to choose from]
+    pub(crate) run: Option<String>,
+
+    /// Seconds between two looks, 0.1 to 3600
+    #[arg(long, short = 'i', value_name = "SECONDS", default_value = "1", value_parser = size::parse_seconds)]
+    pub(crate) interval: u64,
+}
+
 const CTL_HELP: &str = "\
 RUN is a name given by `run --name`, or the number of any process of the run. What is refused changes
 nothing; the exit code is 1 then, 2 for wrong usage.
@@ -376,6 +389,7 @@ mod tests {
             | Command::Knobs(_)
             | Command::Ps(_)
             | Command::Stat(_)
+            | Command::Top(_)
             | Command::Ctl(_)
             | Command::Report(_)
             | Command::Completions { .. }) => panic!("{other:?}"),

@@ -33,6 +33,7 @@ mod ctl;
 mod ps;
 mod snapshot;
 mod stat;
+mod top;
 mod report;
 
 mod doctor;
@@ -77,6 +78,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Ps(args) => ps::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Stat(args) => stat::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ctl(args) => ctl::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -1,0 +1,223 @@
+//! `pagetide top [RUN]`: what the runs of this user do, on a screen that is drawn again each second, and keys that steer one.
+//!
+//! A look is one request to the run, a packet each way: the run's processes notice nothing of it. What is drawn follows from the
+//! looks alone (`view`), and what a key does is one order, as of `pagetide ctl`: whoever ends here, by a key or by a signal, leaves
+//! the runs as they are.
+
+mod course;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use pagetide_sys::clock;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::args::TopArgs;
+use crate::backend::{self, Answer, Connection, Request, Snapshot, WatchError, unwatchable};
+use crate::failure::{Exit, Failure};
+use crate::size::Bytes;
+use course::Course;
+use view::{Screen, Shown};
+
+/// A key changes the budget by one part in so many.
+const BUDGET_STEP: u64 = 10;
+
+/// Shows them until a key ends it, or the run that was named ends.
+pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
+    refuse_what_is_no_screen(std::env::var("TERM").ok().as_deref())?;
+    let mut top = Top { interval_ns: args.interval, watched: None, list: Vec::new(), selected: 0, note: String::new() };
+    if let Some(run) = &args.run {
+        let connection = Connection::open(run).map_err(|error| unwatchable(run, &error))?;
+        top.watched = Some(Watched { name: run.clone(), connection, course: Course::default() });
+    }
+    let is_named = args.run.is_some();
+    top.look();
+    let mut terminal = ratatui::try_init().map_err(|error| terminal_failed(&error))?;
+    let end = top.go_on(&mut terminal, is_named);
+    ratatui::restore();
+    match end.map_err(|error| terminal_failed(&error))? {
+        End::Asked => Ok(()),
+        End::Run(name, error) => {
+            if error == WatchError::Ended {
+                eprintln!("pagetide: {name}: the run has ended");
+                return Ok(());
+            }
+            Err(unwatchable(&name, &error))
+        }
+    }
+}
+
+fn terminal_failed(error: &io::Error) -> Failure {
+    Failure::told(
+        Exit::Failed,
+        format!("top: the terminal cannot be used: {error}"),
+        "`pagetide stat RUN --interval 1`",
+    )
+}
+
+fn refuse_what_is_no_screen(term: Option<&str>) -> Result<(), Failure> {
+    let remedy = "`pagetide stat RUN --interval 1` prints a line each second, `pagetide ps` the runs";
+    let refuse = |what: &str| Err(Failure::told(Exit::Usage, format!("top: {what}"), remedy));
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return refuse("it needs a terminal to draw on and to take keys from, not a file or a pipe");
+    }
+    match term {
+        None | Some("" | "dumb") => refuse("this terminal cannot be drawn on (TERM is not set, or dumb)"),
+        Some(_) => Ok(()),
+    }
+}
+
+/// The run that is looked at.
+#[derive(Debug)]
+struct Watched {
+    name: String,
+    connection: Connection,
+    course: Course,
+}
+
+/// Why it is over.
+enum End {
+    Asked,
+    Run(String, WatchError),
+}
+
+/// What a key or a look led to.
+enum Next {
+    Stay,
+    End(End),
+}
+
+#[derive(Debug)]
+struct Top {
+    interval_ns: u64,
+    watched: Option<Watched>,
+    /// The runs, where none is looked at.
+    list: Vec<Snapshot>,
+    selected: usize,
+    /// What became of the last key.
+    note: String,
+}
+
+impl Top {
+    fn go_on(&mut self, terminal: &mut DefaultTerminal, is_named: bool) -> io::Result<End> {
+        let mut next_look = clock::now() + self.interval_ns;
+        loop {
+            terminal.draw(|frame| view::draw(frame, &self.screen()))?;
+            let left = next_look.saturating_sub(clock::now());
+            if event::poll(Duration::from_nanos(left))? {
+                if let Event::Key(key) = event::read()?
+                    && key.kind != KeyEventKind::Release
+                    && let Next::End(end) = self.press(key, is_named)
+                {
+                    return Ok(end);
+                }
+                continue;
+            }
+            next_look = clock::now() + self.interval_ns;
+            if let Some((name, error)) = self.look() {
+                if is_named {
+                    return Ok(End::Run(name, error));
+                }
+                self.note = format!("{name}: {error}");
+                self.watched = None;
+                self.look();
+            }
+        }
+    }
+
+    /// Ask. The run that cannot be asked any more, and why.
+    fn look(&mut self) -> Option<(String, WatchError)> {
+        let Some(watched) = &mut self.watched else {
+            self.list = backend::runs().into_iter().flatten().collect();
+            self.selected = self.selected.min(self.list.len().saturating_sub(1));
+            return None;
+        };
+        match watched.connection.stat() {
+            Ok(snapshot) => {
+                watched.course.push(snapshot);
+                None
+            }
+            Err(error) => Some((watched.name.clone(), error)),
+        }
+    }
+
+    fn screen(&self) -> Screen<'_> {
+        let shown = match &self.watched {
+            Some(watched) => Shown::Run(&watched.course),
+            None => Shown::List { runs: &self.list, selected: self.selected },
+        };
+        Screen { shown, note: &self.note }
+    }
+
+    fn press(&mut self, key: KeyEvent, is_named: bool) -> Next {
+        self.note.clear();
+        let is_interrupt = key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c');
+        if is_interrupt || key.code == KeyCode::Char('q') {
+            return Next::End(End::Asked);
+        }
+        match (key.code, self.watched.is_some()) {
+            (KeyCode::Esc, true) if !is_named => {
+                self.watched = None;
+                self.look();
+            }
+            (KeyCode::Char('+'), true) => self.change_budget(|bytes| bytes.saturating_add(bytes / BUDGET_STEP)),
+            (KeyCode::Char('-'), true) => self.change_budget(|bytes| bytes - bytes / BUDGET_STEP),
+            (KeyCode::Char('p'), true) => self.order(&Request::Pause),
+            (KeyCode::Char('r'), true) => self.order(&Request::Resume),
+            (KeyCode::Up, false) => self.selected = self.selected.saturating_sub(1),
+            (KeyCode::Down, false) => self.selected = (self.selected + 1).min(self.list.len().saturating_sub(1)),
+            (KeyCode::Enter, false) => self.choose(),
+            _ => {}
+        }
+        Next::Stay
+    }
+
+    /// Look at the run that is marked in the list.
+    fn choose(&mut self) {
+        let Some(snapshot) = self.list.get(self.selected) else { return };
+        let pid = snapshot.run.pid.to_string();
+        let name = if snapshot.run.name.is_empty() { pid } else { snapshot.run.name.clone() };
+        match Connection::open(&name) {
+            Ok(connection) => {
+                let mut course = Course::default();
+                course.push(snapshot.clone());
+                self.watched = Some(Watched { name, connection, course });
+            }
+            Err(error) => self.note = format!("{name}: {error}"),
+        }
+    }
+
+    fn change_budget(&mut self, change: impl Fn(u64) -> u64) {
+        let last = self.watched.as_ref().and_then(|watched| watched.course.last());
+        if let Some(bytes) = last.map(|last| change(last.run.budget_bytes)) {
+            self.note = format!("budget {}...", Bytes(bytes));
+            self.order(&Request::Memory(bytes));
+        }
+    }
+
+    /// One order, and what the run says to it.
+    fn order(&mut self, request: &Request) {
+        let Some(watched) = &mut self.watched else { return };
+        self.note = match watched.connection.ask(request) {
+            Ok(Answer::Done(text) | Answer::Refused(text)) => text,
+            Ok(Answer::Snapshot(_)) => "the run answers what was not asked".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        self.look();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_screen_is_refused_with_the_way_out() {
+        // The harness's output may be a terminal or not: a dumb one is refused in both cases.
+        let Err(Failure::Told(told)) = refuse_what_is_no_screen(Some("dumb")) else { panic!("it cannot be drawn on") };
+        assert_eq!(told.exit, Exit::Usage);
+        assert!(told.remedy.contains("pagetide stat"), "{told}");
+    }
+}

@@ -1,0 +1,130 @@
+//! `pagetide top` in a real terminal (tmux): it shows a run, its keys steer it, and whoever ends it ends nothing else.
+
+use std::ffi::OsString;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::{self, PagetideRun};
+use pagetide_tests::program::{Exit, Program, Running};
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, clock, serial, victim};
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A terminal of its own server, with one window in which `top` runs.
+struct Terminal<'a> {
+    scratch: &'a Scratch,
+}
+
+impl<'a> Terminal<'a> {
+    /// In so many columns and lines. When `top` has ended, it says how.
+    fn open(scratch: &'a Scratch, size: [&str; 2], term: &str) -> Self {
+        let terminal = Self { scratch };
+        let session = scratch.file("session").display().to_string();
+        let top =
+            format!("TERM={term} XDG_RUNTIME_DIR={session} {} top shown --interval 0.2", pagetide::binary().display());
+        let script = format!("{top}; echo ended with $?; read forever");
+        let [width, height] = size;
+        terminal.tmux(&["new-session", "-d", "-s", "top", "-x", width, "-y", height, "sh", "-c", &script]);
+        terminal
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Output {
+        let socket = self.scratch.file("tmux");
+        let mut command = Command::new("tmux");
+        command.arg("-S").arg(socket).args(["-f", "/dev/null"]).args(arguments).env_remove("TMUX");
+        command.output().expect("tmux starts")
+    }
+
+    fn shows(&self) -> String {
+        String::from_utf8_lossy(&self.tmux(&["capture-pane", "-p", "-t", "top"]).stdout).into_owned()
+    }
+
+    fn wait_for(&self, parts: &[&str]) -> String {
+        let has_all = |text: &str| parts.iter().all(|part| text.contains(part));
+        clock::wait_until(PATIENCE, || has_all(&self.shows()));
+        let text = self.shows();
+        assert!(has_all(&text), "not all of {parts:?} in\n{text}");
+        text
+    }
+
+    /// End `top` where it stands.
+    fn kill(&self) {
+        let shell = self.tmux(&["display-message", "-p", "-t", "top", "#{pane_pid}"]).stdout;
+        let shell = String::from_utf8_lossy(&shell).trim().to_owned();
+        let children =
+            std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).expect("the shell lives");
+        let pid =
+            children.trim().parse().ok().and_then(Pid::from_raw).unwrap_or_else(|| panic!("one child: {children}"));
+        kill_process(pid, Signal::KILL).expect("it is ours");
+    }
+
+    fn press(&self, key: &str) {
+        self.tmux(&["send-keys", "-t", "top", key]);
+    }
+}
+
+impl Drop for Terminal<'_> {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+/// A run by the name of `shown` that checks its bytes until it is told to end.
+fn start(scratch: &Scratch) -> Running {
+    scratch.directory("session");
+    let argv = [OsString::from(victim::build(scratch, "hostile")), "hold".into(), "64".into()];
+    let run = PagetideRun::new(scratch, 16 * MIB).argument("--name").argument("shown");
+    let program = run.wrap(&Program::new(argv)).env("XDG_RUNTIME_DIR", scratch.file("session"));
+    let running = program.deadline_s(120).start(scratch, "shown");
+    running.wait_for_output("ready");
+    running
+}
+
+#[test]
+fn a_run_is_shown_in_a_terminal_steered_by_keys_and_unharmed_by_a_kill() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("tmux")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = start(&scratch);
+    let terminal = Terminal::open(&scratch, ["80", "24"], "screen-256color");
+    let text = terminal.wait_for(&[" pagetide top: shown", "16M", "hostile", "all threads", "q: quit"]);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    terminal.press("+");
+    terminal.wait_for(&["of 17M"]);
+    terminal.press("p");
+    terminal.wait_for(&["done in 1 process"]);
+    terminal.press("r");
+    terminal.tmux(&["resize-window", "-t", "top", "-x", "180", "-y", "50"]);
+    let text = terminal.wait_for(&["of 17M", "COMMAND"]);
+    assert!(text.lines().count() > 24, "the wide screen is not used:\n{text}");
+    terminal.press("q");
+    terminal.wait_for(&["ended with 0"]);
+    drop(terminal);
+
+    let terminal = Terminal::open(&scratch, ["100", "30"], "screen-256color");
+    terminal.wait_for(&["of 17M"]);
+    terminal.kill();
+    terminal.wait_for(&["ended with 137"]);
+    // It has checked every byte again and again; a wrong one would have ended it with 1.
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+}
+
+#[test]
+fn what_cannot_be_drawn_on_is_refused_with_the_way_out() {
+    if !need::has(&[Feature::Tool("tmux")]) {
+        return;
+    }
+    let piped = Command::new(pagetide::binary()).args(["top", "shown"]).output().expect("pagetide starts");
+    let errors = String::from_utf8_lossy(&piped.stderr).into_owned();
+    assert!(piped.status.code() == Some(2) && errors.contains("pagetide stat RUN"), "{errors}");
+    assert!(piped.stdout.is_empty());
+    let scratch = Scratch::new();
+    let terminal = Terminal::open(&scratch, ["80", "24"], "dumb");
+    terminal.wait_for(&["TERM", "dumb", "pagetide stat RUN", "ended with 2"]);
+}
