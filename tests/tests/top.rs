@@ -1,6 +1,7 @@
 //! `pagetide top` in a real terminal (tmux): it shows a run, its keys steer it, and whoever ends it ends nothing else.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -14,14 +15,15 @@ use rustix::process::{Pid, Signal, kill_process};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A terminal of its own server, with one window in which `top` runs.
-struct Terminal<'a> {
-    scratch: &'a Scratch,
+struct Terminal {
+    /// No two servers have one: that of the last may still be there, on its way out.
+    socket: PathBuf,
 }
 
-impl<'a> Terminal<'a> {
+impl Terminal {
     /// In so many columns and lines. When `top` has ended, it says how.
-    fn open(scratch: &'a Scratch, size: [&str; 2], term: &str) -> Self {
-        let terminal = Self { scratch };
+    fn open(scratch: &Scratch, size: [&str; 2], term: &str) -> Self {
+        let terminal = Self { socket: scratch.file(&format!("tmux-{}", size.join("x"))) };
         let session = scratch.file("session").display().to_string();
         let top =
             format!("TERM={term} XDG_RUNTIME_DIR={session} {} top shown --interval 0.2", pagetide::binary().display());
@@ -32,9 +34,8 @@ impl<'a> Terminal<'a> {
     }
 
     fn tmux(&self, arguments: &[&str]) -> Output {
-        let socket = self.scratch.file("tmux");
         let mut command = Command::new("tmux");
-        command.arg("-S").arg(socket).args(["-f", "/dev/null"]).args(arguments).env_remove("TMUX");
+        command.arg("-S").arg(&self.socket).args(["-f", "/dev/null"]).args(arguments).env_remove("TMUX");
         command.output().expect("tmux starts")
     }
 
@@ -66,7 +67,7 @@ impl<'a> Terminal<'a> {
     }
 }
 
-impl Drop for Terminal<'_> {
+impl Drop for Terminal {
     fn drop(&mut self) {
         self.tmux(&["kill-server"]);
     }
