@@ -223,7 +223,8 @@ fn a_report_is_shown_by_a_browser_light_and_dark_and_bad_input_is_named() {
     let scratch = Scratch::new();
     let (timeline, page) = (scratch.file("job.pftrace"), scratch.file("job.html"));
     let turn = serial::turn();
-    let run = start(&scratch, &["--name", "job", "--timeline", timeline.to_str().expect("text")]);
+    let run =
+        start(&scratch, &["--name", "job", "--set", "page-cluster=5", "--timeline", timeline.to_str().expect("text")]);
     clock::pause(Duration::from_millis(700));
     run.signal(Signal::TERM);
     run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
@@ -236,8 +237,15 @@ fn a_report_is_shown_by_a_browser_light_and_dark_and_bad_input_is_named() {
     let stats = scratch.file("stats.json");
     assert_eq!(report(&[&stats, &timeline]), (Some(0), String::new()));
     let html = std::fs::read_to_string(&page).expect("it was written");
-    for part in ["Summary", "Memory", "Faults a second", "waited for memory", "larger budget would save", "pgmajfault"]
-    {
+    for part in [
+        "Summary",
+        "Memory",
+        "Faults a second",
+        "waited for memory",
+        "larger budget would save",
+        "page-cluster",
+        "pgmajfault",
+    ] {
         assert!(html.contains(part), "no {part} in the report");
     }
     assert!(!html.contains("<script") && !html.contains("http"), "it needs nothing but itself");

@@ -17,6 +17,7 @@ const TIMELINE_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Observers<'a> {
     stats: Option<&'a std::path::Path>,
+    settings: Vec<(String, String)>,
     metrics: Option<metrics::Sink>,
     timeline: Option<Timeline>,
     next_ns: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Observers<'a> {
 
 impl<'a> Observers<'a> {
     /// Before the program starts: what cannot be written is an error.
-    pub(crate) fn open(args: &'a RunArgs) -> Result<Self, Failure> {
+    pub(crate) fn open(args: &'a RunArgs, settings: &[(String, String)]) -> Result<Self, Failure> {
         if let Some(path) = &args.stats {
             whole_file::check("--stats", path)?;
         }
@@ -34,7 +35,7 @@ impl<'a> Observers<'a> {
         let size = args.timeline_size.unwrap_or(TIMELINE_BYTES);
         let timeline = args.timeline.as_ref().map(|path| Timeline::create(path, size)).transpose()?;
         let summary = summary::Teller::new(args.summary);
-        Ok(Self { stats: args.stats.as_deref(), metrics, timeline, next_ns: 0, summary })
+        Ok(Self { stats: args.stats.as_deref(), settings: settings.to_vec(), metrics, timeline, next_ns: 0, summary })
     }
 
     /// How often to tell.
@@ -65,7 +66,7 @@ impl<'a> Observers<'a> {
         }
         if let Some(path) = self.stats {
             // At the end an error is said.
-            let _ = stats::write(path, &progress.report);
+            let _ = stats::write(path, &progress.report, &self.settings);
         }
     }
 

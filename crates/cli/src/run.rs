@@ -13,7 +13,7 @@ use crate::{machine, preflight, preload, settings, stats, swap};
 /// Runs the program; the answer is its exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let settings = settings::collect(args.profile.as_deref(), args.swappiness, &args.set)?;
-    let observers = Observers::open(args)?;
+    let observers = Observers::open(args, &settings)?;
     match supervised(args, settings, observers) {
         Err(Failure::Told(told)) if told.exit == Exit::Unsupported && args.if_unsupported == IfUnsupported::Run => {
             unprotected(args, &told)
@@ -48,7 +48,7 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>, mut observers: Ob
     };
     let report = backend::run(&options, &mut |progress| observers.tell(progress))?;
     if let Some(path) = &args.stats {
-        stats::write(path, &report)?;
+        stats::write(path, &report, &options.settings)?;
     }
     observers.conclude(&report);
     let status = u8::try_from(report.exit_status.unwrap_or(1)).expect("a status in the shell's convention is one byte");

@@ -15,6 +15,7 @@ struct Document<'a> {
     exit_status: Option<i32>,
     processes: u32,
     managed_processes: u32,
+    settings: Settings<'a>,
     memory_budget_bytes: u64,
     peak_resident_bytes: u64,
     peak_overhead_bytes: u64,
@@ -40,6 +41,15 @@ impl Serialize for Counters<'_> {
     }
 }
 
+/// What was set on the command line.
+struct Settings<'a>(&'a [(String, String)]);
+
+impl Serialize for Settings<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
 #[derive(serde::Serialize)]
 struct Latency {
     count: u64,
@@ -61,12 +71,13 @@ fn prospects(report: &RunReport) -> Vec<(u64, u64)> {
 }
 
 /// The text of the file.
-pub(crate) fn to_json(report: &RunReport) -> String {
+pub(crate) fn to_json(report: &RunReport, settings: &[(String, String)]) -> String {
     let LatencySummary { count, p50, p90, p99, max } = report.fault_latency_ns;
     let document = Document {
         exit_status: report.exit_status,
         processes: report.processes,
         managed_processes: report.managed_processes,
+        settings: Settings(settings),
         memory_budget_bytes: report.memory_budget_bytes,
         peak_resident_bytes: report.peak_resident_bytes,
         peak_overhead_bytes: report.peak_overhead_bytes,
@@ -85,8 +96,8 @@ pub(crate) fn to_json(report: &RunReport) -> String {
 }
 
 /// Writes the file in one step.
-pub(crate) fn write(path: &Path, report: &RunReport) -> Result<(), Failure> {
-    whole_file::replace(path, &to_json(report)).map_err(|error| whole_file::failed("--stats", path, &error))
+pub(crate) fn write(path: &Path, report: &RunReport, settings: &[(String, String)]) -> Result<(), Failure> {
+    whole_file::replace(path, &to_json(report, settings)).map_err(|error| whole_file::failed("--stats", path, &error))
 }
 
 #[cfg(test)]
@@ -112,11 +123,16 @@ pub(crate) mod tests {
         }
     }
 
+    fn settings() -> Vec<(String, String)> {
+        vec![("profile".to_owned(), "linux-6.18".to_owned())]
+    }
+
     #[test]
     fn the_document_has_the_promised_keys() {
-        let value: serde_json::Value = serde_json::from_str(&to_json(&report())).expect("own output");
+        let value: serde_json::Value = serde_json::from_str(&to_json(&report(), &settings())).expect("own output");
         assert_eq!(value["memory_budget_bytes"], 1 << 30);
         assert_eq!(value["exit_status"], 143);
+        assert_eq!(value["settings"]["profile"], "linux-6.18");
         assert_eq!(value["peak_unpaged_bytes"]["small"], 6);
         assert_eq!(value["vmstat"]["pgmajfault"], 7);
         assert_eq!(value["fault_latency_ns"]["p99"], 3);
@@ -132,7 +148,7 @@ pub(crate) mod tests {
 
     #[test]
     fn counters_keep_the_order_of_the_table() {
-        let text = to_json(&report());
+        let text = to_json(&report(), &settings());
         assert!(text.find("pgmajfault") < text.find("\"pgfault"), "{text}");
     }
 }

@@ -229,6 +229,18 @@ fn miss_ratio(html: &mut String, stats: &Value) {
 }
 
 fn details(html: &mut String, stats: &Value) {
+    if let Some(settings) = stats["settings"].as_object() {
+        html.push_str("<section><h2>Settings</h2>");
+        if settings.is_empty() {
+            html.push_str("<p>None was given: those of the profile <code>pagetide</code>.</p>");
+        }
+        html.push_str("<table>");
+        for (key, value) in settings {
+            let value = value.as_str().unwrap_or_default();
+            let _ = write!(html, "<tr><td><code>{}</code><td><code>{}</code></tr>", Text(key), Text(value));
+        }
+        html.push_str("</table></section>\n");
+    }
     html.push_str("<section><details><summary>All counters</summary><p>docs/counters.md says what each counts.</p><div class=columns><table>");
     for (name, value) in stats["vmstat"].as_object().into_iter().flatten() {
         let value = value.as_u64().unwrap_or(0);
