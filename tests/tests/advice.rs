@@ -65,8 +65,8 @@ fn with_the_advised_memory_a_run_reads_as_little_as_was_promised() {
         for budget in [budget + more, advised] {
             let promised = first.promised(budget - 16 * MIB);
             let then = Seen::run(&scratch, arguments, budget);
-            // A fiftieth of all is what a promise of nothing may miss.
-            let slack = promised / 3 + reads / 50;
+            // A twentieth of all is no promise: the buckets of what pages were away are as coarse.
+            let slack = promised / 3 + reads / 20;
             let what = format!("{arguments:?} with {} MiB: of {reads} reads", budget / MIB);
             assert!(then.reads().abs_diff(promised) <= slack, "{what} {} are left, {promised} promised", then.reads());
         }

@@ -550,6 +550,8 @@ static void strict(int argument) {
 static void bare(int argument) {
     if (argument == 1) {
         work();
+        // Who is not managed is looked at now and then only.
+        usleep(300 * 1000);
         return;
     }
     char size[32];
