@@ -113,7 +113,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub(crate) name: Option<String>,
 
-    /// Write counters and fault latencies to FILE as JSON when the program has ended
+    /// Write counters and fault latencies to FILE as JSON, every second and when the program has ended
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
 

@@ -64,8 +64,8 @@ impl<'a> Observers<'a> {
         if let Some(metrics) = &mut self.metrics {
             metrics.put(metrics::text(progress));
         }
-        if let Some(path) = self.stats {
-            // At the end an error is said.
+        // Those of the end are written where an error is said.
+        if let Some(path) = self.stats.filter(|_| !has_ended) {
             let _ = stats::write(path, &progress.report, &self.settings);
         }
     }

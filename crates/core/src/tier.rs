@@ -39,6 +39,19 @@ const WORTH: u64 = 32;
 /// Of 10,000 pages, so many must compress for a tier to be considered.
 const ACCEPTED_BP_MIN: u32 = 500;
 
+/// Pages of one write to the disk at most.
+pub const RUN_PAGES: u32 = 32;
+/// Slots looked at in one turn, whether somebody still uses them.
+pub const SWEEP: usize = 8;
+/// Granted in one step, in pages.
+pub const GRANT_PAGES: u32 = 256;
+/// Without a tier, one page in so many is compressed to see what it would give.
+pub const SAMPLE: u32 = 32;
+/// Pages that the core keeps at least.
+pub const CORE_PAGES_MIN: u32 = 512;
+/// Prices before anything was measured.
+pub const PRICES: Prices = Prices { disk_ns: 80_000, tier_ns: 20_000, pack_ns: 5_000 };
+
 /// What things cost now, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices {

@@ -32,8 +32,7 @@ use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
 use crate::space::{Why, locks};
-use crate::spans;
-use crate::{credentials, foothold, limits, own, setup};
+use crate::{credentials, foothold, limits, own, setup, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.

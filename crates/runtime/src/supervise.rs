@@ -489,12 +489,12 @@ impl Supervisor {
                 self.spans.extend(link.control.entry().spans.take(process.pid.cast_unsigned()));
             }
         }
-        let report = self.report();
-        Progress { snapshot: self.snapshot(&report), report, spans: std::mem::take(&mut self.spans) }
+        let totals = self.counted();
+        let report = self.report(&totals);
+        Progress { snapshot: self.snapshot(&report, &totals), report, spans: std::mem::take(&mut self.spans) }
     }
 
-    fn report(&self) -> RunReport {
-        let totals = self.counted();
+    fn report(&self, totals: &Totals) -> RunReport {
         let names = COUNTERS.iter().map(|&(_, name, _)| name).chain(MACHINE_COUNTERS.map(|(name, _)| name));
         let unpaged = UNPAGED.into_iter().zip(totals.unpaged_pages_max);
         RunReport {

@@ -32,7 +32,7 @@ mod writeback;
 use std::collections::VecDeque;
 
 use pagetide_core::config::Compress;
-use pagetide_core::tier::{Prices, TierShare};
+use pagetide_core::tier::{PRICES, Prices, RUN_PAGES, SAMPLE, SWEEP, TierShare};
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, SlotIdx};
 use pagetide_sys::Errno;
 use pagetide_sys::clock;
@@ -42,12 +42,8 @@ use crate::own;
 use cells::{CELL_BYTES_MAX, Cell, Cells, SLAB_PAGES};
 use pack::Packer;
 
-/// Pages of one write to the disk at most.
-pub(crate) const RUN_PAGES: u32 = 32;
 /// Writes to the disk in flight.
 const WRITES: usize = 4;
-/// Slots looked at in one turn of the sweep.
-const SWEEP: usize = 8;
 /// Pages that were read from here and are not known to be mapped yet.
 const LOADED: usize = 4096;
 /// Of them, looked at in one turn.
@@ -59,21 +55,13 @@ const LOOKS: usize = 256;
 const _: () = assert!(LOST > SETTLE + SWEEP + (WRITES + 1) * LOOKS);
 /// Entries a page of the budget: a page that compresses better than this has to be held by the disk.
 const ENTRIES_PER_PAGE: u64 = 8;
-/// Granted in one step.
-const GRANT_PAGES: u32 = 256;
-/// Without a tier, one page in so many is compressed to see what it would give.
-const SAMPLE: u32 = 32;
 /// Fewer accepted pages than this in 10,000, and only one in `TRIES` is tried.
 const POOR_BP: u32 = 1_000;
 const TRIES: u32 = 16;
 /// A fault without what it brings: the exception, the thread that serves it and the wake.
 const FAULT_NS: u64 = 15_000;
-/// Prices before anything was measured.
-const PRICES: Prices = Prices { disk_ns: 80_000, tier_ns: 20_000, pack_ns: 5_000 };
 /// After a failed write to the disk, none is tried for so long.
 const AFTER_FAILURE_NS: Nanos = 1_000_000_000;
-/// The core keeps at least this much.
-const CORE_PAGES_MIN: u32 = 512;
 
 /// A word of `places` with this bit names an entry; without it, when its page left for the disk (0: not known).
 const HELD: u32 = 1 << 31;

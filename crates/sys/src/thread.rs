@@ -218,7 +218,7 @@ pub fn yield_now() {
 /// How often another thread has run in the place of the calling one while it was ready to run.
 pub fn displaced() -> u64 {
     // SAFETY: all zero is a valid value.
-    let mut usage: linux_raw_sys::general::rusage = unsafe { core::mem::zeroed() };
+    let mut usage: k::rusage = unsafe { core::mem::zeroed() };
     // SAFETY: `usage` is written.
     let answer = unsafe { syscall!(__NR_getrusage, k::RUSAGE_THREAD as usize, addr_of(&raw mut usage)) };
     if answer.is_err() { 0 } else { u64::try_from(usage.ru_nivcsw).unwrap_or(0) }

@@ -41,6 +41,21 @@ pub(super) struct Swapoff {
 }
 
 impl Swapoff {
+    /// At the start of a walk.
+    const fn new(device: DeviceId) -> Self {
+        Self {
+            device,
+            region: 0,
+            page: 0,
+            looked: 0,
+            window: None,
+            asked: None,
+            waits: false,
+            held: None,
+            found: false,
+        }
+    }
+
     pub(super) const fn is_runnable(&self) -> bool {
         !self.waits
     }
@@ -57,17 +72,7 @@ impl Tasks {
             return;
         }
         self.paging.space.slots.close(device);
-        self.work.swapoff = Some(Swapoff {
-            device,
-            region: 0,
-            page: 0,
-            looked: 0,
-            window: None,
-            asked: None,
-            waits: false,
-            held: None,
-            found: false,
-        });
+        self.work.swapoff = Some(Swapoff::new(device));
     }
 
     /// Swapoff is given up. False: there is none of this device.
@@ -324,18 +329,7 @@ impl Tasks {
             return true;
         }
         let held = (!off.found).then(|| (used, self.now() + HELD_LOOK_NS));
-        let device = off.device;
-        *off = Swapoff {
-            device,
-            region: 0,
-            page: 0,
-            looked: 0,
-            window: None,
-            asked: None,
-            waits: true,
-            held,
-            found: false,
-        };
+        *off = Swapoff { waits: true, held, ..Swapoff::new(off.device) };
         false
     }
 }

@@ -15,6 +15,7 @@ use pagetide_sys::socket::{self, Received};
 use pagetide_sys::{Errno, clock, proc, sysinfo, thread};
 
 use super::commands::{Outcome, RunCommand, Ticket};
+use super::totals::Totals;
 use super::tree::Process;
 use super::{BUDGET_BYTES_MIN, RunOptions, RunReport, Supervisor, SwapSpec};
 use crate::control::{latency_of_bucket, machine_counter};
@@ -43,6 +44,13 @@ const RECENT_S: usize = 10;
 struct Mark {
     at: Nanos,
     major_faults: u64,
+}
+
+impl Mark {
+    /// Now.
+    fn of(totals: &Totals) -> Self {
+        Self { at: clock::now(), major_faults: totals.counters[Counter::pgmajfault as usize] }
+    }
 }
 
 /// The socket, and who called.
@@ -160,15 +168,11 @@ impl Watched {
 impl Supervisor {
     /// About every second: what was counted so far, for the recent course.
     pub(super) fn mark(&mut self) {
-        let mark = self.mark_now();
+        let mark = Mark::of(&self.counted());
         if self.watched.marks.len() > RECENT_S {
             self.watched.marks.pop_front();
         }
         self.watched.marks.push_back(mark);
-    }
-
-    fn mark_now(&self) -> Mark {
-        Mark { at: clock::now(), major_faults: self.counted().counters[Counter::pgmajfault as usize] }
     }
 
     /// Answer those who watch.
@@ -190,7 +194,10 @@ impl Supervisor {
 
     fn obey(&mut self, request: Request) -> Reply {
         let command = match request {
-            Request::Stat => return Reply::Now(Answer::Snapshot(Box::new(self.snapshot(&self.report())))),
+            Request::Stat => {
+                let totals = self.counted();
+                return Reply::Now(Answer::Snapshot(Box::new(self.snapshot(&self.report(&totals), &totals))));
+            }
             Request::Memory(bytes) => return Reply::Now(self.change_budget(bytes)),
             Request::Pause => RunCommand::Pause,
             Request::Resume => RunCommand::Resume,
@@ -223,15 +230,14 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn snapshot(&self, report: &RunReport) -> Snapshot {
-        let (first, last) = (self.watched.marks.front().copied().unwrap_or_default(), self.mark_now());
+    pub(super) fn snapshot(&self, report: &RunReport, totals: &Totals) -> Snapshot {
+        let (first, last) = (self.watched.marks.front().copied().unwrap_or_default(), Mark::of(totals));
         let list = &self.tree.list;
         let swapped: u64 = list.iter().map(Process::swapped_pages).sum();
         let mut largest: Vec<&Process> = list.iter().filter(|process| !process.is_gone).collect();
         largest.sort_by_key(|process| std::cmp::Reverse(process.resident.saturating_add(process.swapped_pages())));
         largest.truncate(PROCESSES_MAX);
-        let latency = self.counted().latency;
-        let buckets = latency.iter().enumerate().filter(|&(_, &faults)| faults > 0);
+        let buckets = totals.latency.iter().enumerate().filter(|&(_, &faults)| faults > 0);
         let count = |number: usize| u64::try_from(number).expect("a length");
         Snapshot {
             run: RunView {

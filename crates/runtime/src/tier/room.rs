@@ -2,10 +2,10 @@
 
 use pagetide_core::Core;
 use pagetide_core::page::{Flight, PageState};
-use pagetide_core::tier::{PARTS, Packing, Resident};
+use pagetide_core::tier::{CORE_PAGES_MIN, GRANT_PAGES, PARTS, Packing, Resident, SWEEP};
 
 use super::cells::SLAB_PAGES;
-use super::{CORE_PAGES_MIN, DIRTY, Entry, FAULT_NS, GONE, GRANT_PAGES, SETTLE, SWEEP, Tier, UNUSED, WRITING};
+use super::{DIRTY, Entry, FAULT_NS, GONE, SETTLE, Tier, UNUSED, WRITING};
 
 impl Tier {
     /// What was read from here and is mapped now is dropped.

@@ -9,24 +9,14 @@ use std::collections::VecDeque;
 
 use pagetide_core::Event;
 use pagetide_core::event::FILE_DEVICE_FIRST;
-use pagetide_core::tier::{PARTS, Packing, Prices, Resident, TierShare};
+use pagetide_core::tier::{
+    CORE_PAGES_MIN, GRANT_PAGES, PARTS, PRICES, Packing, Prices, RUN_PAGES, Resident, SAMPLE, SWEEP, TierShare,
+};
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
 
 use super::World;
 use crate::units::PAGE_BYTES;
 
-/// Pages of one write to the disk.
-const RUN_PAGES: u32 = 32;
-/// Slots looked at in one turn, whether somebody still uses them.
-const SWEEP: usize = 8;
-/// Without a tier, one page in so many is compressed to see what it would give.
-const SAMPLE: u32 = 32;
-/// Pages that the core keeps at least.
-const CORE_PAGES_MIN: u32 = 512;
-/// Memory granted in one step.
-const GRANT_PAGES: u32 = 256;
-/// Prices before anything was measured.
-const PRICES: Prices = Prices { disk_ns: 80_000, tier_ns: 20_000, pack_ns: 5_000 };
 /// What a page that comes in costs beside its fault: another has to be taken out.
 const TURNOVER_NS: Nanos = 5_000;
 
