@@ -170,6 +170,28 @@ fn knobs_change_while_it_works_and_paging_out_is_paused() {
 }
 
 #[test]
+fn memory_is_paged_out_by_order_and_comes_back_when_it_is_touched() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::idle(64, 2 * BUDGET, &[]);
+    let resident = || run.stat()["resident_bytes"].as_u64().expect("a number");
+    let before = resident();
+    assert!(before > BUDGET, "{before} bytes are resident");
+    run.expect_refusal(&["page-out", "100"], &["less than a page"]);
+    run.tell(&["page-out", "8M"]);
+    run.wait_until("paging out by order", || resident() <= before - 7 * MIB);
+    run.tell(&["pause"]);
+    run.expect_refusal(&["page-out", "8M"], &["paused", "resume"]);
+    run.tell(&["resume"]);
+    // More than there is: what a process needs stays, and the order ends.
+    run.tell(&["page-out", "1G"]);
+    run.wait_until("paging all out", || resident() < 10 * MIB);
+    run.expect_good_end();
+}
+
+#[test]
 fn places_that_cannot_be_are_refused_by_name_and_nothing_changes() {
     if !need::has(&[Feature::Uffd]) {
         return;

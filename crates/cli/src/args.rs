@@ -264,6 +264,8 @@ nothing; the exit code is 1 then, 2 for wrong usage.
 Examples:
   pagetide ctl job memory 2G
       2 GiB from now on; what is over is paged out as fast as the disk takes it.
+  pagetide ctl job page-out 500M
+      What was not used for longest leaves, and stays away until it is touched.
   pagetide ctl job swapon /data/tmp:64G
       A further place for what does not fit.
   pagetide ctl job swapoff /var/tmp
@@ -290,6 +292,12 @@ pub(crate) enum Order {
     /// Another budget, larger or smaller
     Memory {
         /// As for `run --memory`: 512M, 8G, 25%
+        #[arg(value_parser = size::parse_amount)]
+        size: Amount,
+    },
+    /// Page out memory that the budget has room for; what the program touches comes back
+    PageOut {
+        /// So much, of each process as much as it is large: 512M, 8G, 25% of the machine's memory
         #[arg(value_parser = size::parse_amount)]
         size: Amount,
     },

@@ -40,6 +40,7 @@ fn refused(args: &CtlArgs, text: &str) -> Failure {
 fn request(order: &Order) -> Result<Request, Failure> {
     Ok(match order {
         Order::Memory { size } => Request::Memory(size.bytes(machine::required_memory_bytes()?)),
+        Order::PageOut { size } => Request::PageOut(size.bytes(machine::required_memory_bytes()?)),
         Order::Pause => Request::Pause,
         Order::Resume => Request::Resume,
         Order::Set { setting: (key, value) } => Request::Set { key: key.clone(), value: value.clone() },

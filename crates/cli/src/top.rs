@@ -21,7 +21,7 @@ use crate::size::Bytes;
 use course::Course;
 use view::{Screen, Shown};
 
-/// A key changes the budget by one part in so many.
+/// A key changes the budget by one part in so many, or pages out as much of what is resident.
 const BUDGET_STEP: u64 = 10;
 
 /// Shows them until a key ends it, or the run that was named ends.
@@ -164,6 +164,7 @@ impl Top {
             }
             (KeyCode::Char('+'), true) => self.change_budget(|bytes| bytes.saturating_add(bytes / BUDGET_STEP)),
             (KeyCode::Char('-'), true) => self.change_budget(|bytes| bytes - bytes / BUDGET_STEP),
+            (KeyCode::Char('o'), true) => self.page_out(),
             (KeyCode::Char('p'), true) => self.order(&Request::Pause),
             (KeyCode::Char('r'), true) => self.order(&Request::Resume),
             (KeyCode::Up, false) => self.selected = self.selected.saturating_sub(1),
@@ -194,6 +195,14 @@ impl Top {
         if let Some(bytes) = last.map(|last| change(last.run.budget_bytes)) {
             self.note = format!("budget {}...", Bytes(bytes));
             self.order(&Request::Memory(bytes));
+        }
+    }
+
+    fn page_out(&mut self) {
+        let last = self.watched.as_ref().and_then(|watched| watched.course.last());
+        if let Some(bytes) = last.map(|last| last.run.resident_bytes / BUDGET_STEP) {
+            self.order(&Request::PageOut(bytes));
+            self.note = format!("paging out {}: {}", Bytes(bytes), self.note);
         }
     }
 

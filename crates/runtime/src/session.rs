@@ -13,6 +13,7 @@
 
 pub(crate) mod command;
 mod devices;
+mod page_out;
 
 use std::collections::VecDeque;
 
@@ -25,6 +26,7 @@ use crate::control::{LATENCY_BUCKETS, latency_bucket};
 use crate::pager::{FaultAnswer, Followup, Pager};
 use crate::session::command::{Answer, Command, PlaceReport, Report};
 use crate::session::devices::Devices;
+use crate::session::page_out::PageOut;
 
 /// Messages read in one turn at most.
 const MESSAGES: usize = 1024;
@@ -84,6 +86,7 @@ pub(crate) struct Session<K: AddressSpace = Linux> {
     /// What the pager may have unless reclaim is paused.
     budget_pages: u32,
     is_paused: bool,
+    page_out: Option<PageOut>,
 }
 
 impl<K: AddressSpace> Session<K> {
@@ -104,6 +107,7 @@ impl<K: AddressSpace> Session<K> {
             next_reconcile: 0,
             budget_pages,
             is_paused: false,
+            page_out: None,
         }
     }
 
@@ -159,6 +163,7 @@ impl<K: AddressSpace> Session<K> {
             let answer = self.carry_out(now, order.command, order.file);
             self.answers.push_back((order.number, answer));
         }
+        self.tend_page_out(now);
         let is_draining = self.devices.serve(&mut self.pager, now);
         self.pager.pump(now) || is_draining
     }
@@ -219,10 +224,35 @@ impl<K: AddressSpace> Session<K> {
     pub(crate) fn set_budget(&mut self, now: Nanos, pages: u32) -> bool {
         let is_granted = self.pager.machine_mut().reserve_frames(pages);
         self.budget_pages = if is_granted { pages } else { pages.min(self.pager.machine().budget_pages_max()) };
-        if !self.is_paused {
-            self.pager.set_budget(now, self.budget_pages);
-        }
+        self.apply_budget(now);
         is_granted
+    }
+
+    fn apply_budget(&mut self, now: Nanos) {
+        let pages = match (self.is_paused, &self.page_out) {
+            (true, _) => crate::setup::PAGES_MAX,
+            (false, Some(page_out)) => self.budget_pages.min(page_out.left_pages()),
+            (false, None) => self.budget_pages,
+        };
+        self.pager.set_budget(now, pages);
+    }
+
+    /// Paging out that was asked for: has it ended?
+    fn tend_page_out(&mut self, now: Nanos) {
+        let charged = self.pager.core().charged();
+        if self.page_out.as_mut().is_some_and(|page_out| page_out.ends(charged, now)) {
+            // The host sets the budget again with its next look, if no fork has its own.
+            self.page_out = None;
+        }
+    }
+
+    fn begin_page_out(&mut self, now: Nanos, pages: u32) -> Answer {
+        if self.is_paused {
+            return Answer::Refused("paging out is paused".to_owned());
+        }
+        // As of the host's next look at the budget.
+        self.page_out = Some(PageOut::new(self.pager.core().charged(), pages, now));
+        Answer::Done
     }
 
     /// When there is something to do, if nothing happens before.
@@ -289,14 +319,15 @@ impl<K: AddressSpace> Session<K> {
                 refusal(self.devices.swapoff(&mut self.pager, now, place))
             }
             Command::StopSwapOff { place } => refusal(self.devices.stop_swapoff(&mut self.pager, now, place)),
+            Command::PageOut { pages } => self.begin_page_out(now, pages),
             Command::PauseReclaim => {
-                self.is_paused = true;
-                self.pager.set_budget(now, crate::setup::PAGES_MAX);
+                (self.is_paused, self.page_out) = (true, None);
+                self.apply_budget(now);
                 Answer::Done
             }
             Command::ResumeReclaim => {
                 self.is_paused = false;
-                self.pager.set_budget(now, self.budget_pages);
+                self.apply_budget(now);
                 Answer::Done
             }
             Command::Report => Answer::Report(self.report()),

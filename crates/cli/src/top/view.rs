@@ -52,7 +52,7 @@ pub(super) fn draw(frame: &mut Frame, screen: &Screen) {
         Shown::Run(course) => {
             draw_run(frame, body, course);
             let head = course.last().map_or_else(String::new, title_of);
-            (head, " +/-: budget, a tenth   p/r: pause or resume paging out   esc: runs   q: quit")
+            (head, " +/-: budget, a tenth   o: page out a tenth   p/r: pause, resume   esc   q: quit")
         }
     };
     frame.render_widget(Line::from(head).style(Style::new().add_modifier(Modifier::REVERSED)), title);

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     SwapOff { place: PlaceId, mode: Option<SwapoffMode> },
     /// Let the place be used again: what was brought back stays where it is.
     StopSwapOff { place: PlaceId },
+    /// So many pages leave that would stay. Begun at once; it ends when they have left, or when no more do.
+    PageOut { pages: u32 },
     /// Page nothing out any more: the budget does not hold until `ResumeReclaim`.
     PauseReclaim,
     /// The budget holds again.
@@ -125,6 +127,7 @@ impl Command {
             }
             Self::SwapOff { place, mode } => format!("swapoff {} {}", place.0, mode.map_or("auto", SwapoffMode::name)),
             Self::StopSwapOff { place } => format!("stop-swapoff {}", place.0),
+            Self::PageOut { pages } => format!("page-out {pages}"),
             Self::PauseReclaim => "pause".to_owned(),
             Self::ResumeReclaim => "resume".to_owned(),
             Self::Report => "report".to_owned(),
@@ -159,6 +162,7 @@ impl Command {
                 Self::SwapOff { place, mode }
             }
             "stop-swapoff" => Self::StopSwapOff { place: PlaceId(next()?.parse().ok()?) },
+            "page-out" => Self::PageOut { pages: next()?.parse().ok()? },
             "pause" => Self::PauseReclaim,
             "resume" => Self::ResumeReclaim,
             "report" => Self::Report,
@@ -241,6 +245,7 @@ mod tests {
             Command::SwapOff { place, mode: None },
             Command::SwapOff { place, mode: Some(SwapoffMode::LookupStats) },
             Command::StopSwapOff { place },
+            Command::PageOut { pages: 7 },
             Command::PauseReclaim,
             Command::ResumeReclaim,
             Command::Report,
@@ -260,9 +265,17 @@ mod tests {
 
     #[test]
     fn what_is_no_command_is_refused() {
-        for text in
-            ["", "swapon 1 2", "swapon 1 2 -3 0", "swapoff x auto", "swapoff 1 never", "pause 1", "budget 1 2", "set x"]
-        {
+        for text in [
+            "",
+            "swapon 1 2",
+            "swapon 1 2 -3 0",
+            "swapoff x auto",
+            "swapoff 1 never",
+            "pause 1",
+            "budget 1 2",
+            "set x",
+            "page-out -1",
+        ] {
             assert_eq!(Command::decode(text), None, "{text}");
         }
         for text in ["done 1", "report 1 2", "report 1 2 3 4", "report 1 2 0\n1 open 2 3", "report 1 2 0\n1 shut 2 3 4"]

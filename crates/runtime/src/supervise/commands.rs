@@ -30,6 +30,7 @@ use crate::error::{Error, ErrorKind};
 use crate::protocol::{DO, DeviceOffer};
 use crate::session::command::{Answer, Command, PlaceId, PlaceState, Report};
 use crate::setup;
+use crate::space::PAGE_BYTES;
 use crate::store::Traffic;
 use crate::supervise::places::{Place, open_place};
 use crate::supervise::{Supervisor, SwapSpec};
@@ -50,6 +51,8 @@ pub(crate) enum RunCommand {
     StopSwapOff { path: PathBuf },
     /// A knob of the policy, in all processes and in those that start later.
     Set { knob: String, value: String },
+    /// So many bytes leave that would stay, of each process as much as it is large.
+    PageOut { bytes: u64 },
     /// Page nothing out: the budget does not hold.
     Pause,
     /// It holds again.
@@ -164,6 +167,7 @@ impl Supervisor {
             RunCommand::SwapOff { path, mode } => self.begin_swapoff(&path, mode)?,
             RunCommand::StopSwapOff { path } => self.begin_stop(&path)?,
             RunCommand::Set { knob, value } => self.begin_set(knob, value)?,
+            RunCommand::PageOut { bytes } => return self.begin_page_out(bytes),
             RunCommand::Pause => Command::PauseReclaim,
             RunCommand::Resume => Command::ResumeReclaim,
         };
@@ -175,18 +179,25 @@ impl Supervisor {
             | Command::SwapOn { .. }
             | Command::SwapOff { .. }
             | Command::StopSwapOff { .. }
+            | Command::PageOut { .. }
             | Command::Report => {}
         }
         Ok(self.tell_all(&command))
     }
 
     pub(super) fn tell_all(&mut self, command: &Command) -> Ticket {
+        let linked = self.tree.list.iter().filter(|process| process.link.is_some());
+        let orders = linked.map(|process| (process.pid, command.clone())).collect();
+        self.tell_each(command, orders)
+    }
+
+    /// Each its part of a command.
+    fn tell_each(&mut self, command: &Command, orders: Vec<(i32, Command)>) -> Ticket {
         let number = self.commands.next;
         self.commands.next += 1;
-        let linked = self.tree.list.iter().filter(|process| process.link.is_some());
-        let left: Vec<i32> = linked.map(|process| process.pid).collect();
-        for &pid in &left {
-            self.commands.queues.entry(pid).or_default().push_back((number, command.clone()));
+        let left: Vec<i32> = orders.iter().map(|(pid, _)| *pid).collect();
+        for (pid, part) in orders {
+            self.commands.queues.entry(pid).or_default().push_back((number, part));
         }
         let outcome = Outcome { asked: left.len(), ..Outcome::default() };
         self.commands.pending.insert(number, Pending { command: command.clone(), left, outcome });
@@ -350,6 +361,29 @@ impl Supervisor {
         Ok(Command::StopSwapOff { place: place.offer.place })
     }
 
+    fn begin_page_out(&mut self, bytes: u64) -> Result<Ticket, Error> {
+        let refused = |text: &str| Err(Error::new(ErrorKind::Config, text));
+        if self.is_paused {
+            return refused("paging out is paused: `resume` first");
+        }
+        let pages = bytes / PAGE_BYTES;
+        if pages == 0 {
+            return refused("less than a page of 4 KiB cannot be paged out");
+        }
+        let managed: Vec<_> = self.tree.list.iter().filter(|process| process.is_managed()).collect();
+        let resident = managed.iter().fold(0, |sum: u64, process| sum.saturating_add(process.resident));
+        if resident == 0 {
+            return refused("nothing of the run is paged: it has not come near its budget");
+        }
+        // More than all is all.
+        let pages = pages.min(resident);
+        let part =
+            |of: u64| u32::try_from(u128::from(pages) * u128::from(of) / u128::from(resident)).unwrap_or(u32::MAX);
+        let orders = managed.iter().map(|process| (process.pid, Command::PageOut { pages: part(process.resident) }));
+        let orders = orders.collect();
+        Ok(self.tell_each(&Command::PageOut { pages: part(resident) }, orders))
+    }
+
     fn begin_set(&mut self, knob: String, value: String) -> Result<Command, Error> {
         let settings = [(knob.clone(), value.clone())];
         setup::live_config(&settings, 1, 1, 1)
@@ -413,6 +447,7 @@ fn tell(socket: &Fd, number: u64, command: &Command, places: &[Place]) -> Result
         | Command::Set { .. }
         | Command::SwapOff { .. }
         | Command::StopSwapOff { .. }
+        | Command::PageOut { .. }
         | Command::PauseReclaim
         | Command::ResumeReclaim
         | Command::Report => None,

@@ -199,6 +199,7 @@ impl Supervisor {
                 return Reply::Now(Answer::Snapshot(Box::new(self.snapshot(&self.report(&totals), &totals))));
             }
             Request::Memory(bytes) => return Reply::Now(self.change_budget(bytes)),
+            Request::PageOut(bytes) => RunCommand::PageOut { bytes },
             Request::Pause => RunCommand::Pause,
             Request::Resume => RunCommand::Resume,
             Request::Set { key, value } => RunCommand::Set { knob: key, value },

@@ -30,6 +30,8 @@ pub enum Request {
     Stat,
     /// A budget of so many bytes from now on.
     Memory(u64),
+    /// So many bytes leave that the budget has room for.
+    PageOut(u64),
     /// Page nothing out until `Resume`.
     Pause,
     /// The budget holds again.
@@ -130,6 +132,7 @@ impl Request {
         match self {
             Self::Stat => begin("stat"),
             Self::Memory(bytes) => format!("{}{bytes}\n", begin("memory")),
+            Self::PageOut(bytes) => format!("{}{bytes}\n", begin("page-out")),
             Self::Pause => begin("pause"),
             Self::Resume => begin("resume"),
             Self::Set { key, value } => with_text("set", &format!("{key} {value}")),
@@ -160,6 +163,7 @@ impl Request {
             "pause" if rest.is_empty() => Some(Self::Pause),
             "resume" if rest.is_empty() => Some(Self::Resume),
             "memory" => line.and_then(decimal).map(Self::Memory),
+            "page-out" => line.and_then(decimal).map(Self::PageOut),
             "set" => text().and_then(|text| Self::set(&text)),
             "swapon" => text().and_then(|text| Self::swapon(&text)),
             "swapoff" => text().and_then(|text| Self::swapoff(&text)),
@@ -320,6 +324,7 @@ mod tests {
         for request in [
             Request::Stat,
             Request::Memory(u64::MAX),
+            Request::PageOut(4096),
             Request::Pause,
             Request::Resume,
             Request::Set { key: "swappiness".to_owned(), value: "6 0".to_owned() },
