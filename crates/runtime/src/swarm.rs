@@ -338,27 +338,29 @@ impl Swarm {
     }
 }
 
-/// The seeds that are asked for, or the few of every run.
-fn seeds() -> Vec<u64> {
-    let Ok(asked) = std::env::var("PAGETIDE_SWARM_SEEDS") else { return (1..=SEEDS).chain(FOUND).collect() };
+/// The seeds that are asked for, or the few of every run; and whether they are these, which are known to play a good deal.
+fn seeds() -> (Vec<u64>, bool) {
+    let Ok(asked) = std::env::var("PAGETIDE_SWARM_SEEDS") else { return ((1..=SEEDS).chain(FOUND).collect(), true) };
     let number = |text: &str| text.parse().expect("PAGETIDE_SWARM_SEEDS is a number or FROM..TO");
-    match asked.split_once("..") {
+    let asked = match asked.split_once("..") {
         Some((from, to)) => (number(from)..number(to)).collect(),
         None => (1..=number(&asked)).collect(),
-    }
+    };
+    (asked, false)
 }
 
 #[test]
 fn a_swarm_of_threads_loses_no_store_in_any_order() {
     let mut checked = 0;
-    for seed in seeds() {
+    let (seeds, are_usual) = seeds();
+    for seed in seeds {
         // What goes wrong says which seed it was.
         eprintln!("seed {seed}");
         let mut swarm = Swarm::new(seed, 0);
         swarm.run();
         checked += swarm.truth.checked;
     }
-    assert!(checked > 1_000, "{checked} accesses were checked");
+    assert!(checked > 1_000 || !are_usual, "{checked} accesses were checked");
 }
 
 #[test]

@@ -167,6 +167,8 @@ pub(super) struct Thread {
     answer: Option<Answer>,
     /// How far a call on a range has come.
     at: u64,
+    /// What a discard has told and not done yet: first page number, and the one behind the last.
+    told: Option<(u64, u64)>,
     /// A page that a device uses for this thread.
     pin: Option<super::PageId>,
 }
@@ -193,6 +195,7 @@ impl World {
             untold: VecDeque::new(),
             answer: None,
             at: 0,
+            told: None,
             pin: None,
         };
         self.threads.insert(tid, thread);
@@ -461,31 +464,32 @@ impl World {
         Answer::Done
     }
 
-    /// One mapping after the other: its message is read before its pages go.
+    /// One mapping after the other: its message is read before its pages go. What has been joined to it meanwhile was not told, and is
+    /// next.
     fn discard(&mut self, tid: Tid, pid: Pid, vpn: u64, end: u64) -> Option<Answer> {
-        let at = self.thread(tid).at.max(vpn);
-        let is_told = self.thread(tid).at > 0;
-        let Some(&mapping) = self.process(pid).at_or_after(at).filter(|mapping| mapping.start < end) else {
-            return Some(if self.process(pid).covers(vpn, end) { Answer::Done } else { Answer::Failed(Errno::ENOMEM) });
+        let told = self.thread(tid).told.take();
+        let at = told.map_or(vpn, |(first, _)| first);
+        let found = self.process(pid).at_or_after(at).filter(|mapping| mapping.start < end);
+        let Some(&mapping) = found.filter(|mapping| told.is_none() || mapping.start <= at) else {
+            let is_covered = told.is_none() && self.process(pid).covers(vpn, end);
+            return Some(if is_covered { Answer::Done } else { Answer::Failed(Errno::ENOMEM) });
         };
         if mapping.locked {
             return Some(Answer::Failed(Errno::EINVAL));
         }
-        let (first, stop) = (mapping.start.max(at), mapping.end.min(end));
-        if mapping.registered && !is_told {
-            self.thread(tid).at = first;
+        let first = mapping.start.max(at);
+        let stop = mapping.end.min(told.map_or(end, |(_, stop)| stop));
+        if mapping.registered && told.is_none() {
+            self.thread(tid).told = Some((first, stop));
             self.tell(tid, pid, Change::Remove { vpn: first, end: stop });
             return None;
         }
         // Guards stay.
-        let mut at = first;
-        while at < stop {
+        for at in first..stop {
             if self.process(pid).entries.get(&at) != Some(&Entry::Guard) {
                 self.zap(pid, at, at + 1);
             }
-            at += 1;
         }
-        self.thread(tid).at = 0;
         if stop >= end {
             return Some(if self.process(pid).covers(vpn, end) { Answer::Done } else { Answer::Failed(Errno::ENOMEM) });
         }

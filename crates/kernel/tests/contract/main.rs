@@ -39,6 +39,7 @@ fn linux_and_the_model_answer_every_script_alike() {
         ),
         ("runs", scripts::runs, scripts::runs),
         ("changes", scripts::changes, scripts::changes),
+        ("joined", scripts::joined, scripts::joined),
         ("forks", scripts::forks, scripts::forks),
         ("huge pages", scripts::huge_pages, scripts::huge_pages),
     ] {

@@ -300,6 +300,20 @@ fn shown_after<S: Stage>(stage: &mut S, extent: Extent) -> String {
     format!("afterwards:{}", shown(stage, extent, true))
 }
 
+/// What a discard that has told of a mapping and waits does with the memory beside it that is registered meanwhile.
+pub(crate) fn joined<S: Stage>(stage: &mut S) -> Vec<String> {
+    let region = stage.map(4, Made::Plain);
+    (region.start..region.end).for_each(|page| drop(quietly(stage, Call::Store(page, 7))));
+    let (lower, upper) = (Extent::new(region.start, 2), Extent::new(region.start + 2, 2));
+    stage.space().register(stage.range(lower), Modes::MISSING).expect("register");
+    let mut heard = Vec::new();
+    let answer = stage.perform(Call::Discard(region), &mut |stage, message| match message {
+        None => stage.space().register(stage.range(upper), Modes::MISSING).expect("register"),
+        Some(message) => heard.push(named(message, region.start)),
+    });
+    vec![format!("MADV_DONTNEED of what is joined meanwhile: {heard:?}, {answer};{}", shown(stage, region, true))]
+}
+
 /// A message, its addresses relative to a page.
 fn named<C>(message: &Message<C>, from: u64) -> String {
     let at = |address: usize| vpn(address).wrapping_sub(from);

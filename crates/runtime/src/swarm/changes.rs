@@ -80,7 +80,8 @@ impl Swarm {
 #[test]
 fn a_swarm_loses_no_store_while_places_and_budgets_change() {
     let (mut checked, mut drained) = (0, 0);
-    for seed in super::seeds() {
+    let (seeds, are_usual) = super::seeds();
+    for seed in seeds {
         eprintln!("seed {seed}");
         let mut swarm = Swarm::new(seed, 0);
         swarm.changes = Some(Changes::new(seed));
@@ -88,6 +89,6 @@ fn a_swarm_loses_no_store_while_places_and_budgets_change() {
         checked += swarm.truth.checked;
         drained += swarm.changes.map_or(0, |changes| changes.drained);
     }
-    assert!(checked > 1_000, "{checked} accesses were checked");
-    assert!(drained > 5, "{drained} places were drained");
+    assert!(checked > 1_000 || !are_usual, "{checked} accesses were checked");
+    assert!(drained > 5 || !are_usual, "{drained} places were drained");
 }
