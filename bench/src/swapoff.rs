@@ -114,7 +114,7 @@ fn ours(bench: &Bench, binary: &Path, load: &str, mode: &str, swapped_mib: u64) 
     let (sockets, second) = (place("sockets")?, place("second")?);
     let run = PagetideRun::new(bench.scratch(), swapped_mib / SWAPPED_BUDGETS * MIB).argument("--name").argument(NAME);
     // A run keeps one place.
-    let run = run.argument("--swap").argument(format!("{}:16M:0", second.display()));
+    let run = run.argument("--swap").argument(format!("{}:1M:0", second.display()));
     let wrapped = run.wrap(&program(binary, load, swapped_mib)).env("XDG_RUNTIME_DIR", &sockets);
     let running = wrapped.start(bench.scratch(), "swapoff");
     running.wait_for_output("ready");

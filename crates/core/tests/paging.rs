@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{World, device_spec};
+use common::{Pending, TASK, World, device_spec};
 use pagetide_core::event::Outcome;
 use pagetide_core::types::{Access, DeviceId, IoId, PageIdx, PageRange, RegionId, TaskId};
 use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind, MemoryMode};
@@ -212,4 +212,36 @@ fn pages_whose_writes_end_on_another_cpu_are_freed_by_the_batch() {
     assert_eq!(freed_after(linux_6_18(), 30), 30, "the reclaiming CPU empties its own batch");
     assert_eq!(freed_after(linux_6_18().writes_end_elsewhere(), 30), 0);
     assert_eq!(freed_after(linux_6_18().writes_end_elsewhere(), 31), 31);
+}
+
+/// Swapoff had half a megabyte of reads under way before each fault of the program, whose accesses took milliseconds; and what it
+/// had brought in cost a fault more when it was used.
+#[test]
+fn swapoff_reads_little_beside_a_program_that_faults_and_maps_what_it_brings() {
+    let reading = |world: &World| -> u32 {
+        let pages = |pending: &Pending| if let Pending::Read { range, .. } = pending { range.len } else { 0 };
+        world.pending.iter().map(pages).sum()
+    };
+    for (is_at_work, least, most) in [(false, 256, 512), (true, 16, 32 + 1)] {
+        let mut world = World::simple("pagetide", HostKind::Blind, 2048, 256, 4096);
+        (0..2048).for_each(|p| world.write(p));
+        world.settle();
+        world.event(Event::BudgetChanged { pages: 4096 });
+        world.now = 1_000_000_000;
+        if is_at_work {
+            let page = PageIdx(700);
+            world.blocked.insert(TASK, (page.0, Access::Read));
+            world.event(Event::Fault { page, access: Access::Read, task: TaskId(TASK) });
+        }
+        world.event(Event::Swapoff { device: DeviceId(0) });
+        for _ in 0..64 {
+            world.event(Event::Timeout);
+        }
+        assert!((least..=most).contains(&reading(&world)), "{is_at_work}: {} pages are being read", reading(&world));
+        world.settle();
+        assert_eq!(world.core.device_used(DeviceId(0)), None, "it is forgotten");
+        let mapped = world.mapped.len();
+        assert!(mapped > 2048 - 256, "{mapped} pages are mapped");
+        (0..2048).for_each(|p| world.read(p));
+    }
 }

@@ -86,15 +86,15 @@ impl Bits {
         len
     }
 
-    /// A run of at most `most` set bits from the cursor on, wrapping once. None if no bit is set.
-    fn find(&mut self, most: u32) -> Option<FrameRun> {
+    /// A run of at most `most` set bits from the cursor on, wrapping once. None if no bit is set, or if those are fewer than `least`.
+    fn find(&mut self, most: u32, least: u32) -> Option<FrameRun> {
         if self.count == 0 || most == 0 {
             return None;
         }
         let first = self.next_set(self.cursor).or_else(|| self.next_set(0)).expect("count says that a bit is set");
         let len = self.run_len(first, most);
         self.cursor = first + len;
-        Some(FrameRun { first: Frame(first), len })
+        (len >= least).then_some(FrameRun { first: Frame(first), len })
     }
 }
 
@@ -140,16 +140,17 @@ impl Frames {
 
     /// Take a run of at most `most` holes to hold pages that are moved in. None: the area is full.
     pub(crate) fn take_holes(&mut self, most: u32) -> Option<FrameRun> {
-        let run = self.holes.find(most)?;
+        let run = self.holes.find(most, 1)?;
         for frame in run.frames() {
             self.holes.clear(frame.0);
         }
         Some(run)
     }
 
-    /// Take a run of at most `most` spare frames to read into. None: there is no spare memory.
-    pub(crate) fn take_spare(&mut self, most: u32) -> Option<FrameRun> {
-        let run = self.spare.find(most)?;
+    /// Take a run of at most `most` spare frames to read into. None: there is no spare memory, or the next of it is shorter than
+    /// `least`.
+    pub(crate) fn take_spare(&mut self, most: u32, least: u32) -> Option<FrameRun> {
+        let run = self.spare.find(most, least)?;
         for frame in run.frames() {
             self.spare.clear(frame.0);
         }
@@ -205,10 +206,22 @@ mod tests {
             frames.now_spare(frame);
         }
         assert_eq!((frames.spare_count(), frames.hole_count()), (2, 2));
-        assert_eq!(frames.take_spare(9), Some(run(0, 2)));
+        assert_eq!(frames.take_spare(9, 1), Some(run(0, 2)));
         frames.now_hole(Frame(0));
         frames.now_hole(Frame(1));
         assert_eq!((frames.spare_count(), frames.hole_count()), (0, 4));
+    }
+
+    #[test]
+    fn a_run_that_is_too_short_is_passed_over() {
+        let mut frames = Frames::new(64);
+        frames.take_holes(64).expect("all frames are holes");
+        for frame in [3, 9, 10, 11] {
+            frames.now_spare(Frame(frame));
+        }
+        assert_eq!(frames.take_spare(8, 2), None);
+        assert_eq!(frames.take_spare(8, 2), Some(run(9, 3)));
+        assert_eq!(frames.take_spare(8, 1), Some(run(3, 1)));
     }
 
     #[test]

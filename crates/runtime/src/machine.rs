@@ -52,6 +52,8 @@ const PAGE: usize = 1 << PAGE_SHIFT;
 /// Zero pages that one copy can take.
 pub(crate) const ZEROES_PAGES: u32 = 256;
 
+/// Neighbouring spare frames that are worth taking for a read of at least as many pages.
+const TOGETHER_PAGES: u32 = 8;
 /// Slots kept backed ahead of need.
 const SLOTS_AHEAD: u32 = 4096;
 
@@ -359,7 +361,10 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     fn carry_out(&mut self, core: &Core, effect: Effect, answers: &mut Answers) {
         match effect {
-            Effect::Read { io, device, slot, range, demand } => self.read(io, device, slot, range, demand),
+            Effect::Read { io, device, slot, range, demand } => {
+                let least = self.least_spare(core, range.len);
+                self.read(io, device, slot, range, demand, least);
+            }
             // The pages are hashed when the request begins, just before the device reads them.
             Effect::Write { io, device, slot, range } => {
                 self.requests.push(Transfer { direction: Direction::Write, io, device, slot, range });
@@ -385,11 +390,19 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
     }
 
+    /// Pages that are read together are mapped by one call if their frames are neighbours: while memory is plentiful, scattered
+    /// spare frames are left to single pages. The least length of a run of them that is worth taking for a read of `pages`.
+    fn least_spare(&self, core: &Core, pages: u32) -> u32 {
+        let taken = core.charged().saturating_add(self.spare_frames());
+        if core.budget().saturating_sub(taken) > pages { pages.min(TOGETHER_PAGES) } else { 1 }
+    }
+
     /// Frames for pages that are about to be read: spare ones first, so that nothing is allocated in the steady state.
-    fn read(&mut self, io: IoId, device: DeviceId, slot: SlotIdx, range: PageRange, demand: bool) {
+    fn read(&mut self, io: IoId, device: DeviceId, slot: SlotIdx, range: PageRange, demand: bool, least: u32) {
         let mut offset = 0;
         while offset < range.len {
-            let Some(run) = self.populated_run(range.len - offset) else { break };
+            let left = range.len - offset;
+            let Some(run) = self.populated_run(left, least.min(left)) else { break };
             for frame in run.frames() {
                 self.set_frame(PageIdx(range.first.0 + offset), frame);
                 offset += 1;
@@ -405,9 +418,9 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
     }
 
-    /// Spare frames for new content. None if there are none, or if the kernel may still read what they held.
-    fn spare_run(&mut self, most: u32) -> Option<FrameRun> {
-        if self.lends() { None } else { self.frames.take_spare(most) }
+    /// Spare frames for new content, at least so many. None if there are none, or if the kernel may still read what they held.
+    fn spare_run(&mut self, most: u32, least: u32) -> Option<FrameRun> {
+        if self.lends() { None } else { self.frames.take_spare(most, least) }
     }
 
     /// True if memory that has held a page of the program must not hold another's.
@@ -417,8 +430,8 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     /// A run of at most `most` frames with memory behind them. None: the kernel fills nothing until the program's events are
     /// read, or has no memory at the moment.
-    fn populated_run(&mut self, most: u32) -> Option<FrameRun> {
-        if let Some(run) = self.spare_run(most) {
+    fn populated_run(&mut self, most: u32, least: u32) -> Option<FrameRun> {
+        if let Some(run) = self.spare_run(most, least) {
             return Some(run);
         }
         let run = self.frames.take_holes(most.min(ZEROES_PAGES)).expect("the staging area is larger than the budget");
@@ -578,7 +591,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     pub(crate) fn release_spare(&mut self, most: u32) -> u32 {
         let mut released = 0;
         while released < most {
-            let Some(run) = self.frames.take_spare(most - released) else { break };
+            let Some(run) = self.frames.take_spare(most - released, 1) else { break };
             let memory = self.frames_memory(run);
             if self.space.unregister(memory).is_err() {
                 // ENOMEM: the program has used up all mappings, and this would take one more. The memory stays spare, and pages

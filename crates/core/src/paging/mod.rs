@@ -137,8 +137,8 @@ impl Paging {
     }
 
     /// The window of a page that swapoff is to bring in.
-    pub(crate) fn swapoff_window(&mut self, p: u32) -> Window {
-        self.readahead.swapoff_window(&mut self.space, p)
+    pub(crate) fn swapoff_window(&mut self, p: u32, most: u32) -> Window {
+        self.readahead.swapoff_window(&mut self.space, p, most)
     }
 
     /// The next page of the window that is only in its slot.

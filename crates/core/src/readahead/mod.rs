@@ -24,9 +24,6 @@ use stream::{Streams, SwapStreams};
 use vma::VmaRa;
 use vma_rfc::RfcRa;
 
-/// Pages of a window of swapoff where it has windows of its own: 256 KiB, as a read of a disk may be long.
-const SWAPOFF_WINDOW: u32 = 64;
-
 /// Readahead state of a region.
 #[derive(Clone, Debug)]
 pub(crate) struct RegionRa {
@@ -192,12 +189,10 @@ impl Readahead {
     }
 
     /// The window of a page that swapoff is to bring in. On a host that looks ahead nothing has to be guessed where streams are: it
-    /// goes through all pages, and the streams are those of the program's own faults.
-    pub(crate) fn swapoff_window(&mut self, space: &mut Space, p: u32) -> Window {
+    /// goes through all pages, `most` at a time, and the streams are those of the program's own faults.
+    pub(crate) fn swapoff_window(&mut self, space: &mut Space, p: u32, most: u32) -> Window {
         match self.regions.find(p) {
-            Some(at) if self.knows_swapoff(space) => {
-                Window::pages(p, p, (p + SWAPOFF_WINDOW).min(self.regions.get(at).end))
-            }
+            Some(at) if self.knows_swapoff(space) => Window::pages(p, p, (p + most).min(self.regions.get(at).end)),
             Some(_) | None => self.window(space, p),
         }
     }

@@ -32,6 +32,9 @@ impl Tasks {
             out.wake(p, task);
             return;
         }
+        if let Some(off) = &mut self.work.swapoff {
+            off.note_fault(self.paging.space.mem.now);
+        }
         self.fault(p, access, task, true, out);
     }
 

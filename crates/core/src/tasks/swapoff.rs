@@ -5,7 +5,10 @@
 //! are treated is a switch (see [`crate::config::SwapoffMode`]): it decides what the readahead statistics learn.
 //!
 //! A host may let it look ahead (`swapoff_ahead`): then pages are looked up, counted and read while the reads of those before are
-//! still under way, so that the device always has something to do; what is learnt is the same.
+//! still under way, so that the device always has something to do; what is learnt is the same. Faults of the program have
+//! precedence: while they come, few pages are read ahead at a time (`swapoff_beside`), so that a fault's read finds the device
+//! nearly idle and the host soon has time for it. What was brought in is mapped while memory is plentiful, as the program would
+//! have to fault on it otherwise.
 
 use super::Tasks;
 use crate::config::SwapoffMode;
@@ -13,11 +16,15 @@ use crate::effect::Effects;
 use crate::memory::page::{Flight, PageState};
 use crate::paging::STEP_ROOM;
 use crate::readahead::Window;
-use crate::types::{DeviceId, Nanos};
+use crate::types::{Access, DeviceId, Nanos};
 use crate::vmstat::Counter;
 
+/// Pages of a window of swapoff where it has windows of its own: 256 KiB, as a read of a disk may be long.
+const SWAPOFF_WINDOW: u32 = 64;
 /// Pages looked at in one event.
 const LOOKS_MAX: u32 = 1 << 14;
+/// The program is at work while it waits for a page, and for so long after a fault.
+const BESIDE_NS: Nanos = 5_000_000;
 /// Time between two walks that find nothing.
 const HELD_LOOK_NS: Nanos = 1_000_000_000;
 
@@ -38,6 +45,8 @@ pub(super) struct Swapoff {
     held: Option<(u32, Nanos)>,
     /// This walk has found something.
     found: bool,
+    /// When the program faulted last.
+    faulted: Option<Nanos>,
 }
 
 impl Swapoff {
@@ -53,6 +62,7 @@ impl Swapoff {
             waits: false,
             held: None,
             found: false,
+            faulted: None,
         }
     }
 
@@ -62,6 +72,11 @@ impl Swapoff {
 
     pub(super) const fn wake(&mut self) {
         self.waits = false;
+    }
+
+    /// The program faults.
+    pub(super) const fn note_fault(&mut self, now: Nanos) {
+        self.faulted = Some(now);
     }
 }
 
@@ -143,13 +158,13 @@ impl Tasks {
     /// One page, of those that were looked up already or of those that are to be. False: it has to wait for an effect in flight.
     fn swapoff_ahead(&mut self, off: &mut Swapoff, end: u32, out: &mut Effects) -> bool {
         off.looked = off.looked.max(off.page);
-        if off.page < off.looked && self.swapoff_finish(off) {
+        if off.page < off.looked && self.swapoff_finish(off, out) {
             return true;
         }
         if off.window.is_some() {
             return self.swapoff_go_on(off, out);
         }
-        if off.looked < end.min(off.page.saturating_add(self.paging.host.swapoff_ahead)) {
+        if off.looked < end.min(off.page.saturating_add(self.paging.host.swapoff_ahead)) && !self.swapoff_yields(off) {
             self.swapoff_look(off, out);
             return true;
         }
@@ -157,8 +172,24 @@ impl Tasks {
         false
     }
 
+    /// The program is at work.
+    fn is_beside(&self, off: &Swapoff) -> bool {
+        self.waiters.is_any() || off.faulted.is_some_and(|at| self.now() < at + BESIDE_NS)
+    }
+
+    /// The program is at work, and enough is being read beside it: the next end of a read lets it go on.
+    fn swapoff_yields(&self, off: &Swapoff) -> bool {
+        if !self.is_beside(off) {
+            return false;
+        }
+        let mem = &self.paging.space.mem;
+        let reading = (off.page..off.looked).filter(|&p| mem.at(p).flight() == Flight::Reading);
+        let most = self.paging.host.swapoff_beside as usize;
+        reading.take(most).count() == most
+    }
+
     /// Free the slot of a page that was looked up, if it is here by now.
-    fn swapoff_finish(&mut self, off: &mut Swapoff) -> bool {
+    fn swapoff_finish(&mut self, off: &mut Swapoff, out: &mut Effects) -> bool {
         let p = off.page;
         let page = self.paging.space.mem.at(p);
         if self.is_on(off.device, p) {
@@ -177,6 +208,9 @@ impl Tasks {
                 return false;
             } else {
                 self.swapoff_done(p);
+                if !self.paging.space.mem.budget.is_low() {
+                    self.paging.map_ahead(p, Access::Read, out);
+                }
             }
         }
         off.page += 1;
@@ -192,7 +226,8 @@ impl Tasks {
             let is_cached = page.is_cached() && !page.is_dirty();
             let mode = self.paging.cfg.swapoff;
             if page.state() == PageState::Swapped && !page.in_flight() {
-                off.window = Some(self.paging.swapoff_window(p));
+                let most = if self.is_beside(off) { self.paging.host.swapoff_beside / 2 } else { SWAPOFF_WINDOW };
+                off.window = Some(self.paging.swapoff_window(p, most));
                 off.asked = Some(p);
                 return;
             }
@@ -329,7 +364,7 @@ impl Tasks {
             return true;
         }
         let held = (!off.found).then(|| (used, self.now() + HELD_LOOK_NS));
-        *off = Swapoff { waits: true, held, ..Swapoff::new(off.device) };
+        *off = Swapoff { waits: true, held, faulted: off.faulted, ..Swapoff::new(off.device) };
         false
     }
 }

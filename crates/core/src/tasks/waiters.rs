@@ -29,6 +29,8 @@ pub(crate) struct Waiters {
     ready_head: u32,
     ready_tail: u32,
     ready_len: u32,
+    /// All of them.
+    len: u32,
 }
 
 impl Waiters {
@@ -40,7 +42,13 @@ impl Waiters {
             ready_head: NONE,
             ready_tail: NONE,
             ready_len: 0,
+            len: 0,
         }
+    }
+
+    /// Somebody waits.
+    pub(crate) const fn is_any(&self) -> bool {
+        self.len > 0
     }
 
     fn bucket(page: u32) -> usize {
@@ -53,12 +61,14 @@ impl Waiters {
             let at = self.free;
             self.free = self.pool[at as usize].next;
             self.pool[at as usize] = waiter;
+            self.len += 1;
             return Some(at);
         }
         if self.pool.len() >= WAITERS_MAX {
             return None;
         }
         self.pool.push(waiter);
+        self.len += 1;
         Some(u32::try_from(self.pool.len() - 1).expect("at most WAITERS_MAX"))
     }
 
@@ -136,6 +146,7 @@ impl Waiters {
         self.pool[at as usize].next = self.free;
         self.free = at;
         self.ready_len -= 1;
+        self.len -= 1;
         Some(waiter)
     }
 

@@ -81,7 +81,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         let access = if unmarked == 0 { Access::Read } else { access };
         let piece = PageRange::new(piece.first, unmarked.max(1));
         // Memory that is there already goes first: beside it a fresh page would exceed the budget.
-        let answer = if let Some(run) = self.spare_run(piece.len.min(ZEROES_PAGES)) {
+        let answer = if let Some(run) = self.spare_run(piece.len.min(ZEROES_PAGES), 1) {
             self.zero_from_spare(managed(vpn, run.len), run)
         } else if access == Access::Read && piece.len == 1 {
             self.space.zeropage_run(managed(vpn, 1), Wake::Now)
