@@ -100,7 +100,7 @@ const BLIND: Host = Host {
     swapoff_ahead: 512,
     swapoff_beside: 32,
     kswapd_at_timeouts: true,
-    kswapd_effects: 2,
+    kswapd_effects: 6,
 };
 
 impl Host {

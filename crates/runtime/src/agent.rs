@@ -18,7 +18,7 @@ use pagetide_sys::credentials::Credentials;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::maps::MapsWalk;
 use pagetide_sys::mem::Mapping;
-use pagetide_sys::proc::{self, Given, StatmFile};
+use pagetide_sys::proc::{self, Given, LoadFile, StatmFile};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, signal, thread};
@@ -91,6 +91,7 @@ pub(crate) struct Managed {
     /// Who the program's first thread was.
     first: Option<Credentials>,
     statm: StatmFile,
+    load: Option<LoadFile>,
     stall_told: bool,
     last_watch: Nanos,
     /// When it may be looked at what the threads do.
@@ -303,9 +304,8 @@ impl Agent {
             if busy {
                 continue;
             }
-            if now < managed.session.pager.spin_until() {
-                managed.session.pager.give_way();
-            } else {
+            let is_free = || managed.load.as_ref().is_some_and(LoadFile::has_cpus_for_all);
+            if !managed.session.pager.is_worth_looking(now, is_free) {
                 self.publish(&mut managed);
                 timeout = managed.sleep_ns(now);
             }
@@ -618,6 +618,7 @@ impl Managed {
             next_measure: now,
             first: Credentials::own().ok(),
             statm,
+            load: LoadFile::open().ok(),
             stall_told: false,
             last_watch: now,
             next_thread_look: now,

@@ -23,7 +23,6 @@ use pagetide_sys::Errno;
 use pagetide_sys::maps::Vma;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Run};
-use pagetide_sys::thread;
 use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use crate::machine::{LiveMachine, managed};
@@ -309,16 +308,12 @@ impl<K: AddressSpace> Pager<K> {
         self.last_fault + QUIET_NS
     }
 
-    /// Until then it is worth looking for the end of a read, or for the next fault, without sleeping.
-    pub(crate) fn spin_until(&self) -> Nanos {
-        let waits = self.machine().oldest_fault().map(|_| self.last_fault);
-        self.patience.until(self.machine().answered_at(), waits)
-    }
-
-    /// Nothing came: somebody else may have the CPU until the next look.
-    pub(crate) fn give_way(&mut self) {
-        thread::yield_now();
-        self.patience.note_look(self.last_fault, thread::displaced());
+    /// Is it worth looking for the end of a read, or for the next fault, without sleeping? `is_free`: does every thread that can run
+    /// have a CPU?
+    pub(crate) fn is_worth_looking(&mut self, now: Nanos, is_free: impl FnOnce() -> bool) -> bool {
+        let machine = self.driver.machine();
+        let waits = machine.oldest_fault().map(|_| self.last_fault);
+        self.patience.is_worth(now, machine.answered_at(), waits, is_free)
     }
 
     /// Back more slots before the core runs out of the ones it has.

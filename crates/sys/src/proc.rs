@@ -13,6 +13,7 @@ use crate::fd::Fd;
 use crate::file::{self, FsKind, flags};
 use crate::syscall;
 use crate::syscall::Errno;
+use crate::sysinfo::usable_cpus;
 use crate::text::{Text, decimal};
 use crate::word::{addr_of, int_arg, usize_of};
 
@@ -110,6 +111,35 @@ impl StatmFile {
         };
         parse(&buf[..len]).ok_or(Errno::EIO)
     }
+}
+
+/// /proc/loadavg, open.
+#[derive(Debug)]
+pub struct LoadFile {
+    fd: Fd,
+    cpus: u32,
+}
+
+impl LoadFile {
+    /// Open it under `/proc`. ENOENT: there is none.
+    pub fn open() -> Result<Self, Errno> {
+        open(c"loadavg").map(|fd| Self { fd, cpus: usable_cpus() })
+    }
+
+    /// True if no more threads of the whole machine run, or wait for a CPU, than there were CPUs for the opening thread. False as well
+    /// where the file does not tell.
+    pub fn has_cpus_for_all(&self) -> bool {
+        let mut buf = [0; 64];
+        let runnable = file::pread(&self.fd, &mut buf, 0).ok().and_then(|len| runnable_in(&buf[..len]));
+        runnable.is_some_and(|runnable| runnable <= self.cpus)
+    }
+}
+
+/// The fourth field: `runnable/all`.
+fn runnable_in(line: &[u8]) -> Option<u32> {
+    let field = line.split(|&byte| byte == b' ').nth(3)?;
+    let (runnable, rest) = decimal(field)?;
+    u32::try_from(runnable).ok().filter(|_| rest.first() == Some(&b'/'))
 }
 
 /// Fields of /proc/PID/status. Sizes in bytes.
@@ -484,6 +514,15 @@ mod tests {
         assert_eq!(threads_in(&[0; 20], &mut |_| ()), None, "an entry that is shorter than its head");
         assert_eq!(threads_in(&[1; 30], &mut |_| ()), None, "an entry that ends behind the run");
         assert_eq!(threads_in(&[1; 3], &mut |_| ()), None);
+    }
+
+    #[test]
+    fn who_runs_is_the_fourth_field_of_the_load() {
+        assert_eq!(runnable_in(b"6.06 6.35 5.87 14/182 10053\n"), Some(14));
+        assert_eq!(runnable_in(b"6.06 6.35 5.87 14 10053\n"), None);
+        assert_eq!(runnable_in(b"6.06 6.35"), None);
+        let load = LoadFile::open().expect("/proc/loadavg");
+        assert!(!LoadFile { cpus: 0, ..load }.has_cpus_for_all(), "this thread runs");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
-    __NR_clone, __NR_exit, __NR_get_robust_list, __NR_getpid, __NR_getppid, __NR_getpriority, __NR_getrusage,
-    __NR_gettid, __NR_prctl, __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
+    __NR_clone, __NR_exit, __NR_get_robust_list, __NR_getpid, __NR_getppid, __NR_getpriority, __NR_gettid, __NR_prctl,
+    __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
 };
 use linux_raw_sys::prctl::{PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG};
 
@@ -213,15 +213,6 @@ pub fn robust_list(tid: i32) -> Result<Option<ManagedRange>, Errno> {
 pub fn yield_now() {
     // SAFETY: changes nothing.
     let _ = unsafe { syscall!(__NR_sched_yield) };
-}
-
-/// How often another thread has run in the place of the calling one while it was ready to run.
-pub fn displaced() -> u64 {
-    // SAFETY: all zero is a valid value.
-    let mut usage: k::rusage = unsafe { core::mem::zeroed() };
-    // SAFETY: `usage` is written.
-    let answer = unsafe { syscall!(__NR_getrusage, k::RUSAGE_THREAD as usize, addr_of(&raw mut usage)) };
-    if answer.is_err() { 0 } else { u64::try_from(usage.ru_nivcsw).unwrap_or(0) }
 }
 
 /// The niceness of the calling thread: -20 (first) to 19 (last).
