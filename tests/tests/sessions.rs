@@ -124,6 +124,24 @@ fn a_program_may_leave_its_network_namespace() {
     expect_paging(&["network", "24"], 12 * MIB, &[Feature::Root]);
 }
 
+/// Processes of one run that have the same numbers, their children too: a fork once waited for the other one's.
+#[test]
+fn processes_with_equal_numbers_in_two_namespaces_page_and_fork() {
+    if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("unshare")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let binary = victim::build(&scratch, "session").into_os_string();
+    let script = "for i in 1 2; do unshare --pid --fork \"$0\" forks 24 3 & all=\"$all $!\"; done; for i in $all; do wait $i || exit; done";
+    let program = Program::new(["sh".into(), "-c".into(), script.into(), binary]);
+    let ended = run.wrap(&program).deadline_s(90).run(&scratch, "run");
+    ended.expect_success().expect_no_process_left();
+    assert_eq!(ended.stdout().matches("ok\n").count(), 2, "{}", ended.report());
+    run.stats().expect_laws().expect_paging(4 * 256);
+}
+
 /// The kernel lets only a process with one thread do so.
 #[test]
 fn a_program_that_has_not_paged_yet_may_leave_its_user_namespace() {

@@ -1,6 +1,6 @@
 //! Programs of our own that know what every byte must be, under a small part of their memory.
 //!
-//! `PAGETIDE_TEST_SECONDS` makes the threaded victim run for that long in each mode (default 10).
+//! `PAGETIDE_TEST_SECONDS` makes the threaded victim run for that long in each mode (default 6).
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,10 +19,10 @@ fn program(binary: &Path, arguments: &[&str]) -> Program {
 }
 
 fn seconds() -> u64 {
-    std::env::var("PAGETIDE_TEST_SECONDS").map_or(10, |text| text.parse().expect("PAGETIDE_TEST_SECONDS is a number"))
+    std::env::var("PAGETIDE_TEST_SECONDS").map_or(6, |text| text.parse().expect("PAGETIDE_TEST_SECONDS is a number"))
 }
 
-/// Eight threads over 256 MiB in an eighth of it, with these arguments of `run`.
+/// Eight threads over 160 MiB in an eighth of it, with these arguments of `run`.
 fn eight_threads_lose_no_byte(arguments: &[&'static str]) {
     if !need::has(&[Feature::Uffd]) {
         return;
@@ -30,8 +30,8 @@ fn eight_threads_lose_no_byte(arguments: &[&'static str]) {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "threads");
-    let long = program(&binary, &["256", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
-    let native = program(&binary, &["256", "8", "1", "1"]);
+    let long = program(&binary, &["160", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
+    let native = program(&binary, &["160", "8", "1", "1"]);
     Budgeted::new(long).native(native).divisor(8).arguments(arguments).check(&scratch);
 }
 
@@ -58,7 +58,7 @@ fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_with_pages_compres
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "ranges");
-    Budgeted::new(program(&binary, &["256", "5000", "4"])).arguments(&["--set", "compress=lz4"]).check(&scratch);
+    Budgeted::new(program(&binary, &["128", "5000", "4"])).arguments(&["--set", "compress=lz4"]).check(&scratch);
 }
 
 /// All cases of system calls and forks in one process, with compressed pages at every fork.
@@ -70,7 +70,7 @@ fn system_calls_and_forks_work_with_pages_compressed() {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "syscalls");
-    let run = program(&binary, &["160"]).directory(scratch.path());
+    let run = program(&binary, &["72"]).directory(scratch.path());
     Budgeted::new(run).arguments(&["--set", "compress=lz4"]).check(&scratch);
 }
 
@@ -94,7 +94,7 @@ fn ranges_keep_their_bytes(seed: &str) {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "ranges");
-    Budgeted::new(program(&binary, &["256", "5000", seed])).check(&scratch);
+    Budgeted::new(program(&binary, &["128", "5000", seed])).check(&scratch);
 }
 
 #[test]
@@ -141,16 +141,16 @@ fn system_calls_and_forks_work_on_paged_out_memory() {
         let binary = victim::build(&scratch, "syscalls");
         let run = PagetideRun::new(&scratch, 16 * MIB);
         let ended =
-            run.wrap(&program(&binary, &["64", case])).directory(scratch.path()).deadline_s(60).run(&scratch, case);
+            run.wrap(&program(&binary, &["40", case])).directory(scratch.path()).deadline_s(60).run(&scratch, case);
         // The daemon outlives the process that was started, so `run` may have ended before it speaks, and its statistics
         // may say less than all.
         let is_daemon = case == "daemon";
-        let expected = if is_daemon { "daemon checked 16384 pages\n".to_owned() } else { format!("{case}: right\n") };
+        let expected = if is_daemon { "daemon checked 10240 pages\n".to_owned() } else { format!("{case}: right\n") };
         let spoke = clock::wait_until(Duration::from_secs(30), || !is_daemon || ended.stdout() == expected);
         if !spoke || ended.exit != Exit::Code(0) || ended.stdout() != expected {
             failures.push(format!("--- {case}\n{}", ended.report()));
         } else if !is_daemon {
-            run.stats().expect_paging(12 * 256).expect_laws().expect_peak();
+            run.stats().expect_paging(6 * 256).expect_laws().expect_peak();
         }
         leftovers::kill_all(&ended.tag);
     }
@@ -166,5 +166,5 @@ fn system_calls_and_forks_work_one_after_the_other_in_a_hard_limit() {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "syscalls");
-    Budgeted::new(program(&binary, &["160"]).directory(scratch.path())).check(&scratch);
+    Budgeted::new(program(&binary, &["72"]).directory(scratch.path())).check(&scratch);
 }

@@ -628,7 +628,7 @@ static void without_proc(void) {
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
 }
 
-// Memory that is filled and then only read, four budgets of it.
+// Memory that is filled and then only read, more than the budget of it.
 static void read_only(void) {
     push_out();
     EXPECT(mprotect(ballast, ballast_pages * PAGE, PROT_READ) == 0);
@@ -720,7 +720,7 @@ static void *goes_deep(void *arg) {
 static void deep_stack(void) {
     struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
     EXPECT(setrlimit(RLIMIT_STACK, &limit) == 0);
-    goes_deep((void *)(uintptr_t)(ballast_pages / 16));
+    goes_deep((void *)(uintptr_t)(ballast_pages / 3));
     // The stack stays where it was; long enough for a look at what is there.
     usleep(300000);
 }
@@ -731,6 +731,31 @@ static void deep_stack_of_a_thread(void) {
     EXPECT(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, (ballast_pages + PAGES) * PAGE) == 0);
     EXPECT(pthread_create(&thread, &attributes, goes_deep, (void *)(uintptr_t)(ballast_pages / 16 - 8)) == 0);
     EXPECT(pthread_join(thread, NULL) == 0);
+}
+
+// A file's pages that are written stay in memory, and the file is as it was; long enough for a look at what is there.
+static void private_file(void) {
+    FILE *file = tmpfile();
+    EXPECT(file && ftruncate(fileno(file), (off_t)(ballast_pages * PAGE)) == 0);
+    unsigned char *written = mmap(NULL, ballast_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fileno(file), 0);
+    EXPECT(written != MAP_FAILED);
+    fill(written, ballast_pages, 8);
+    push_out();
+    int status, child = fork();
+    EXPECT(child >= 0);
+    for (int look = 0; look < 4; look++) {
+        usleep(150000);
+        for (uint64_t page = 0; page < ballast_pages; page++) {
+            EXPECT(is_filled(written, page, 8));
+        }
+    }
+    check_ballast();
+    if (child == 0) {
+        _exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    unsigned char byte = 1;
+    EXPECT(pread(fileno(file), &byte, 1, 5 * PAGE) == 1 && byte == 0);
 }
 
 // Bytes that were given back while others were taken: what is resident stays in the budget, and nothing old comes back.
@@ -793,6 +818,7 @@ static const struct {
     {"own-userfaultfd", own_userfaultfd},
     {"deep-stack", deep_stack},
     {"deep-stack-of-a-thread", deep_stack_of_a_thread},
+    {"private-file", private_file},
     {"freed-and-taken-back", freed_and_taken_back},
 };
 
