@@ -9,6 +9,7 @@
 //! behind. The end of the program ends the thread with it.
 
 mod inherited;
+mod native;
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -31,7 +32,7 @@ use crate::session::command::Command;
 use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
-use crate::space::{Why, locks};
+use crate::space::locks;
 use crate::{credentials, foothold, limits, own, setup, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
@@ -362,27 +363,6 @@ impl Agent {
         self.tell_of_native(pager);
     }
 
-    /// Memory that is not paged, where it matters: once for each reason.
-    fn tell_of_native(&mut self, pager: &Pager) {
-        let quarter = self.entry().budget_pages.load(Ordering::Relaxed) / 4;
-        let reasons = [
-            (Why::NoIndices, 1, "lie beyond the 64 GiB of addresses that can be managed"),
-            (Why::Refused, 1, "belong to another userfaultfd"),
-            (Why::ReadOnly, quarter, "may not be written"),
-            (Why::Executable, quarter, "may be executed"),
-            (Why::Stack, quarter, "are the stack of the first thread"),
-        ];
-        for (why, least, text) in reasons {
-            let pages = pager.census().pages(why);
-            let bit = 1 << (why as u32);
-            if pages >= least && self.native_told & bit == 0 {
-                self.native_told |= bit;
-                let (pid, mib) = (thread::getpid(), pages.div_ceil(256));
-                say(&self.supervisor, format_args!("process {pid}: {mib} MiB of addresses {text}: counted, not paged"));
-            }
-        }
-    }
-
     /// Keep the budget: compare what is resident with what we know, and read what share we have.
     fn tick(&mut self, managed: &mut Managed, now: Nanos) {
         managed.next_tick = now + TICK_NS;
@@ -394,6 +374,7 @@ impl Agent {
         session.look_at_memory(now, kept, &mut Serving { agent: self, forks });
         setup::publish_places(self.entry(), &managed.session);
         managed.session.pager.count_unpaged(now);
+        self.tell_of_written_files(&managed.session.pager);
         if now >= managed.next_thread_look && managed.session.pager.machine().waiting_count() > 0 {
             look_at_threads(managed, now);
         }
