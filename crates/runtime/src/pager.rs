@@ -41,6 +41,8 @@ const QUIET_NS: Nanos = 50_000;
 const SURPLUS_PAGES: u32 = 64;
 /// Page indices kept free behind a heap, which grows in small steps: 16 GiB.
 const HEAP_SLACK_PAGES: u32 = 1 << 22;
+/// Pages beyond the budget for a fault that memory waits for.
+const LENT_PAGES: u32 = 16;
 /// A page that the program asked to discard may still be there for a moment; within this time it is not looked for.
 const REMOVE_QUIET_NS: Nanos = 1_000_000_000;
 
@@ -59,6 +61,8 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     budget_pages: u32,
     /// A fork is under way: the core may have just this.
     fork_pages: Option<u32>,
+    /// A page that the thread that makes pages private may wait for, and the budget that has room for it.
+    lent: Option<(PageIdx, u32)>,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -113,6 +117,7 @@ impl<K: AddressSpace> Pager<K> {
             unpaged: Unpaged::default(),
             budget_pages,
             fork_pages: None,
+            lent: None,
         }
     }
 
@@ -191,7 +196,28 @@ impl<K: AddressSpace> Pager<K> {
         self.last_fault = now;
         self.machine_mut().note_fault(page, now);
         self.driver.step(now, Event::Fault { page, access, task });
+        if view.state == PageState::Swapped && self.machine().is_being_made_private(vpn) {
+            self.lent = Some((page, 0));
+            self.tend_loan(now);
+        }
         FaultAnswer::Taken
+    }
+
+    /// Another page may have come to the address of one that is to be made private, and have left memory. Who waits for it may be the
+    /// thread that does so, and all memory that could make room may wait for that thread: the budget is exceeded by this page, and by
+    /// those that others waited for before.
+    fn tend_loan(&mut self, now: Nanos) {
+        let Some((page, pages)) = self.lent else { return };
+        let (view, charged) = (self.core().page(page), self.core().charged());
+        let is_stuck =
+            view.state == PageState::Swapped && view.flight == Flight::None && charged >= self.core().budget();
+        self.lent = match (self.machine().makes_private(), is_stuck) {
+            (false, _) => None,
+            (true, true) => Some((page, charged + LENT_PAGES)),
+            (true, false) => Some((page, pages)),
+        };
+        let granted = self.machine().tier().map_or(0, Tier::granted_pages);
+        self.set_core_budget(now, granted);
     }
 
     /// A fault on a page that is mapped as far as we know: usually another thread's fault on it was answered a moment ago.
@@ -282,6 +308,7 @@ impl<K: AddressSpace> Pager<K> {
             machine.begin_requests(gathers(core, now), answers);
         });
         self.tend_tier(now);
+        self.tend_loan(now);
         self.release_surplus(SURPLUS_PAGES);
         if self.core().deadline().is_none_or(|deadline| deadline > now) {
             return false;
@@ -417,6 +444,7 @@ impl<K: AddressSpace> Pager<K> {
     fn set_core_budget(&mut self, now: Nanos, granted: u32) {
         let least = u32::try_from(BUDGET_PAGES_MIN).expect("a small constant").min(self.budget_pages);
         let pages = self.fork_pages.unwrap_or_else(|| self.budget_pages.saturating_sub(granted).max(least));
+        let pages = pages.max(self.lent.map_or(0, |(_, lent)| lent));
         if pages != self.core().budget() {
             self.driver.step(now, Event::BudgetChanged { pages });
         }
@@ -472,6 +500,8 @@ impl<K: AddressSpace> Pager<K> {
             Err(_) => return None,
         }
         if !self.is_registered(from, to) {
+            // What is left of it at the next look is registered already, however small.
+            self.machine_mut().mappings.note_registered(from, to);
             return None;
         }
         let is_added = self.add_region(now, from, to, is_heap);

@@ -45,7 +45,12 @@ pub(crate) struct Mappings {
     census: Census,
     /// What existed before the runtime, in page numbers.
     before: Vec<(u64, u64)>,
+    /// Registered in part: what was there had changed since the list was read, and no region was made. In page numbers.
+    registered: Vec<(u64, u64)>,
 }
+
+/// Ranges of `registered` at most: a program that changes its mappings all the time does not make it grow.
+const REGISTERED_MAX: usize = 64;
 
 impl Mappings {
     /// Nothing is known yet; regions have the page indices `1..pages_max`.
@@ -55,12 +60,21 @@ impl Mappings {
             list: Vec::with_capacity(256),
             census: Census::default(),
             before: Vec::with_capacity(256),
+            registered: Vec::new(),
         }
     }
 
     /// These addresses existed before the runtime: they are never managed.
     pub(crate) fn note_before(&mut self, start: u64, end: u64) {
         self.before.push((start >> PAGE_SHIFT, end.div_ceil(PAGE_BYTES)));
+    }
+
+    /// These addresses were registered, as far as something was there, and make no region yet.
+    pub(crate) fn note_registered(&mut self, vpn: u64, end: u64) {
+        if self.registered.len() == REGISTERED_MAX {
+            self.registered.remove(0);
+        }
+        self.registered.push((vpn, end));
     }
 
     /// The core's page for this virtual page.
@@ -106,6 +120,10 @@ impl Mappings {
     /// As [`Regions::moved`].
     pub(crate) fn moved(&mut self, from: u64, to: u64, pages: u64, tell: impl FnMut(Change)) {
         self.regions.moved(from, to, pages, tell);
+        let inside = |&(vpn, end): &(u64, u64)| (vpn.max(from), end.min(from + pages));
+        let moved = self.registered.iter().map(inside).filter(|(vpn, end)| vpn < end);
+        let moved: Vec<_> = moved.map(|(vpn, end)| (vpn - from + to, end - from + to)).collect();
+        moved.into_iter().for_each(|(vpn, end)| self.note_registered(vpn, end));
     }
 
     /// A look through the kernel's list begins.
@@ -116,7 +134,12 @@ impl Mappings {
 
     /// What the rules say of the page `vpn` of a mapping, and up to where they say the same.
     pub(crate) fn judge(&self, listed: &Listed, vpn: u64) -> (u64, Verdict) {
-        listed.judge(vpn, &self.regions, &self.before, own_pages)
+        let (to, verdict) = listed.judge(vpn, &self.regions, &self.before, own_pages);
+        let is_registered = self.registered.iter().any(|&(from, end)| from < to && vpn < end);
+        match verdict {
+            Verdict::Native(Why::Small) if is_registered => (to, Verdict::Wanted),
+            Verdict::Native(_) | Verdict::Wanted | Verdict::Managed => (to, verdict),
+        }
     }
 
     /// A look has found this, in ascending order; what became of it is its standing.

@@ -25,6 +25,8 @@ const SWAPOFF_WINDOW: u32 = 64;
 const LOOKS_MAX: u32 = 1 << 14;
 /// The program is at work while it waits for a page, and for so long after a fault.
 const BESIDE_NS: Nanos = 5_000_000;
+/// Reads of one page, one after the other, that each lost its frame again: nothing else could make room, and nothing will.
+const READS_MAX: u32 = 64;
 /// Time between two walks that find nothing.
 const HELD_LOOK_NS: Nanos = 1_000_000_000;
 
@@ -47,6 +49,8 @@ pub(super) struct Swapoff {
     found: bool,
     /// When the program faulted last.
     faulted: Option<Nanos>,
+    /// The page that is read for its own sake, and how often it was in a row.
+    read: (u32, u32),
 }
 
 impl Swapoff {
@@ -63,7 +67,14 @@ impl Swapoff {
             held: None,
             found: false,
             faulted: None,
+            read: (u32::MAX, 0),
         }
+    }
+
+    /// This page is to be read.
+    const fn note_read(&mut self, p: u32) {
+        let times = if self.read.0 == p { self.read.1 + 1 } else { 1 };
+        self.read = (p, times);
     }
 
     pub(super) const fn is_runnable(&self) -> bool {
@@ -120,6 +131,10 @@ impl Tasks {
         }
         let mut looks = 0;
         loop {
+            if off.read.1 > READS_MAX {
+                self.paging.space.slots.reopen(off.device);
+                return;
+            }
             if out.room() < STEP_ROOM || looks >= LOOKS_MAX || self.paging.space.mem.is_held {
                 break;
             }
@@ -226,6 +241,7 @@ impl Tasks {
             let is_cached = page.is_cached() && !page.is_dirty();
             let mode = self.paging.cfg.swapoff;
             if page.state() == PageState::Swapped && !page.in_flight() {
+                off.note_read(p);
                 let most = if self.is_beside(off) { self.paging.host.swapoff_beside / 2 } else { SWAPOFF_WINDOW };
                 off.window = Some(self.paging.swapoff_window(p, most));
                 off.asked = Some(p);
@@ -297,6 +313,7 @@ impl Tasks {
         if no_lookup && state != PageState::Mapped && !page.is_dirty() {
             // The readahead code is asked for every page, cached or not, but only once.
             if state == PageState::Swapped {
+                off.note_read(p);
                 off.window = Some(self.paging.window(p));
                 off.asked = Some(p);
                 return true;
@@ -306,6 +323,7 @@ impl Tasks {
                 return true;
             }
         } else if state == PageState::Swapped {
+            off.note_read(p);
             off.window = Some(self.paging.window(p));
             return true;
         } else if page.is_cached() && self.paging.cfg.swapoff == SwapoffMode::LookupStats {

@@ -26,6 +26,11 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
     }
 
+    /// True if pages are being made private.
+    pub(crate) fn makes_private(&self) -> bool {
+        !self.unsharing.is_empty()
+    }
+
     /// True if this virtual page is among those that were asked to be made private, and that is not done.
     pub(crate) fn is_being_made_private(&self, vpn: u64) -> bool {
         let has = |&Unsharing { asked: (first, len), .. }: &Unsharing| (first..first + u64::from(len)).contains(&vpn);
