@@ -37,7 +37,7 @@ use crate::own;
 use crate::session::command::PlaceId;
 use crate::space::held::Held;
 use crate::space::unshare::{MakePrivate, WAITING_MAX};
-use crate::space::{Mappings, PAGE_SHIFT};
+use crate::space::{Mappings, PAGE_SHIFT, is_aside};
 use crate::spans::Span;
 use crate::store::{Store, checksum};
 use crate::tier::Tier;
@@ -462,11 +462,11 @@ impl<K: AddressSpace> LiveMachine<K> {
                 self.frames.now_spare(frame);
             }
             let Some((vpn, _)) = self.mappings.place(page) else { continue };
-            let answer = self.space.poison_run(managed(vpn, 1), Wake::Now);
-            if answer.stop == Some(Stop::Again) {
+            let marked = (!is_aside(vpn)).then(|| self.space.poison_run(managed(vpn, 1), Wake::Now));
+            let Some(answer) = marked.filter(|answer| answer.stop != Some(Stop::Again)) else {
                 self.outbox.unmarked.push(PageRange::one(page));
                 continue;
-            }
+            };
             assert!(answer.is_complete(), "a lost page cannot be marked: {answer:?}");
         }
     }
@@ -475,6 +475,12 @@ impl<K: AddressSpace> LiveMachine<K> {
     pub(crate) fn wake_waiters(&mut self, page: PageIdx) {
         self.woken.len = 0;
         self.wake(page);
+    }
+
+    /// True while the kernel lets no page be filled: a change of the address space is under way, told or not.
+    pub(crate) fn is_changing(&self) -> bool {
+        // Of memory that is not registered the kernel says so only after it has looked whether anything changes.
+        self.space.zeropage(self.zeroes(1), Wake::Later).stop == Some(Stop::Again)
     }
 
     /// A fault on this page was seen at `now`: its latency is counted when the page is mapped.

@@ -244,15 +244,17 @@ impl<K: AddressSpace> Pager<K> {
 
     fn on_remap(&mut self, now: Nanos, from: u64, to: u64, len: u64) {
         let (from, to, pages) = (from >> PAGE_SHIFT, to >> PAGE_SHIFT, len >> PAGE_SHIFT);
-        self.forget(now, to, to + pages);
-        let mut changes = [None; 2];
-        let mut count = 0;
-        self.machine_mut().mappings.moved(from, to, pages, |change| {
-            changes[count] = Some(change);
-            count += 1;
-        });
-        for change in changes.into_iter().flatten() {
-            self.tell(now, change);
+        let mut changes = Vec::with_capacity(4);
+        self.machine_mut().mappings.moved(from, to, pages, |change| changes.push(change));
+        changes.into_iter().for_each(|change| self.tell(now, change));
+    }
+
+    /// Messages have been read. Where no change is under way any more, all is told.
+    pub(crate) fn end_messages(&mut self, now: Nanos) {
+        if self.machine().mappings.awaits() && !self.machine().is_changing() {
+            let mut changes = Vec::new();
+            self.machine_mut().mappings.end_awaiting(|change| changes.push(change));
+            self.forget_all(now, &changes);
         }
     }
 
@@ -268,10 +270,14 @@ impl<K: AddressSpace> Pager<K> {
     fn forget(&mut self, now: Nanos, vpn: u64, end: u64) {
         let mut changes = Vec::with_capacity(8);
         self.machine_mut().mappings.remove(vpn, end, |change| changes.push(change));
-        for &change in &changes {
+        self.forget_all(now, &changes);
+    }
+
+    fn forget_all(&mut self, now: Nanos, changes: &[Change]) {
+        for &change in changes {
             self.tell(now, change);
         }
-        for change in changes {
+        for &change in changes {
             if let Change::Removed { range, .. } = change {
                 self.driver.drain(now, |machine, _core, answers| machine.forget_deferred(range, answers));
             }
@@ -504,6 +510,8 @@ impl<K: AddressSpace> Pager<K> {
             self.machine_mut().mappings.note_registered(from, to);
             return None;
         }
+        // Nothing was under way, or the kernel had not let a page be filled.
+        self.end_messages(now);
         let is_added = self.add_region(now, from, to, is_heap);
         Some(if is_added { Standing::Managed } else { Standing::Native(Why::NoIndices) })
     }

@@ -125,6 +125,7 @@ impl<K: AddressSpace> Session<K> {
                 Followup::Forked(child) => host.forked(&mut self.pager, now, child),
             }
         }
+        self.pager.end_messages(now);
         Ok(())
     }
 

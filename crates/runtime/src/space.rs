@@ -27,6 +27,7 @@ pub(crate) mod recent;
 mod regions;
 pub(crate) mod unpaged;
 pub(crate) mod unshare;
+mod untold;
 
 use pagetide_core::types::{PageIdx, PageRange};
 
@@ -35,6 +36,8 @@ pub(crate) use regions::{Change, PAGE_BYTES, PAGE_SHIFT, Region};
 
 use crate::own;
 use regions::Regions;
+pub(crate) use untold::is_aside;
+use untold::{Told, Untold};
 
 /// The mappings of one process.
 #[derive(Debug)]
@@ -47,6 +50,8 @@ pub(crate) struct Mappings {
     before: Vec<(u64, u64)>,
     /// Registered in part: what was there had changed since the list was read, and no region was made. In page numbers.
     registered: Vec<(u64, u64)>,
+    /// Places that were taken again before the end of what was there was told.
+    untold: Untold,
 }
 
 /// Ranges of `registered` at most: a program that changes its mappings all the time does not make it grow.
@@ -61,6 +66,7 @@ impl Mappings {
             census: Census::default(),
             before: Vec::with_capacity(256),
             registered: Vec::new(),
+            untold: Untold::new(),
         }
     }
 
@@ -92,9 +98,10 @@ impl Mappings {
         self.regions.first_piece(vpn, end)
     }
 
-    /// All regions, ascending by address.
+    /// All regions, ascending by address. Not those that were set aside: nobody can say where they are.
     pub(crate) fn regions(&self) -> &[Region] {
-        self.regions.all()
+        let all = self.regions.all();
+        &all[..all.partition_point(|region| !is_aside(region.vpn))]
     }
 
     /// Pages under management.
@@ -112,18 +119,44 @@ impl Mappings {
         self.regions.add(vpn, pages, slack)
     }
 
-    /// As [`Regions::remove`]: a message has told of the end of `[vpn, end)`.
-    pub(crate) fn remove(&mut self, vpn: u64, end: u64, tell: impl FnMut(Change)) {
-        self.regions.remove(vpn, end, tell);
+    /// A message has told of the end of `[vpn, end)`: of what was there first.
+    pub(crate) fn remove(&mut self, vpn: u64, end: u64, mut tell: impl FnMut(Change)) {
+        for piece in self.untold.claim(Told::Unmap, vpn, end) {
+            if let Some(place) = piece.place {
+                self.regions.remove(place, place + piece.pages, &mut tell);
+            }
+        }
     }
 
-    /// As [`Regions::moved`].
-    pub(crate) fn moved(&mut self, from: u64, to: u64, pages: u64, tell: impl FnMut(Change)) {
-        self.regions.moved(from, to, pages, tell);
+    /// A message has told that `[from, from + pages)` was moved to `to`. What is known there is gone, or elsewhere: that is still to be
+    /// told, and it is set aside. So is the end of the old place.
+    pub(crate) fn moved(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) {
+        if self.regions.first_piece(to, to + pages).is_some() {
+            let aside = self.untold.set_aside(to, pages);
+            self.regions.moved(to, aside, pages, &mut tell);
+        }
+        for piece in self.untold.claim(Told::Remap, from, from + pages) {
+            if let Some(place) = piece.place {
+                self.regions.moved(place, piece.vpn - from + to, piece.pages, &mut tell);
+            }
+        }
+        self.untold.owe(from, pages);
         let inside = |&(vpn, end): &(u64, u64)| (vpn.max(from), end.min(from + pages));
         let moved = self.registered.iter().map(inside).filter(|(vpn, end)| vpn < end);
         let moved: Vec<_> = moved.map(|(vpn, end)| (vpn - from + to, end - from + to)).collect();
         moved.into_iter().for_each(|(vpn, end)| self.note_registered(vpn, end));
+    }
+
+    /// True if something is still to be told, unless no change is under way.
+    pub(crate) const fn awaits(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// No change is under way: what was set aside is no more.
+    pub(crate) fn end_awaiting(&mut self, mut tell: impl FnMut(Change)) {
+        for (vpn, end) in self.untold.clear() {
+            self.regions.remove(vpn, end, &mut tell);
+        }
     }
 
     /// A look through the kernel's list begins.

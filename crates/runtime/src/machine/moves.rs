@@ -15,9 +15,9 @@ use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
 use super::deferred::with_range;
 use super::{LiveMachine, PAGE, Unsharing, ZEROES_PAGES, managed};
 use crate::frames::{Frame, FrameRun};
-use crate::space::PAGE_SHIFT;
 use crate::space::held::{Held, Leading};
 use crate::space::unshare::WAITING_MAX;
+use crate::space::{PAGE_SHIFT, is_aside};
 
 /// What to do with a page that cannot be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,11 @@ impl<K: AddressSpace> LiveMachine<K> {
             };
             let most = (range.len - offset).min(in_region);
             let piece = PageRange::new(page, most);
+            if is_aside(vpn) {
+                self.deferred.push_back(Effect::Map { range: piece, source, access });
+                offset += most;
+                continue;
+            }
             let done = match source {
                 Source::Zero => self.zero_run(vpn, piece, access, answers),
                 Source::Frame => self.map_run(vpn, piece, access, answers),
@@ -59,7 +64,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         if self.woken.contains(page) {
             return;
         }
-        if let Some((vpn, _)) = self.mappings.place(page) {
+        if let Some((vpn, _)) = self.mappings.place(page).filter(|&(vpn, _)| !is_aside(vpn)) {
             // An error says that the place is not registered any more: then nobody waits there.
             let _ = self.space.wake(managed(vpn, 1));
         }
@@ -268,6 +273,11 @@ impl<K: AddressSpace> LiveMachine<K> {
                 continue;
             };
             let piece = PageRange::new(page, (range.len - offset).min(in_region));
+            if is_aside(vpn) {
+                self.deferred.push_back(Effect::Unmap { range: piece });
+                offset += piece.len;
+                continue;
+            }
             offset += self.unmap_run(core, vpn, piece, busy, answers);
         }
     }

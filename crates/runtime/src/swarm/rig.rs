@@ -182,6 +182,11 @@ impl Rig {
     /// One thread's call, to its end, with the pager at work.
     pub(super) fn perform(&mut self, tid: Tid, call: Call) -> Answer {
         self.world().will(tid, call);
+        self.finish(tid)
+    }
+
+    /// The call that a thread is in, or that it makes next, to its end.
+    pub(super) fn finish(&mut self, tid: Tid) -> Answer {
         let mut dice = Dice::new(1);
         for _ in 0..100_000 {
             let progress = self.world().step(tid);
@@ -192,7 +197,7 @@ impl Rig {
             self.turn(&mut dice);
             self.world().pass(1_000);
         }
-        panic!("{call:?} does not end");
+        panic!("the call of {tid:?} does not end");
     }
 
     /// The pager works until nothing is left to do for the moment.

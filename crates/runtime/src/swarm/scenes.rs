@@ -102,3 +102,38 @@ fn parts_of_huge_pages_leave_and_come_back() {
         assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
     }
 }
+
+/// Two threads of a process that has 200 pages in memory and the rest of 600 outside: the first one makes `early`, of which it tells
+/// only after the second one has made `late` from beginning to end.
+fn told_after(early: Call, late: Call) -> (Rig, Tid) {
+    let (mut rig, tid) = process(96, 600);
+    let pid = rig.pid();
+    let other = rig.world().new_thread(pid);
+    rig.world().will(tid, early);
+    rig.world().step(tid);
+    assert_eq!(rig.perform(other, late), Answer::Done);
+    assert_eq!(rig.finish(tid), Answer::Done);
+    rig.rest();
+    (rig, other)
+}
+
+/// realloc and free of large blocks: the kernel gives an address that was unmapped just now to the next mremap, which may be told first.
+#[test]
+fn memory_moved_to_a_place_whose_end_is_told_later_keeps_its_bytes() {
+    let (freed, grown) = (Extent::new(HOME + 100, 50), Extent::new(HOME + 300, 50));
+    let (mut rig, tid) = told_after(Call::Unmap(freed), Call::Remap(grown, freed.start));
+    for page in 0..50 {
+        assert_eq!(rig.perform(tid, Call::Load(freed.start + page)), Answer::Value(grown.start + page), "page {page}");
+    }
+}
+
+/// The same with a place that another mremap has left: both are told, and whatever is told of the old place afterwards.
+#[test]
+fn memory_moved_to_a_place_that_was_left_keeps_its_bytes_and_so_does_what_left() {
+    let (left, grown, free) = (Extent::new(HOME + 100, 50), Extent::new(HOME + 300, 50), HOME + 0x800);
+    let (mut rig, tid) = told_after(Call::Remap(left, free), Call::Remap(grown, left.start));
+    for page in 0..50 {
+        assert_eq!(rig.perform(tid, Call::Load(left.start + page)), Answer::Value(grown.start + page), "page {page}");
+        assert_eq!(rig.perform(tid, Call::Load(free + page)), Answer::Value(left.start + page), "page {page}");
+    }
+}
