@@ -310,6 +310,7 @@ impl Swarm {
         self.rig.pager().core().audit();
         if !self.rig.out_of_memory {
             reconciled::assert_reconciled(&mut self.rig);
+            assert_eq!(self.rig.pager().machine().lost_frames(), 0, "a frame is a page's, spare, or a hole");
         }
     }
 

@@ -67,6 +67,15 @@ impl<K: AddressSpace> LiveMachine<K> {
         u32::try_from(frames).expect("less than the frames")
     }
 
+    /// Frames that are neither holes nor spare, nor a page's that is managed: they would never be used again.
+    #[cfg(test)]
+    pub(crate) fn lost_frames(&self) -> u32 {
+        let pages = self.mappings.regions().iter().flat_map(|region| region.range.pages());
+        let held = u32::try_from(pages.filter(|&page| self.frame(page).is_some()).count()).expect("few pages");
+        let between_pieces = u32::try_from(self.staging.pieces.len() - 1).expect("few pieces");
+        self.frames.total() - between_pieces - self.frames.hole_count() - self.frames.spare_count() - held
+    }
+
     /// True if the addresses from here on are frames.
     pub(crate) fn is_staging(&self, start: usize) -> bool {
         self.staging.ranges().any(|range| range.start() == start)
