@@ -44,6 +44,7 @@ use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, TaskId};
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::futex::{Guard, Mutex};
 use pagetide_sys::mem::PAGE_BYTES;
+use pagetide_sys::proc::LoadFile;
 use pagetide_sys::signal::{self, SignalSet};
 use pagetide_sys::text::write_stderr;
 use pagetide_sys::uffd::{Features, Reach, ReadMode, Uffd};
@@ -253,6 +254,8 @@ struct Shared {
     again: Fd,
     /// The engine's event: as long as the state lives, which is as long as this.
     event: i32,
+    /// What the machine has to do. None: nothing is known of that.
+    load: Option<LoadFile>,
 }
 
 /// The pager, and who waits for it.
@@ -368,6 +371,7 @@ impl Pool {
             bell: fd::eventfd(0).map_err(failed)?,
             again: fd::eventfd(0).map_err(failed)?,
             event: session.pager.machine().event().raw(),
+            load: LoadFile::open().ok(),
             state: Mutex::new(State {
                 session,
                 is_watched: false,
