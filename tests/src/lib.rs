@@ -18,6 +18,7 @@ pub mod victim;
 pub mod sources;
 pub mod pagetide;
 pub mod steered;
+pub mod small_disk;
 pub mod nobody;
 pub mod stats;
 pub mod budgeted;

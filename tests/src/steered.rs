@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
 use crate::pagetide::{self, PagetideRun};
-use crate::program::{Program, Running};
+use crate::program::{Exit, Program, Running};
 use crate::scratch::Scratch;
 use crate::{clock, leftovers, victim};
 
@@ -144,10 +144,24 @@ impl Steered {
 
     /// Tells it to end: all of its processes have checked every byte again and again, and once more.
     pub fn expect_good_end(self) {
+        self.end_well();
+    }
+
+    /// The same; what it has told on standard error.
+    pub fn end_well(self) -> String {
         self.run.signal(Signal::TERM);
         let ended = self.run.finish();
         ended.expect_success().expect_no_process_left();
         assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
+        ended.stderr()
+    }
+
+    /// Tells it to end; how it does, and what it has told on standard error.
+    pub fn end(self) -> (Exit, String) {
+        self.run.signal(Signal::TERM);
+        let ended = self.run.finish();
+        ended.expect_no_process_left();
+        (ended.exit, ended.stderr())
     }
 }
 

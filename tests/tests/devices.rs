@@ -75,6 +75,23 @@ fn a_place_is_closed_while_forked_children_live_that_had_their_pages_there() {
     run.expect_good_end();
 }
 
+/// Shares grow when they are needed: what a process did not have yet was once not counted as room.
+#[test]
+fn a_swapoff_that_fits_into_memory_is_not_refused_to_a_family() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(24, 3, BUDGET, &[]);
+    let ((one, one_text), (_, two_text)) = (first(&run), directory(&run, "two"));
+    run.wait_until("filling the first place", || run.used_bytes(&one) > 32 * MIB);
+    run.tell(&["swapon", &format!("{two_text}:1M")]);
+    run.tell(&["memory", "192M"]);
+    run.tell(&["swapoff", &one_text]);
+    expect_closed(&run, &one);
+    run.expect_good_end();
+}
+
 #[test]
 fn a_swapoff_is_stopped_and_begun_again_and_told_of_meanwhile() {
     if !need::has(&[Feature::Uffd]) {

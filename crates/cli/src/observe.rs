@@ -21,6 +21,8 @@ pub(crate) struct Observers<'a> {
     metrics: Option<metrics::Sink>,
     timeline: Option<Timeline>,
     next_ns: u64,
+    /// It was said that the statistics cannot be written.
+    is_failure_told: bool,
     summary: summary::Teller,
 }
 
@@ -35,7 +37,15 @@ impl<'a> Observers<'a> {
         let size = args.timeline_size.unwrap_or(TIMELINE_BYTES);
         let timeline = args.timeline.as_ref().map(|path| Timeline::create(path, size)).transpose()?;
         let summary = summary::Teller::new(args.summary);
-        Ok(Self { stats: args.stats.as_deref(), settings: settings.to_vec(), metrics, timeline, next_ns: 0, summary })
+        Ok(Self {
+            stats: args.stats.as_deref(),
+            settings: settings.to_vec(),
+            metrics,
+            timeline,
+            next_ns: 0,
+            is_failure_told: false,
+            summary,
+        })
     }
 
     /// How often to tell.
@@ -65,8 +75,12 @@ impl<'a> Observers<'a> {
             metrics.put(metrics::text(progress));
         }
         // Those of the end are written where an error is said.
-        if let Some(path) = self.stats.filter(|_| !has_ended) {
-            let _ = stats::write(path, &progress.report, &self.settings);
+        if let Some(path) = self.stats.filter(|_| !has_ended)
+            && let Err(Failure::Told(told)) = stats::write(path, &progress.report, &self.settings)
+            && !self.is_failure_told
+        {
+            self.is_failure_told = true;
+            eprintln!("pagetide: {}; it is tried again every second", told.what);
         }
     }
 

@@ -8,6 +8,7 @@
 //! The end of the supervisor (its socket closes) ends the program: its budget would hold no more, and nothing may be left
 //! behind. The end of the program ends the thread with it.
 
+mod answers;
 mod inherited;
 mod native;
 
@@ -27,8 +28,7 @@ use pagetide_sys::{Errno, clock, signal, thread};
 use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
 use crate::pager::Pager;
-use crate::protocol::{ALONE, CHILD, DID, DO, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
-use crate::session::command::Command;
+use crate::protocol::{ALONE, CHILD, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
 use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
@@ -296,7 +296,7 @@ impl Agent {
             let mut busy = managed.session.work(now);
             busy |= managed.forks.serve(&self, &mut managed.session.pager, now);
             drop(files);
-            self.send_answers(&mut managed.session);
+            answers::send(&self.supervisor, &mut managed.session);
             self.look_at_outbox(&mut managed);
             if now >= managed.next_tick {
                 self.tick(&mut managed, now);
@@ -334,19 +334,9 @@ impl Agent {
             Ok(Received::Message { bytes, .. }) => match &packet[..bytes] {
                 CHILD => managed.forks.on_child(fds[0].take()),
                 ALONE => managed.forks.on_child(None),
-                other => hear_command(&mut managed.session, other, fds[0].take()),
+                other => answers::hear(&mut managed.session, other, fds[0].take()),
             },
             Ok(Received::Empty | Received::Cut) => {}
-        }
-    }
-
-    /// What became of commands.
-    fn send_answers(&self, session: &mut Session) {
-        while let Some((number, answer)) = session.next_answer() {
-            let mut packet = DID.to_vec();
-            packet.extend(format!("{number} {}", answer.encode()).as_bytes());
-            // If nobody listens any more there is nobody to tell.
-            let _ = socket::send(&self.supervisor, &packet, &[], true);
         }
     }
 
@@ -560,15 +550,6 @@ impl Host<Linux> for Serving<'_> {
     }
 }
 
-/// A command of the supervisor.
-fn hear_command(session: &mut Session, packet: &[u8], file: Option<Fd>) {
-    let text = packet.strip_prefix(DO).and_then(|text| std::str::from_utf8(text).ok());
-    let Some((number, command)) = text.and_then(|text| text.split_once(' ')) else { return };
-    if let (Ok(number), Some(command)) = (number.parse(), Command::decode(command)) {
-        session.order(number, command, file);
-    }
-}
-
 /// Do all threads of the program wait for memory, or sleep, while one at least waits?
 fn look_at_threads(managed: &mut Managed, now: Nanos) {
     let files = limits::for_files();
@@ -587,8 +568,10 @@ fn look_at_threads(managed: &mut Managed, now: Nanos) {
 impl Managed {
     pub(crate) fn new(pager: Pager, floor_bytes: u64, forks: Forks, now: Nanos) -> Self {
         let statm = StatmFile::open_self().expect("/proc is mounted: the maps were read from it");
+        let mut session = Session::new(pager, floor_bytes, UNSEEN_PAGES);
+        session.supervised();
         Self {
-            session: Session::new(pager, floor_bytes, UNSEEN_PAGES),
+            session,
             forks,
             stuck_pages: 0,
             busy_seen: 0,

@@ -300,13 +300,13 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.frame(page).map(|frame| self.frame_memory(frame))
     }
 
-    /// Close the file of this device, if nothing names it any more.
-    pub(crate) fn remove_store(&mut self, device: DeviceId) -> bool {
+    /// Give up this device, if nothing names it any more: its store, whose file is to be closed.
+    pub(crate) fn remove_store(&mut self, device: DeviceId) -> Option<Store> {
         if self.requests.name(device) || !self.tier.as_deref_mut().is_none_or(|tier| tier.remove_device(device)) {
-            return false;
+            return None;
         }
-        self.stores.retain(|(id, _)| *id != device);
-        true
+        let index = self.stores.iter().position(|(id, _)| *id == device)?;
+        Some(self.stores.remove(index).1)
     }
 
     /// The files of a place are being drained, or not any more.

@@ -51,6 +51,10 @@ pub(crate) const DO: &[u8] = b"do ";
 /// An agent to the supervisor: the number, and the answer.
 pub(crate) const DID: &[u8] = b"did ";
 
+/// An agent to the supervisor, with a swap file that nothing names any more and one end of a pipe: both are to be closed, the file
+/// first. That frees its disk space, for which the program would wait.
+pub(crate) const CLOSE: &[u8] = b"close";
+
 /// A swap device as the agents know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceOffer {

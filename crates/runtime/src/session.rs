@@ -355,6 +355,16 @@ impl<K: AddressSpace> Session<K> {
         }
     }
 
+    /// The host has a supervisor: he checks what a swapoff needs, and closes files that are done with.
+    pub(crate) const fn supervised(&mut self) {
+        self.devices.supervised();
+    }
+
+    /// See `supervised`: the file, and what is to be closed after it.
+    pub(crate) fn next_file_to_close(&mut self) -> Option<[Fd; 2]> {
+        self.devices.next_file_to_close()
+    }
+
     /// How each place stands.
     pub(crate) fn places(&self) -> impl Iterator<Item = PlaceReport> {
         self.devices.reports(&self.pager)

@@ -122,6 +122,11 @@ impl Store {
         Ok(Self { slots_backed, lease: Some(lease), ..store })
     }
 
+    /// What is left of it when nothing is read from it any more.
+    pub(crate) fn into_file(self) -> Fd {
+        self.file
+    }
+
     /// What a forked child has to know of it.
     pub(crate) const fn handover(&self, device: DeviceId) -> DeviceHandover {
         let Self { place, slots_max, slots_backed, .. } = *self;

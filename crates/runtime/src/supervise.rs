@@ -7,6 +7,7 @@
 mod adopt;
 mod near;
 mod brake;
+mod closer;
 mod commands;
 mod drains;
 mod options;
@@ -34,7 +35,7 @@ use pagetide_sys::{Errno, clock, file, thread};
 
 use crate::control::{Entry, MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
-use crate::protocol::{BORN, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
+use crate::protocol::{BORN, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup;
 use crate::shares::{Claim, divide};
 use crate::space::PAGE_BYTES;
@@ -296,10 +297,10 @@ impl Supervisor {
         let mut packet = vec![0; PACKET_BYTES];
         for index in 0..self.tree.list.len() {
             while let Some(link) = &self.tree.list[index].link {
-                let mut fds = [const { None }; 1];
+                let mut fds = [const { None }; 2];
                 match socket::receive(&link.socket, &mut packet, &mut fds, false) {
                     Ok(Received::Empty) => break,
-                    Ok(Received::Message { bytes, .. }) => self.hear(index, &packet[..bytes], fds[0].take()),
+                    Ok(Received::Message { bytes, .. }) => self.hear(index, &packet[..bytes], fds),
                     Ok(Received::Cut) => {}
                     Ok(Received::Closed) | Err(_) => self.unlink(index),
                 }
@@ -308,7 +309,7 @@ impl Supervisor {
     }
 
     /// A word of an agent. It may be forged by the program: what it can cause concerns its own process and its children.
-    fn hear(&mut self, index: usize, word: &[u8], passed: Option<Fd>) {
+    fn hear(&mut self, index: usize, word: &[u8], [passed, told]: [Option<Fd>; 2]) {
         let process = &self.tree.list[index];
         let Some(link) = &process.link else { return };
         let parent = process.pid;
@@ -321,6 +322,7 @@ impl Supervisor {
                     child.into_iter().for_each(|child| child.is_complete = true);
                 }
             }
+            CLOSE => closer::close_aside(passed, told),
             HANDSHAKE => {
                 let shaken = passed.is_some_and(shake_hands);
                 let _ = socket::send(&link.socket, if shaken { HANDSHAKE } else { REFUSED }, &[], false);

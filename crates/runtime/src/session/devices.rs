@@ -4,13 +4,16 @@
 //! Swapoff closes its file first and drains one device after the other: the core brings the pages back, as far as the budget goes,
 //! and reclaim takes them to other places. A device is closed when the core says that neither a page nor a child names a slot.
 //!
+//! To close a large file is to free its disk space, which takes half a second a GiB: a host in whose thread the program's faults wait
+//! hands it to somebody else (`supervised`), and the place is gone when that has been done.
+//!
 //! Invariants: at most one device is drained at a time; a place that is being drained is not grown; a file is closed only when no
 //! request names it.
 
 use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, Nanos};
 use pagetide_kernel::AddressSpace;
-use pagetide_sys::fd::Fd;
+use pagetide_sys::fd::{self, Fd, PollFd, events};
 
 use crate::pager::Pager;
 use crate::protocol::{DEVICES_MAX, DeviceOffer};
@@ -42,10 +45,29 @@ struct Drain {
     poke: Nanos,
 }
 
+/// A file that somebody else is to close, and has not closed yet.
+#[derive(Debug)]
+struct Closing {
+    place: PlaceId,
+    /// To be handed over: the file, and what is closed after it.
+    files: Option<[Fd; 2]>,
+    /// The other end of a pipe: hung up when that has happened.
+    end: Fd,
+}
+
+impl Closing {
+    fn is_over(&self) -> bool {
+        let mut fds = [PollFd::new(&self.end, 0)];
+        self.files.is_none() && fd::poll(&mut fds, Some(0)).is_ok() && fds[0].seen() & events::HUP != 0
+    }
+}
+
 /// What changes about the places.
 #[derive(Debug)]
 pub(super) struct Devices {
     floor_bytes: u64,
+    is_supervised: bool,
+    closing: Vec<Closing>,
     drains: Vec<Drain>,
     gone: Vec<PlaceId>,
     given_up: Vec<PlaceId>,
@@ -53,7 +75,36 @@ pub(super) struct Devices {
 
 impl Devices {
     pub(super) const fn new(floor_bytes: u64) -> Self {
-        Self { floor_bytes, drains: Vec::new(), gone: Vec::new(), given_up: Vec::new() }
+        Self {
+            floor_bytes,
+            is_supervised: false,
+            closing: Vec::new(),
+            drains: Vec::new(),
+            gone: Vec::new(),
+            given_up: Vec::new(),
+        }
+    }
+
+    /// A supervisor closes what `next_file_to_close` tells, and looks before a swapoff whether all processes together have room.
+    pub(super) const fn supervised(&mut self) {
+        self.is_supervised = true;
+    }
+
+    /// A file to be closed by somebody else, and what he is to close after it.
+    pub(super) fn next_file_to_close(&mut self) -> Option<[Fd; 2]> {
+        self.closing.iter_mut().find_map(|closing| closing.files.take())
+    }
+
+    fn close(&mut self, store: Store) {
+        let place = store.place();
+        // A lease and a parent's file: whose it is frees its space.
+        if !self.is_supervised || store.is_inherited() {
+            return;
+        }
+        // Without a pipe the file is closed here.
+        if let Ok((end, told)) = fd::pipe(0) {
+            self.closing.push(Closing { place, files: Some([store.into_file(), told]), end });
+        }
     }
 
     /// A further place, in an empty file.
@@ -80,7 +131,7 @@ impl Devices {
         pager.step(now, Event::DeviceAdded { device, spec });
         if pager.core().device_used(device).is_none() {
             let closed = pager.machine_mut().remove_store(device);
-            debug_assert!(closed, "nothing names a file that was never used");
+            debug_assert!(closed.is_some(), "nothing names a file that was never used");
             return Err("the core knows no further device".to_owned());
         }
         self.gone.retain(|gone| *gone != offer.place);
@@ -107,7 +158,8 @@ impl Devices {
             return Err("it is the only place: what does not fit into memory would have none".to_owned());
         }
         let room = self.room_beside(pager, place);
-        if u64::from(used) > room {
+        // The share of a process grows while it is being drained: only who divides knows how far.
+        if u64::from(used) > room && !self.is_supervised {
             let text = format!("{used} pages are there, and {room} fit elsewhere or into memory");
             return Err(text);
         }
@@ -207,17 +259,23 @@ impl Devices {
             .collect();
         devices.sort_unstable_by_key(|&(is_inherited, device)| (is_inherited, device.0));
         let Some(&(_, device)) = devices.first() else {
+            self.closing.retain(|closing| !closing.is_over());
+            if self.closing.iter().any(|closing| closing.place == place) {
+                drain.again = now + CLOSE_NS;
+                return false;
+            }
             self.drains.remove(0);
             self.note_gone(place);
             return true;
         };
         let Some(used) = pager.core().device_used(device) else {
-            if pager.machine_mut().remove_store(device) {
-                drain.left = None;
-                return true;
-            }
-            drain.again = now + CLOSE_NS;
-            return false;
+            let Some(store) = pager.machine_mut().remove_store(device) else {
+                drain.again = now + CLOSE_NS;
+                return false;
+            };
+            drain.left = None;
+            self.close(store);
+            return true;
         };
         match drain.left {
             Some(left) if used >= left => {

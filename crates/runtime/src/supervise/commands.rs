@@ -334,7 +334,9 @@ impl Supervisor {
                 let used = entry.place(other.offer.place).map_or(0, |words| words.used.load(Ordering::Relaxed));
                 u64::from(other.offer.slots).saturating_sub(1).saturating_sub(used)
             };
+            // A share grows when it is needed, into what nobody has.
             let in_memory = entry.share_pages.load(Ordering::Relaxed).saturating_sub(process.resident);
+            let in_memory = in_memory.max(self.left_pages());
             let room = others.iter().map(free).fold(in_memory, u64::saturating_add);
             if needed > room {
                 return refuse(needed, room, &format!("elsewhere for process {pid}"));

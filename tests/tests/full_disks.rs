@@ -1,0 +1,113 @@
+//! Disks that are full, or fail, under a running program: the rest of a disk stays others', the program goes on elsewhere, and what is
+//! lost is told of.
+
+use std::fs::OpenOptions;
+use std::time::Duration;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::program::Exit;
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::small_disk::SmallDisk;
+use pagetide_tests::steered::Steered;
+use pagetide_tests::{MIB, clock, leftovers, serial};
+
+const BUDGET: u64 = 16 * MIB;
+/// What a run leaves free on a disk.
+const FLOOR: u64 = 256 * MIB;
+
+/// A disk for the test, if it may make one.
+fn has_disk() -> bool {
+    need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("mkfs.ext4"), Feature::Tool("mount")])
+}
+
+#[test]
+fn a_run_leaves_the_last_of_a_disk_to_others() {
+    if !has_disk() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let disk = SmallDisk::new(&scratch, 340);
+    // It is filled first.
+    let run = Steered::family(128, 0, BUDGET, &["--swap", &format!("{}::5", disk.path().display())]);
+    let elsewhere = run.scratch().file("swap");
+    run.wait_until("going on elsewhere", || run.used_bytes(&elsewhere) > 16 * MIB);
+    let free = disk.free_bytes();
+    assert!((FLOOR..FLOOR + 16 * MIB).contains(&free), "{} MiB are free", free / MIB);
+    run.expect_good_end();
+}
+
+#[test]
+fn a_place_whose_disk_others_have_filled_takes_no_more_pages_and_loses_none() {
+    if !has_disk() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let mut disk = SmallDisk::new(&scratch, 512);
+    let small = disk.path().to_owned();
+    let run = Steered::family(96, 0, 300 * MIB, &["--swap", &format!("{}::5", small.display())]);
+    let elsewhere = run.scratch().file("swap");
+    // Others come after its size was chosen, and before it is needed: a part of it can be had.
+    disk.fill(FLOOR + 40 * MIB);
+    run.tell(&["memory", "16M"]);
+    run.wait_until("being full", || run.place(&small).is_some_and(|place| place["state"] == "full"));
+    run.wait_until("going on elsewhere", || run.used_bytes(&elsewhere) > 8 * MIB);
+    assert!(run.used_bytes(&small) > 16 * MIB, "{}", run.stat());
+    disk.fill(8 * MIB);
+    run.expect_refusal(&["swapon", &format!("{}/others:64M", small.display())], &["64 MiB are asked for", "stay free"]);
+    // Each page is read, checked and written again meanwhile.
+    let read = run.counter("pswpin");
+    run.wait_until("paging with a full disk", || run.counter("pswpin") > read + 20_000);
+    let told = run.end_well();
+    assert_eq!(told.matches("the disk is full up to 256 MiB, or a quota is reached").count(), 1, "{told}");
+}
+
+#[test]
+fn a_place_that_fails_is_closed_drained_as_far_as_it_can_be_read_and_told_of() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::idle(48, BUDGET, &[]);
+    let (one, two) = (run.scratch().file("swap"), run.scratch().directory("two"));
+    run.tell(&["swapon", &format!("{}:256M", two.display())]);
+    let used = run.used_bytes(&one);
+    assert!(used > 16 * MIB, "{}", run.stat());
+    // Half of what was written cannot be read back: of the file, the end is missing.
+    let of_run = run.running().descendants().into_iter().map(|pid| pid.as_raw_nonzero().get());
+    let mut files = of_run.flat_map(leftovers::descriptors).filter(|(_, target)| target.starts_with(&one));
+    let (file, _) = files.next().expect("the program's swap file");
+    let file = OpenOptions::new().write(true).open(file).expect("a file of ours");
+    file.set_len(used / 2).expect("it may be cut");
+    let text = one.to_str().expect("UTF-8");
+    run.tell(&["swapoff", text]);
+    assert!(run.place(&one).is_none(), "{}", run.stat());
+    run.expect_refusal(&["swapoff", text], &["no such swap place"]);
+    assert!(run.counter("pt_poisoned") >= 16 * MIB / 2 / 4096, "{}", run.stat());
+    assert!(run.counter("pt_swapoff_in") >= 16 * MIB / 4 / 4096, "{}", run.stat());
+    // The program touches all of its memory when it is told to end.
+    let (exit, told) = run.end();
+    assert_eq!(exit, Exit::Code(128 + 7), "{told}");
+    assert!(told.contains("cannot be read back from the swap file"), "{told}");
+}
+
+#[test]
+fn statistics_that_cannot_be_written_while_a_run_goes_on_are_told_of_once() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::idle(24, BUDGET, &[]);
+    let stats = run.scratch().file("stats.json");
+    run.wait_until("the first statistics", || stats.is_file());
+    std::fs::remove_file(&stats).expect("a file of ours");
+    // No file takes the place of a directory. (It may be written once more before it is there.)
+    let in_the_way = || std::fs::create_dir(&stats).is_ok() || std::fs::remove_file(&stats).is_err() && stats.is_dir();
+    run.wait_until("a directory in its place", in_the_way);
+    // It is tried every second.
+    clock::pause(Duration::from_millis(2_500));
+    let (exit, told) = run.end();
+    assert_eq!(told.matches("tried again every second").count(), 1, "{told}");
+    assert_ne!(exit, Exit::Code(0), "those of the end are missing");
+}
