@@ -61,8 +61,8 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     budget_pages: u32,
     /// A fork is under way: the core may have just this.
     fork_pages: Option<u32>,
-    /// A page that the thread that makes pages private may wait for, and the budget that has room for it.
-    lent: Option<(PageIdx, u32)>,
+    /// The budget that has room for a page that the thread that makes pages private waits for; 0: it waits for none.
+    lent_budget: u32,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -117,7 +117,7 @@ impl<K: AddressSpace> Pager<K> {
             unpaged: Unpaged::default(),
             budget_pages,
             fork_pages: None,
-            lent: None,
+            lent_budget: 0,
         }
     }
 
@@ -196,28 +196,30 @@ impl<K: AddressSpace> Pager<K> {
         self.last_fault = now;
         self.machine_mut().note_fault(page, now);
         self.driver.step(now, Event::Fault { page, access, task });
-        if view.state == PageState::Swapped && self.machine().is_being_made_private(vpn) {
-            self.lent = Some((page, 0));
-            self.tend_loan(now);
-        }
         FaultAnswer::Taken
     }
 
-    /// Another page may have come to the address of one that is to be made private, and have left memory. Who waits for it may be the
-    /// thread that does so, and all memory that could make room may wait for that thread: the budget is exceeded by this page, and by
-    /// those that others waited for before.
+    /// Another page may have come to the address of one that is to be made private, and have left memory. The thread that does so waits
+    /// for it then, and all memory that could make room may wait for that thread: the budget is exceeded by this page, and by those that
+    /// others waited for before.
     fn tend_loan(&mut self, now: Nanos) {
-        let Some((page, pages)) = self.lent else { return };
-        let (view, charged) = (self.core().page(page), self.core().charged());
-        let is_stuck =
-            view.state == PageState::Swapped && view.flight == Flight::None && charged >= self.core().budget();
-        self.lent = match (self.machine().makes_private(), is_stuck) {
-            (false, _) => None,
-            (true, true) => Some((page, charged + LENT_PAGES)),
-            (true, false) => Some((page, pages)),
+        let (core, mappings) = (self.core(), &self.machine().mappings);
+        let is_out = |vpn: u64| {
+            let view = mappings.page(vpn).map(|page| core.page(page));
+            view.is_some_and(|view| view.state == PageState::Swapped && view.flight == Flight::None)
         };
-        let granted = self.machine().tier().map_or(0, Tier::granted_pages);
-        self.set_core_budget(now, granted);
+        let lent = match self.machine().first_private() {
+            None => 0,
+            Some((first, end)) if core.charged() >= core.budget() && (first..end).any(is_out) => {
+                core.charged() + LENT_PAGES
+            }
+            Some(_) => self.lent_budget,
+        };
+        if lent != self.lent_budget {
+            self.lent_budget = lent;
+            let granted = self.machine().tier().map_or(0, Tier::granted_pages);
+            self.set_core_budget(now, granted);
+        }
     }
 
     /// A fault on a page that is mapped as far as we know: usually another thread's fault on it was answered a moment ago.
@@ -450,7 +452,7 @@ impl<K: AddressSpace> Pager<K> {
     fn set_core_budget(&mut self, now: Nanos, granted: u32) {
         let least = u32::try_from(BUDGET_PAGES_MIN).expect("a small constant").min(self.budget_pages);
         let pages = self.fork_pages.unwrap_or_else(|| self.budget_pages.saturating_sub(granted).max(least));
-        let pages = pages.max(self.lent.map_or(0, |(_, lent)| lent));
+        let pages = pages.max(self.lent_budget);
         if pages != self.core().budget() {
             self.driver.step(now, Event::BudgetChanged { pages });
         }

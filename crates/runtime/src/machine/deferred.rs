@@ -26,9 +26,9 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
     }
 
-    /// True if pages are being made private.
-    pub(crate) fn makes_private(&self) -> bool {
-        !self.unsharing.is_empty()
+    /// The virtual pages that are made private at present, or next: the first one, and the one behind the last.
+    pub(crate) fn first_private(&self) -> Option<(u64, u64)> {
+        self.unsharing.front().map(|&Unsharing { asked: (first, pages), .. }| (first, first + u64::from(pages)))
     }
 
     /// True if this virtual page is among those that were asked to be made private, and that is not done.
