@@ -24,7 +24,7 @@ fn run_case(case: &str) -> Option<(String, Stats)> {
     let run = PagetideRun::new(&scratch, BUDGET);
     let argv = [OsString::from(binary), case.into(), "40".into()];
     // Restartable sequences keep a thread's control block in use, and would hide what happens where they are not to be had.
-    let program = Program::new(argv).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").deadline_s(90);
+    let program = Program::new(argv).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").deadline_s(240);
     let ended = run.wrap(&program).run(&scratch, case);
     ended.expect_success();
     assert_eq!(ended.stdout(), format!("{case}: right\n"), "{}", ended.report());

@@ -76,7 +76,7 @@ fn sqlite_joins_and_indexes_in_memory_with_the_same_rows() {
     check(&[Feature::Tool("sqlite3")], |_| {
         Budgeted::new(
             Program::new(["sqlite3", "-init", "/dev/null", ":memory:", &format!(".read {}", source("joins.sql"))])
-                .deadline_s(240),
+                .deadline_s(300),
         )
     });
 }
@@ -102,7 +102,7 @@ fn perl_hashes_of_hashes_come_out_the_same() {
 fn node_objects_and_typed_arrays_come_out_the_same() {
     check(&[Feature::Tool("node")], |_| {
         Budgeted::new(
-            Program::new(["node", "--max-old-space-size=2000", &source("objects.js"), "240000"]).deadline_s(240),
+            Program::new(["node", "--max-old-space-size=2000", &source("objects.js"), "300000"]).deadline_s(300),
         )
     });
 }
@@ -115,7 +115,7 @@ fn java_with_its_own_heap_and_collector_prints_the_same() {
         let heap = ["-Xms64m", "-Xmx200m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC"];
         let classes = classes.display().to_string();
         let argv = [&["java"][..], &heap, &["-cp", &classes, "Heap", "60000"]].concat();
-        Budgeted::new(Program::new(argv).deadline_s(240)).peak_gap("pages of a private file mapping cannot be paged")
+        Budgeted::new(Program::new(argv).deadline_s(300)).peak_gap("pages of a private file mapping cannot be paged")
     });
 }
 
@@ -130,11 +130,11 @@ fn stress_ng_vm_verifies_all_its_methods() {
     check(&[Feature::Tool("stress-ng")], |scratch| {
         let script = format!(
             "for method in {METHODS}; do test $method = all && ops=100000 || ops=1; \
-             stress-ng --vm 2 --vm-bytes 64M --vm-method $method --verify --vm-ops $ops --vm-keep --oomable --quiet \
+             stress-ng --vm 2 --vm-bytes 112M --vm-method $method --verify --vm-ops $ops --vm-keep --oomable --quiet \
              || {{ echo \"$method: $?\"; exit 1; }}; done"
         );
         let program = Program::new(["/bin/sh", "-c", &script]).directory(scratch.path()).deadline_s(300);
         // Two workers of half the bytes each: the tree's peak is the sum.
-        Budgeted::new(program).native_peak_bytes(64 * MIB).peak_gap("many processes fill memory natively at once")
+        Budgeted::new(program).native_peak_bytes(112 * MIB).peak_gap("many processes fill memory natively at once")
     });
 }

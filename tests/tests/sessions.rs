@@ -37,7 +37,7 @@ fn another_user_is_handed_nothing_of_a_run() {
     // In a network of their own, so that the stranger meets no other run of this machine.
     let script = "setpriv --reuid=65534 --regid=65534 --clear-groups \"$0\" 6 & sleep 0.1; \"$@\"; status=$?; wait; exit $status";
     let both = ["unshare".into(), "--net".into(), "sh".into(), "-c".into(), script.into(), stranger.into_os_string()];
-    let ended = session.behind(both).directory("/".as_ref()).deadline_s(60).run(&scratch, "run");
+    let ended = session.behind(both).directory("/".as_ref()).deadline_s(240).run(&scratch, "run");
     ended.expect_success().expect_no_process_left();
     assert!(ended.stdout().contains("ready\n") && ended.stdout().contains("ok\n"), "{}", ended.report());
     assert!(ended.stdout().contains(", 0 messages, 0 descriptors"), "{}", ended.report());
@@ -54,7 +54,7 @@ fn expect_ok(arguments: &[&str], memory: u64, features: &[Feature]) -> Option<(S
     let scratch = Scratch::new();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("our own directory");
     let run = PagetideRun::new(&scratch, memory);
-    let ended = run.wrap(&session(&scratch, arguments)).deadline_s(90).run(&scratch, "run");
+    let ended = run.wrap(&session(&scratch, arguments)).deadline_s(240).run(&scratch, "run");
     ended.expect_success().expect_no_process_left();
     assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
     let stats = run.stats();
@@ -136,7 +136,7 @@ fn processes_with_equal_numbers_in_two_namespaces_page_and_fork() {
     let binary = victim::build(&scratch, "session").into_os_string();
     let script = "for i in 1 2; do unshare --pid --fork \"$0\" forks 24 3 & all=\"$all $!\"; done; for i in $all; do wait $i || exit; done";
     let program = Program::new(["sh".into(), "-c".into(), script.into(), binary]);
-    let ended = run.wrap(&program).deadline_s(90).run(&scratch, "run");
+    let ended = run.wrap(&program).deadline_s(240).run(&scratch, "run");
     ended.expect_success().expect_no_process_left();
     assert_eq!(ended.stdout().matches("ok\n").count(), 2, "{}", ended.report());
     run.stats().expect_laws().expect_paging(4 * 256);
@@ -200,7 +200,7 @@ fn statistics_survive_a_kill() {
     let run = PagetideRun::new(&scratch, BUDGET);
     let hold = victim::build(&scratch, "hostile");
     let program = Program::new([hold.into_os_string(), "hold".into(), "64".into()]);
-    let running = run.wrap(&program).deadline_s(60).start(&scratch, "run");
+    let running = run.wrap(&program).deadline_s(240).start(&scratch, "run");
     running.wait_for_output("ready");
     assert!(clock::wait_until(Duration::from_secs(30), || run.stats_path().exists()), "no statistics after 30 s");
     running.signal(Signal::KILL);

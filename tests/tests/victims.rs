@@ -30,7 +30,7 @@ fn eight_threads_lose_no_byte(arguments: &[&'static str]) {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "threads");
-    let long = program(&binary, &["160", "8", &seconds().to_string(), "1"]).deadline_s(90 + 2 * seconds());
+    let long = program(&binary, &["160", "8", &seconds().to_string(), "1"]).deadline_s(240 + 2 * seconds());
     let native = program(&binary, &["160", "8", "1", "1"]);
     Budgeted::new(long).native(native).divisor(8).arguments(arguments).check(&scratch);
 }
@@ -70,7 +70,7 @@ fn system_calls_and_forks_work_with_pages_compressed() {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "syscalls");
-    let run = program(&binary, &["72"]).directory(scratch.path());
+    let run = program(&binary, &["160"]).directory(scratch.path());
     Budgeted::new(run).arguments(&["--set", "compress=lz4"]).check(&scratch);
 }
 
@@ -82,7 +82,7 @@ fn processes_that_fill_fresh_memory_at_once_stay_in_a_hard_limit() {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "burst");
-    let burst = program(&binary, &["4", "64"]).deadline_s(60);
+    let burst = program(&binary, &["4", "64"]).deadline_s(180);
     let burst = Budgeted::new(burst).native_peak_bytes(4 * 64 * MIB).divisor(8);
     burst.peak_gap("many processes fill memory natively at once").check(&scratch);
 }
@@ -141,16 +141,16 @@ fn system_calls_and_forks_work_on_paged_out_memory() {
         let binary = victim::build(&scratch, "syscalls");
         let run = PagetideRun::new(&scratch, 16 * MIB);
         let ended =
-            run.wrap(&program(&binary, &["40", case])).directory(scratch.path()).deadline_s(60).run(&scratch, case);
+            run.wrap(&program(&binary, &["64", case])).directory(scratch.path()).deadline_s(240).run(&scratch, case);
         // The daemon outlives the process that was started, so `run` may have ended before it speaks, and its statistics
         // may say less than all.
         let is_daemon = case == "daemon";
-        let expected = if is_daemon { "daemon checked 10240 pages\n".to_owned() } else { format!("{case}: right\n") };
+        let expected = if is_daemon { "daemon checked 16384 pages\n".to_owned() } else { format!("{case}: right\n") };
         let spoke = clock::wait_until(Duration::from_secs(30), || !is_daemon || ended.stdout() == expected);
         if !spoke || ended.exit != Exit::Code(0) || ended.stdout() != expected {
             failures.push(format!("--- {case}\n{}", ended.report()));
         } else if !is_daemon {
-            run.stats().expect_paging(6 * 256).expect_laws().expect_peak();
+            run.stats().expect_paging(12 * 256).expect_laws().expect_peak();
         }
         leftovers::kill_all(&ended.tag);
     }
@@ -166,5 +166,5 @@ fn system_calls_and_forks_work_one_after_the_other_in_a_hard_limit() {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "syscalls");
-    Budgeted::new(program(&binary, &["72"]).directory(scratch.path())).check(&scratch);
+    Budgeted::new(program(&binary, &["160"]).directory(scratch.path())).check(&scratch);
 }
