@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::{PagetideRun, binary};
+use pagetide_tests::pagetide::{FaultMode, PagetideRun, binary};
 use pagetide_tests::program::{Exit, Finished, Program};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::{MIB, nobody, serial, victim};
@@ -129,7 +129,7 @@ fn a_budget_beyond_what_the_machine_has_is_told_of_and_runs() {
     assert_eq!(ended.stderr(), "", "{}", ended.report());
 }
 
-/// What `auto` takes needs a privilege: `run` as nobody must say so, name the other way, and not run the program.
+/// Thread mode needs a privilege: `run` as nobody must say so, name the other way, and not run the program.
 #[test]
 fn as_nobody_run_says_what_is_missing_and_ends_with_3() {
     if !need::has(&[Feature::Root, Feature::Tool("setpriv")]) {
@@ -137,8 +137,8 @@ fn as_nobody_run_says_what_is_missing_and_ends_with_3() {
     }
     let _turn = serial::turn();
     let scratch = Scratch::new();
-    let run = nobody::pagetide(&scratch, BUDGET);
+    let run = nobody::pagetide(&scratch, BUDGET).mode(FaultMode::Thread);
     let program = nobody::program(&run.wrap(&Program::new(["/bin/echo", "it ran"])));
     let ended = program.directory("/".as_ref()).run(&scratch, "nobody");
-    expect_refusal(&ended, 3, &["userfaultfd", "--fault-mode signal"]);
+    expect_refusal(&ended, 3, &["userfaultfd", "--fault-mode auto"]);
 }

@@ -1,4 +1,4 @@
-//! `run --fault-mode signal` as user nobody: whole programs without any privilege.
+//! `run` in signal mode, as user nobody: whole programs without any privilege.
 
 use std::ffi::OsString;
 use std::fs;
@@ -50,7 +50,7 @@ fn program(binary: &Path, arguments: &[&str]) -> Program {
 
 #[test]
 fn as_nobody_system_calls_work_on_paged_out_memory() {
-    const CASES: [&str; 9] = [
+    const CASES: [&str; 13] = [
         "read_write",
         "vectors",
         "direct_io",
@@ -60,6 +60,10 @@ fn as_nobody_system_calls_work_on_paged_out_memory() {
         "structures",
         "other_process",
         "signals",
+        "spawn",
+        "fork",
+        "generations",
+        "fork_with_threads",
     ];
     let arguments: Vec<&str> = std::iter::once("32").chain(CASES).collect();
     expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "syscalls"), &arguments).directory(scratch.path()));
@@ -145,28 +149,67 @@ fn as_nobody_sqlite_joins_the_same() {
     expect_same(16 * MIB, |_| Program::new(["sqlite3", ":memory:", SCRIPT]).deadline_s(300));
 }
 
-/// What would not see its memory does not come to be, and says so.
+/// Forks of every kind, by a program of our own that knows every byte.
 #[test]
-fn a_fork_of_paged_memory_is_refused_in_signal_mode() {
-    if !can_run() || !need::has(&[Feature::Tool("python3")]) {
+fn as_nobody_forked_children_see_every_byte_and_end() {
+    if !can_run() {
         return;
     }
-    const SCRIPT: &str = "
-import mmap, os
-block = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-block[:] = os.urandom(4096) * 8192
-try:
-    if os.fork() == 0: os._exit(0)
-    print('forked')
-except OSError as error:
-    print(error.errno)
-print(os.system('exit 3') >> 8, sum(block[::4096]) == block[0] * 8192)
-";
+    let _turn = serial::turn();
+    let kinds = [
+        &["forks", "24", "3"][..],
+        &["nested", "24", "6"],
+        &["orphan", "24"],
+        &["hidden", "24"],
+        &["hole", "24"],
+        &["raw", "24", "3"],
+        &["handler", "24", "2"],
+        &["both", "24", "2"],
+    ];
+    for arguments in kinds {
+        let scratch = Scratch::new();
+        let binary = victim::build(&scratch, "session");
+        let ended = paged(&scratch, 12 * MIB, &program(&binary, arguments).deadline_s(60));
+        assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
+    }
+}
+
+/// Workers forked by a pool read what their parent had, make memory of their own, and send it back; shells and pipes beside them.
+const PROCESSES: &str = r#"
+import hashlib, multiprocessing, os, subprocess
+data = [bytes([i & 255]) * 3000 + str(i).encode() for i in range(9000)]
+def work(part):
+    digest = hashlib.sha256()
+    for i in range(part, len(data), 8): digest.update(data[i])
+    own = [os.urandom(1000) for _ in range(2000)]
+    return part, digest.hexdigest(), sum(map(len, own))
+expected = [work(part) for part in range(8)]
+with multiprocessing.get_context('fork').Pool(3) as pool:
+    print(pool.map(work, range(8)) == expected)
+print(subprocess.run('for i in 1 2 3; do (echo $i); done | sort -r', shell=True, capture_output=True).stdout)
+print(subprocess.run(['sh', '-c', 'exit 5'], preexec_fn=lambda: None).returncode)
+"#;
+
+#[test]
+fn as_nobody_pools_of_processes_and_shells_compute_the_same() {
+    if !need::has(&[Feature::Tool("python3")]) {
+        return;
+    }
+    expect_same(24 * MIB, |_| Program::new(["python3", "-c", PROCESSES]).deadline_s(300));
+}
+
+/// A child that could have no agent does not come to be, and says so.
+#[test]
+fn as_nobody_a_fork_behind_a_system_call_filter_is_refused() {
+    if !can_run() {
+        return;
+    }
     let _turn = serial::turn();
     let scratch = Scratch::new();
-    let ended = paged(&scratch, 16 * MIB, &Program::new(["python3", "-c", SCRIPT]));
-    assert_eq!(ended.stdout(), "12\n3 True\n");
-    assert!(ended.stderr().contains("fork) is refused"), "{}", ended.report());
+    let run = nobody::pagetide(&scratch, 12 * MIB).mode(FaultMode::Signal);
+    let ended = under(&run, &scratch, &program(&victim::build(&scratch, "session"), &["filter", "24"]).deadline_s(60));
+    assert!(ended.stderr().contains("Cannot allocate memory"), "{}", ended.report());
+    assert!(ended.stderr().contains("system call filter"), "{}", ended.report());
 }
 
 #[test]
@@ -189,7 +232,7 @@ print(libc.syscall(425, 8, parameters), ctypes.get_errno())
     assert!(ended.stderr().contains("io_uring_setup"), "{}", ended.report());
 }
 
-/// The program runs as nobody, and has what nobody has.
+/// The program runs as nobody, has what nobody has, and is served in the mode that is granted.
 #[test]
 fn as_nobody_the_program_keeps_its_user() {
     if !can_run() {
@@ -197,9 +240,10 @@ fn as_nobody_the_program_keeps_its_user() {
     }
     let _turn = serial::turn();
     let scratch = Scratch::new();
-    let run = nobody::pagetide(&scratch, 64 * MIB).mode(FaultMode::Signal);
+    // Nothing has to be asked for.
+    let run = nobody::pagetide(&scratch, 64 * MIB);
     let ended = under(&run, &scratch, &Program::new(["id", "-u"]));
     ended.expect_success();
-    assert_eq!(ended.stdout().trim(), "65534");
+    assert_eq!((ended.stdout().trim(), ended.stderr().as_str()), ("65534", ""));
     assert!(fs::metadata(run.stats_path()).is_ok(), "statistics are written");
 }

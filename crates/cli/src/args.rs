@@ -105,7 +105,8 @@ pub(crate) struct RunArgs {
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = settings::parse_pair)]
     pub(crate) set: Vec<(String, String)>,
 
-    /// How faults and the kernel's own accesses are caught. auto: thread mode, which needs root or CAP_SYS_PTRACE
+    /// How faults and the kernel's own accesses are caught. auto: thread mode where root or CAP_SYS_PTRACE grants it, signal mode
+    /// elsewhere
     #[arg(long, value_enum, default_value_t = FaultMode::Auto)]
     pub(crate) fault_mode: FaultMode,
 
@@ -162,7 +163,7 @@ pub(crate) enum FaultMode {
     /// Threads of ours read the kernel's fault messages
     Thread,
     /// For users without any privilege (x86-64): system calls are dispatched to the program's own threads, which bring in what the
-    /// kernel is about to touch. Programs that fork are refused that once they page
+    /// kernel is about to touch
     Signal,
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
 }
 
 fn diagnose(probe: &Probe) -> Diagnosis {
-    let mut checks = vec![kernel(probe), page_size(probe), thread_mode(probe), signal_mode(probe)];
+    let mut checks = vec![kernel(probe), page_size(probe), fault_mode(probe), thread_mode(probe), signal_mode(probe)];
     checks.extend(uffd_features(probe));
     checks.extend([io_uring(probe), pagemap_scan(probe), procmap_query(probe)]);
     checks.extend([seccomp(probe), privileges(probe), mappings(probe), overcommit(probe), huge_pages(probe)]);
@@ -111,22 +111,51 @@ fn page_size(probe: &Probe) -> Check {
     Check::new("page size", State::Missing, value, "pagetide serves kernels with pages of 4096 bytes")
 }
 
+/// True if whole programs are served in thread mode: faults of every kind are caught, and forks followed.
+const fn grants_thread_mode(probe: &Probe) -> bool {
+    probe.has_thread_mode() && probe.uffd.event_fork.is_ok()
+}
+
+/// True if whole programs are served in signal mode.
+fn grants_signal_mode(probe: &Probe) -> bool {
+    probe.uffd.user_mode_only.is_ok() && can_dispatch()
+}
+
+/// What `run --fault-mode auto` takes, and why.
+fn fault_mode(probe: &Probe) -> Check {
+    const NAME: &str = "fault mode";
+    if grants_thread_mode(probe) {
+        return Check::new(NAME, State::Ok, "thread: a full userfaultfd is granted, and following forks", "");
+    }
+    if grants_signal_mode(probe) {
+        let note = "GUARANTEES.md, K3, has the gaps of signal mode; root or CAP_SYS_PTRACE grants thread mode";
+        return Check::new(NAME, State::Ok, "signal: no privilege for thread mode, and none is needed", note);
+    }
+    Check::new(NAME, State::Missing, "none: neither mode is granted, see below", UFFD_REMEDY)
+}
+
+/// What is missing for thread mode: no loss where signal mode serves.
+fn without(probe: &Probe) -> State {
+    if grants_signal_mode(probe) { State::Info } else { State::Missing }
+}
+
 fn thread_mode(probe: &Probe) -> Check {
     const NAME: &str = "thread mode";
+    let missing = without(probe);
     match probe.uffd.opened_by {
         Ok(OpenedBy::Device) => Check::new(NAME, State::Ok, "full userfaultfd through /dev/userfaultfd", ""),
         Ok(OpenedBy::Syscall) => Check::new(NAME, State::Ok, "full userfaultfd through the system call", ""),
-        Ok(OpenedBy::UserModeOnly) => Check::new(NAME, State::Missing, "userfaultfd for user code only", UFFD_REMEDY),
+        Ok(OpenedBy::UserModeOnly) => Check::new(NAME, missing, "userfaultfd for user code only", UFFD_REMEDY),
         Err(refused) if is_absent(refused) => Check::new(
             NAME,
-            State::Missing,
+            missing,
             "no userfaultfd in this kernel",
             "use a kernel built with CONFIG_USERFAULTFD, or let the container's filter pass the call",
         ),
         Err(refused) => {
             let said = |errno: Option<Errno>| errno.map_or("not tried", Errno::name);
             let value = format!("refused: device {}, call {}", said(refused.device), said(refused.syscall));
-            Check::new(NAME, State::Missing, value, UFFD_REMEDY)
+            Check::new(NAME, missing, value, UFFD_REMEDY)
         }
     }
 }
@@ -137,7 +166,7 @@ fn is_absent(refused: Refused) -> bool {
 }
 
 fn signal_mode(probe: &Probe) -> Check {
-    let note = "needed by `run --fault-mode signal` and by regions of the library, for users without privileges";
+    let note = "needed by `run` and by regions of the library, for users without privileges";
     match probe.uffd.user_mode_only {
         Ok(()) if probe.has_signal_mode() => Check::new("signal mode", State::Info, signal_mode_reach(), ""),
         Ok(()) => Check::new("signal mode", State::Info, "no UFFD_FEATURE_SIGBUS", note),
@@ -147,11 +176,21 @@ fn signal_mode(probe: &Probe) -> Check {
 
 /// What signal mode serves here.
 fn signal_mode_reach() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    if pagetide_sys::dispatch::is_available().is_ok() {
-        return "userfaultfd for user code, and system calls can be dispatched: `run --fault-mode signal` works for any user";
+    if can_dispatch() {
+        return "userfaultfd for user code, and system calls can be dispatched: whole programs, for any user";
     }
     "userfaultfd for user code: regions of the library; system calls cannot be dispatched, so no whole programs"
+}
+
+#[cfg(target_arch = "x86_64")]
+fn can_dispatch() -> bool {
+    pagetide_sys::dispatch::is_available().is_ok()
+}
+
+/// Syscall User Dispatch is used on x86-64 only.
+#[cfg(not(target_arch = "x86_64"))]
+const fn can_dispatch() -> bool {
+    false
 }
 
 fn uffd_features(probe: &Probe) -> Vec<Check> {
@@ -164,8 +203,18 @@ fn uffd_features(probe: &Probe) -> Vec<Check> {
         needed("move pages", probe.uffd.move_works, "use Linux 6.8 or newer"),
         needed("poison pages", features.has(Features::POISON), "use Linux 6.6 or newer"),
         needed("follow unmap", features.has(follow), "use a kernel that tells of changed mappings"),
-        needed("follow fork", probe.uffd.event_fork.is_ok(), "run as root or with CAP_SYS_PTRACE"),
+        follow_fork(probe),
     ]
+}
+
+fn follow_fork(probe: &Probe) -> Check {
+    const NAME: &str = "follow fork";
+    if probe.uffd.event_fork.is_ok() {
+        return Check::new(NAME, State::Ok, "yes", "");
+    }
+    let note =
+        if grants_signal_mode(probe) { "signal mode sees forks itself" } else { "run as root or with CAP_SYS_PTRACE" };
+    Check::new(NAME, without(probe), "no", note)
 }
 
 fn io_uring(probe: &Probe) -> Check {
@@ -332,12 +381,28 @@ mod tests {
         let mut probe = Probe::run();
         probe.uffd.opened_by =
             Err(Refused { device: Some(Errno::EACCES), syscall: Some(Errno::EPERM), user_mode_only: None });
+        probe.uffd.user_mode_only = Err(Errno::EPERM);
         let diagnosis = diagnose(&probe);
         let line = check(&diagnosis, "thread mode");
         assert!(!diagnosis.can_run);
         assert_eq!(line.state, State::Missing);
         assert!(line.value.contains("EPERM") && line.note.contains("CAP_SYS_PTRACE"), "{line:?}");
         assert!(table(&diagnosis).contains("MISSING  thread mode"), "{}", table(&diagnosis));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_user_without_privileges_is_served_in_signal_mode() {
+        let mut probe = Probe::run();
+        if probe.uffd.user_mode_only.is_err() || !can_dispatch() {
+            return eprintln!("SKIPPED: no userfaultfd for user code, or no Syscall User Dispatch");
+        }
+        probe.uffd.opened_by = Ok(OpenedBy::UserModeOnly);
+        probe.uffd.event_fork = Err(Errno::EPERM);
+        let diagnosis = diagnose(&probe);
+        assert!(check(&diagnosis, "fault mode").value.starts_with("signal"), "{}", table(&diagnosis));
+        assert_eq!(check(&diagnosis, "thread mode").state, State::Info);
+        assert_eq!(check(&diagnosis, "follow fork").state, State::Info);
     }
 
     #[test]

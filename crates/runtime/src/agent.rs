@@ -287,7 +287,10 @@ impl Agent {
                 self.read_messages(&mut managed, now);
             }
             let Managed { session, forks, .. } = &mut managed;
-            session.answer_faults(now, &mut Serving { agent: &mut self, forks });
+            forks.look_at_copy(&self, &mut session.pager, now);
+            if !forks.is_frozen() {
+                session.answer_faults(now, &mut Serving { agent: &mut self, forks });
+            }
             // A child's agent is met, and given what it needs, through descriptors.
             let files = managed.forks.is_under_way().then(limits::for_files);
             if is_supervisor {

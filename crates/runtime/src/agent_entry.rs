@@ -3,7 +3,7 @@
 //! Inert unless the environment names a run.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{Kind, MapsText};
@@ -55,6 +55,8 @@ static SUPERVISOR: AtomicI32 = AtomicI32::new(-1);
 /// Both ends of the agent's socket, while they are in the program's table.
 static ENDS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
+/// The run is one in signal mode: forks of managed memory are calls that are seen, and need no word of the C library's.
+static IS_SIGNAL_MODE: AtomicBool = AtomicBool::new(false);
 /// The supervisor's end of a socket that the agent made itself, in its own table; -1 before, a negative errno if it cannot.
 static OUTSIDE: AtomicI32 = AtomicI32::new(-1);
 /// The agent makes its socket itself.
@@ -76,6 +78,7 @@ fn birth() -> &'static Birth {
 pub fn start(run: &[u8], memory: &'static OwnMemory) {
     let Some((budget_pages, mode)) = pagetide_sys::text::decimal(run) else { return };
     if mode == b" signal" {
+        IS_SIGNAL_MODE.store(true, Ordering::Relaxed);
         find_sequences();
     }
     locks::note_budget(budget_pages);
@@ -187,27 +190,43 @@ pub fn lock_all(flags: u32) -> Result<usize, Errno> {
 
 /// Before a fork.
 pub fn before_fork() {
-    fork::prepare();
+    if !IS_SIGNAL_MODE.load(Ordering::Relaxed) {
+        fork::prepare();
+    }
 }
 
 /// After a fork, in the parent.
 pub fn after_fork_in_parent() {
     foothold::count_fork();
-    fork::parent();
+    if !IS_SIGNAL_MODE.load(Ordering::Relaxed) {
+        fork::parent();
+    }
 }
 
 /// After a fork, in the child: it waits for an agent of its own if its memory was managed in the parent. No code of the program
 /// runs before: what it would change meanwhile would reach the parent's agent, which cannot tell ours.
 pub fn after_fork_in_child() {
-    HELD.after_fork();
+    if IS_SIGNAL_MODE.load(Ordering::Relaxed) {
+        // What was managed was seen to in the call itself.
+        return restart(foothold::NATIVE);
+    }
     restart(if fork::child() { foothold::FORKED } else { foothold::NATIVE });
     foothold::wait_for_agent();
     fork::child_goes_on();
 }
 
+/// In a child whose maker's memory was managed in signal mode, before any code of the program: returns when an agent serves its memory.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn begin_copy() {
+    fork::child();
+    restart(foothold::FORKED);
+    foothold::wait_for_agent();
+}
+
 /// What the parent's runtime had does not exist in a copy of its address space.
 fn restart(state: u32) {
     foothold::restart(state, || {
+        HELD.after_fork();
         for end in &ENDS {
             close(end.swap(-1, Ordering::Relaxed));
         }
@@ -220,6 +239,7 @@ fn restart(state: u32) {
             // SAFETY: this is the copy's first thread, no agent runs in it, and the parent's runtime is not used in it.
             unsafe { memory.forget_after_fork() };
         }
+        note_blocks();
     });
 }
 
@@ -256,6 +276,16 @@ extern "C" fn enter(ticket: u64, command: u64) -> ! {
 fn arm(hidden: u64) -> i64 {
     crate::signal::arm(hidden).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
 }
+
+/// The blocks of armed threads are the copy's, too.
+#[cfg(target_arch = "x86_64")]
+fn note_blocks() {
+    crate::signal::threads::note();
+}
+
+/// There are none.
+#[cfg(not(target_arch = "x86_64"))]
+const fn note_blocks() {}
 
 /// Without Syscall User Dispatch there is no signal mode.
 #[cfg(not(target_arch = "x86_64"))]

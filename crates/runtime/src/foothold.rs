@@ -198,6 +198,13 @@ pub(crate) fn managed() {
     futex::wake(&FOOTHOLD.state, u32::MAX, Scope::Private);
 }
 
+/// A thread of a process whose agent has been started waits until the memory is managed.
+pub(crate) fn wait_until_managed() {
+    while FOOTHOLD.state.load(Ordering::Acquire) == NATIVE {
+        futex::wait(&FOOTHOLD.state, NATIVE, Some(WAIT_NS), Scope::Private);
+    }
+}
+
 /// A forked child waits until its memory is served by its own agent, or complete. The supervisor cannot wake a thread of another
 /// process, so it looks now and then.
 pub(crate) fn wait_for_agent() {

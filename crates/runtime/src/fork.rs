@@ -30,6 +30,7 @@
 //! own: the parent's agent fills every page into it at once, and it runs natively from then on.
 
 mod newborn;
+pub(crate) mod seen;
 pub(crate) mod snapshot;
 pub(crate) mod takeover;
 
@@ -135,6 +136,10 @@ pub(crate) struct Forks {
     /// Registered, and inherited by every child.
     witness: Option<Mapping>,
     newborn: Option<Newborn>,
+    /// In signal mode, where forks are seen before they are made: the child to come.
+    is_seen: bool,
+    expected: Option<Newborn>,
+    is_copied: bool,
     /// What the supervisor says of the newborn: the socket of its agent, or that it will have none.
     answered: Option<Option<Fd>>,
     leases: Vec<Lease>,
@@ -154,6 +159,9 @@ impl Forks {
             doorbells: None,
             witness: None,
             newborn: None,
+            is_seen: false,
+            expected: None,
+            is_copied: false,
             answered: None,
             leases: Vec::new(),
             held: false,
@@ -187,6 +195,7 @@ impl Forks {
         self.rung_at = now;
         if which == 0 {
             self.reset(pager, 1);
+            self.is_copied = false;
         }
         if which == 0 && !self.held {
             let half =
@@ -237,10 +246,17 @@ impl Forks {
         if self.hold_when_small(pager, now) {
             return true;
         }
+        if self.rung[0] && self.held && !pager.core().is_settled() {
+            // A page that came in behind the search for what is to be mapped is found by another one.
+            pager.step(now, Event::Timeout);
+        }
         // What is not settled by then is copied into the child at once: slower, and as right.
         let settled = pager.core().is_settled() && !pager.machine().has_deferred() || now > self.held_at + SETTLE_NS;
         // Compressed pages may take longer: the child is to find them on the disk, not all at once in its memory.
         if self.rung[0] && self.held && settled && pager.machine().is_tier_flushed() {
+            if self.is_seen && self.expected.is_none() && !self.expect_copy(agent, pager, now) {
+                return false;
+            }
             self.answer(pager, 0);
             return true;
         }
@@ -286,7 +302,7 @@ impl Forks {
             );
         }
         let (content, regions) = snapshot(pager);
-        let mut newborn = Newborn::new(uffd, content, regions);
+        let mut newborn = Newborn::new(Some(uffd), content, regions);
         self.copy_frames(agent, pager, &mut newborn);
         if self.held && self.newborn.is_none() {
             // What the disk could not take in time.
@@ -304,7 +320,7 @@ impl Forks {
     fn copy_frames(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) {
         let mut tries = 0;
         while let Some(&(vpn, frame)) = newborn.content.frames.last() {
-            let filled = newborn.uffd.copy_run(managed(vpn, 1), frame, false, Wake::Later);
+            let filled = newborn.uffd().copy_run(managed(vpn, 1), frame, false, Wake::Later);
             if filled.stop == Some(Stop::Again) {
                 self.try_again(agent, pager, newborn, &mut tries);
                 continue;
@@ -314,7 +330,7 @@ impl Forks {
         }
         while let Some(&vpn) = newborn.content.lost.last() {
             // The kernel copies marks; one that was not made in time is made here.
-            if newborn.uffd.poison_run(managed(vpn, 1), Wake::Later).stop == Some(Stop::Again) {
+            if newborn.uffd().poison_run(managed(vpn, 1), Wake::Later).stop == Some(Stop::Again) {
                 self.try_again(agent, pager, newborn, &mut tries);
                 continue;
             }
@@ -381,6 +397,8 @@ impl Forks {
                     }
                 }
             }
+            // In signal mode it cannot live without one.
+            (None, Some(None)) if newborn.uffd.is_none() => over = Some(OVER),
             (None, Some(None)) => {
                 self.fill_completely(agent, pager, &mut newborn);
                 over = Some(COMPLETE);
@@ -399,9 +417,7 @@ impl Forks {
             self.newborn = Some(newborn);
             return progress;
         };
-        for (device, slot, len) in std::mem::take(&mut newborn.borrowed) {
-            pager.step(now, Event::SlotsPinned { device, slot, len, pin: false });
-        }
+        newborn.give_back(pager, now);
         // The child's userfaultfd closes before anybody is told that it needs none.
         drop(newborn);
         tell(agent, word);
@@ -415,7 +431,9 @@ impl Forks {
         }
         // One at a time: as soon as a change has been read, the kernel lets pages through again.
         let mut messages = [RawMsg::EMPTY];
-        let Ok(ReadAnswer::Read(_)) = newborn.uffd.read(&mut messages) else { return false };
+        let Some(Ok(ReadAnswer::Read(_))) = newborn.uffd.as_ref().map(|uffd| uffd.read(&mut messages)) else {
+            return false;
+        };
         let vpn = |address: usize| (address as u64) >> PAGE_SHIFT;
         match messages[0].take() {
             Msg::PageFault { addr, .. } => {
@@ -424,7 +442,7 @@ impl Forks {
             Msg::Remove { start, end } | Msg::Unmap { start, end } => newborn.content.forget(vpn(start), vpn(end)),
             Msg::Remap { from, to, len } => newborn.content.relocate(vpn(from), vpn(to), vpn(len)),
             Msg::Fork { fd } => {
-                let mut next = Newborn::new(Uffd::from_fd(fd), newborn.content.clone(), Vec::new());
+                let mut next = Newborn::new(Some(Uffd::from_fd(fd)), newborn.content.clone(), Vec::new());
                 self.copy_frames(agent, pager, &mut next);
                 self.fill_completely(agent, pager, &mut next);
             }
@@ -437,15 +455,15 @@ impl Forks {
     fn fill(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn, vpn: u64) -> bool {
         let page = managed(vpn, 1);
         let filled = match (newborn.content.frame(vpn), newborn.content.slot(vpn)) {
-            (Some(frame), _) => newborn.uffd.copy_run(page, frame, false, Wake::Now),
-            (None, None) => newborn.uffd.zeropage_run(page, Wake::Now),
+            (Some(frame), _) => newborn.uffd().copy_run(page, frame, false, Wake::Now),
+            (None, None) => newborn.uffd().zeropage_run(page, Wake::Now),
             (None, Some(run)) => {
                 let device = DeviceId(u8::try_from(run.device).expect("few devices"));
                 match self.read_slot(pager, device, SlotIdx(run.slot)) {
-                    Some(content) => newborn.uffd.copy_run(page, content, false, Wake::Now),
+                    Some(content) => newborn.uffd().copy_run(page, content, false, Wake::Now),
                     None => {
                         say(agent.supervisor(), format_args!("a page of a forked child cannot be read back"));
-                        newborn.uffd.poison_run(page, Wake::Now)
+                        newborn.uffd().poison_run(page, Wake::Now)
                     }
                 }
             }
@@ -454,7 +472,7 @@ impl Forks {
             None | Some(Stop::Gone) => true,
             // Present already; or the child changes its mappings and this cannot be done now: its thread asks again.
             Some(stop) => {
-                let _ = newborn.uffd.wake(page);
+                let _ = newborn.uffd().wake(page);
                 stop != Stop::Again
             }
         }
@@ -515,7 +533,8 @@ impl Forks {
         file::write_all(&snapshot, bytes_of(&newborn.regions))?;
         file::write_all(&snapshot, bytes_of(&newborn.content.runs))?;
         drop(raised);
-        let mut fds = vec![newborn.uffd.fd(), &snapshot];
+        let mut fds: Vec<&Fd> = newborn.uffd.iter().map(Uffd::fd).collect();
+        fds.push(&snapshot);
         let mut devices = Vec::new();
         for (id, store) in pager.machine().stores() {
             let ours = newborn.leases.iter().find(|(device, _)| device == id).map(|(_, lease)| lease);
@@ -589,6 +608,7 @@ pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
         Err(errno) => die(agent.supervisor(), format_args!("forks cannot be prepared: {}", errno.name())),
     };
     let address = doorbells.range().start();
+    managed.forks.is_seen = agent.hello().signal_mode;
     managed.forks.doorbells = Some(doorbells);
     managed.forks.witness = Some(witness);
     DOORBELLS.store(address, Ordering::Release);

@@ -416,6 +416,20 @@ impl<K: AddressSpace> Pager<K> {
         self.machine().mappings.census()
     }
 
+    /// A region of a forked parent in signal mode, where nothing of a copy is registered. Nobody touches it before this returns.
+    pub(crate) fn register_copy(&self, from: u64, to: u64) -> Result<(), Errno> {
+        let mut vpn = from;
+        while vpn < to {
+            let (start, stop) = own_pages(vpn, to).unwrap_or((to, to));
+            if start > vpn {
+                let pages = u32::try_from(start - vpn).expect("a region has 32-bit page indices");
+                self.machine().space().register(managed(vpn, pages), Modes::MISSING)?;
+            }
+            vpn = stop;
+        }
+        Ok(())
+    }
+
     /// A region of a forked parent: the kernel registered it with the child's userfaultfd when it copied the address space, and
     /// no code of the program has run since.
     ///

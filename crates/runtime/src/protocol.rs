@@ -35,7 +35,7 @@ pub(crate) const ALONE: &[u8] = b"alone";
 pub(crate) const COMPLETE: &[u8] = b"complete";
 /// A parent's agent to its child's: more descriptors.
 pub(crate) const MORE: &[u8] = b"more";
-/// Descriptors of a handover that do not belong to a device: the userfaultfd and the snapshot.
+/// Descriptors of a handover that do not belong to a device: the userfaultfd (not in signal mode) and the snapshot.
 pub(crate) const HANDOVER_FDS: usize = 2;
 /// Descriptors of a device: its file, its checksums and its lease.
 pub(crate) const DEVICE_FDS: usize = 3;
@@ -160,7 +160,7 @@ pub(crate) struct DeviceHandover {
     pub(crate) slots_backed: u32,
 }
 
-/// What a forked child takes over, beside the descriptors: its userfaultfd, the snapshot, then for each device its file, its
+/// What a forked child takes over, beside the descriptors: its userfaultfd in thread mode, the snapshot, then for each device its file, its
 /// checksums and its lease (the end of a pipe that says "still needed" as long as it is open). A packet takes [`PACKET_FDS`]; the
 /// rest comes in packets [`MORE`].
 #[derive(Clone, Debug, PartialEq, Eq)]

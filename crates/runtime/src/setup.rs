@@ -116,7 +116,7 @@ fn open_uffd(agent: &Agent) -> Result<Uffd, SetupError> {
 }
 
 /// The userfaultfd of this process in signal mode: any user may have it, and forks are not followed.
-fn open_user_uffd() -> Result<Uffd, SetupError> {
+pub(crate) fn open_user_uffd() -> Result<Uffd, SetupError> {
     let (uffd, _door) = Uffd::open(Reach::UserMode, ReadMode::NonBlocking).map_err(|refused| {
         SetupError::Step("userfaultfd(UFFD_USER_MODE_ONLY)", refused.user_mode_only.unwrap_or(Errno::EPERM))
     })?;

@@ -16,6 +16,7 @@ mod actions;
 mod clones;
 mod dispatch;
 mod entry;
+mod forks;
 pub(crate) mod threads;
 
 use pagetide_sys::signal::{AltStack, SignalSet};

@@ -42,7 +42,7 @@ use crate::space::PAGE_BYTES;
 use crate::space::unpaged::UNPAGED;
 use crate::spans::ProcessSpans;
 use crate::supervise::commands::Commands;
-use crate::supervise::places::{FLOOR_BYTES, Place, open_places, open_record, open_uffd_device};
+use crate::supervise::places::{FLOOR_BYTES, Place, choose_mode, open_places, open_record};
 use crate::supervise::signals::SignalQueue;
 use crate::supervise::totals::Totals;
 use crate::supervise::tree::{Process, Tree};
@@ -162,7 +162,7 @@ impl Supervisor {
             return Err(Error::new(ErrorKind::Config, text));
         }
         let budget_pages = options.budget_bytes / PAGE_BYTES;
-        let uffd_device = open_uffd_device(options.fault_mode)?;
+        let (fault_mode, uffd_device) = choose_mode(options.fault_mode)?;
         let places = open_places(options)?;
         let (_, policy) =
             setup::split_settings(&options.settings).map_err(|text| Error::new(ErrorKind::Config, text))?;
@@ -172,7 +172,7 @@ impl Supervisor {
         let (record_directory, record) = open_record(options)?.unzip();
         let hello = Hello {
             forked: false,
-            signal_mode: options.fault_mode == FaultMode::Signal,
+            signal_mode: fault_mode == FaultMode::Signal,
             floor_bytes: FLOOR_BYTES,
             devices: Vec::new(),
             record,
@@ -423,6 +423,7 @@ impl Supervisor {
         self.answer_bells();
         self.adopt_if_near();
         self.serve_births();
+        self.end_orphans();
         self.serve_starting();
         self.divide();
         self.serve_commands();

@@ -230,9 +230,10 @@ pub struct Mapping {
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 
 /// Ask for mappings from this address on: a part of the address space that programs and kernels leave alone, so that nothing of ours
-/// lies where the program means to map something. Where it is taken the kernel chooses.
+/// lies where the program means to map something. Where it is taken the kernel chooses. Again, as in a forked child: the next ones lie
+/// behind those that were mapped before, some of which a child has, too.
 pub fn set_place(address: usize) {
-    PLACE.store(address, Ordering::Relaxed);
+    let _ = PLACE.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 fn place(len: usize) -> usize {

@@ -13,7 +13,9 @@ use linux_raw_sys::general::{
     __NR_clone, __NR_exit, __NR_get_robust_list, __NR_getpid, __NR_getppid, __NR_getpriority, __NR_gettid, __NR_prctl,
     __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
 };
-use linux_raw_sys::prctl::{PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG};
+use linux_raw_sys::prctl::{
+    PR_GET_THP_DISABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG, PR_SET_THP_DISABLE,
+};
 
 use crate::futex;
 use crate::mem::ManagedRange;
@@ -287,6 +289,35 @@ pub fn set_parent_death_signal(signal: u32) -> Result<(), Errno> {
 /// Adopt the orphans among the descendants.
 pub fn set_child_subreaper(on: bool) -> Result<(), Errno> {
     prctl(PR_SET_CHILD_SUBREAPER, usize::from(on))
+}
+
+/// How a process had forbidden huge pages, for [`HugePages::restore`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePages(usize);
+
+impl HugePages {
+    /// No page of this process, and of children that are copied from it, becomes a huge one.
+    pub fn forbid() -> Result<Self, Errno> {
+        // SAFETY: asks only.
+        let before = unsafe { syscall!(__NR_prctl, PR_GET_THP_DISABLE as usize, 0, 0, 0, 0) }?;
+        if before != 1 {
+            Self(1).set()?;
+        }
+        Ok(Self(before))
+    }
+
+    /// As it was.
+    pub fn restore(self) {
+        let restored = if self.0 == 1 { Ok(()) } else { self.set() };
+        debug_assert!(restored.is_ok(), "what was set before may be set again: {restored:?}");
+    }
+
+    fn set(self) -> Result<(), Errno> {
+        // The lowest bit says that they are forbidden, the others are flags (Linux 6.18).
+        let (on, flags) = (self.0 & 1, self.0 & !1);
+        // SAFETY: sets an attribute of the process.
+        unsafe { syscall!(__NR_prctl, PR_SET_THP_DISABLE as usize, on, flags, 0, 0) }.map(|_| ())
+    }
 }
 
 /// The number in a thread's `alive` word, for logs.

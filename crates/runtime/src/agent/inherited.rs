@@ -55,7 +55,16 @@ impl Agent {
             let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
             let first = regions.partition_point(|region| region.vpn + region.pages <= start);
             for region in regions[first..].iter().take_while(|region| region.vpn < end) {
-                pager.take_over_region(now, region.vpn.max(start), (region.vpn + region.pages).min(end));
+                let (from, to) = (region.vpn.max(start), (region.vpn + region.pages).min(end));
+                if self.hello.signal_mode
+                    && let Err(errno) = pager.register_copy(from, to)
+                {
+                    die(
+                        &self.supervisor,
+                        format_args!("a forked child's memory cannot be registered: {}", errno.name()),
+                    );
+                }
+                pager.take_over_region(now, from, to);
             }
         }
     }

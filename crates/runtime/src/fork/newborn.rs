@@ -1,13 +1,16 @@
 //! A copy of the address space between the kernel's copying and the moment when it needs its parent's agent no longer: what is where,
 //! and what the copy does to its mappings meanwhile.
 
-use pagetide_core::types::{DeviceId, SlotIdx};
+use pagetide_core::event::Event;
+use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
+use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Stop, Uffd, Wake};
 
 use super::snapshot::{RegionRecord, SlotRun};
 use crate::machine::managed;
+use crate::pager::Pager;
 
 impl SlotRun {
     fn end(&self) -> u64 {
@@ -87,7 +90,10 @@ impl Content {
 /// The copy.
 #[derive(Debug)]
 pub(super) struct Newborn {
-    pub(super) uffd: Uffd,
+    /// Its userfaultfd; in signal mode it makes one itself.
+    pub(super) uffd: Option<Uffd>,
+    /// The process, where its end is looked for.
+    pub(super) process: Result<Fd, Errno>,
     pub(super) content: Content,
     pub(super) regions: Vec<RegionRecord>,
     /// Sent; the child has yet to say that it serves itself.
@@ -99,14 +105,28 @@ pub(super) struct Newborn {
 }
 
 impl Newborn {
-    pub(super) const fn new(uffd: Uffd, content: Content, regions: Vec<RegionRecord>) -> Self {
-        Self { uffd, content, regions, call: None, leases: Vec::new(), borrowed: Vec::new() }
+    pub(super) const fn new(uffd: Option<Uffd>, content: Content, regions: Vec<RegionRecord>) -> Self {
+        let process = Err(Errno::ENOENT);
+        Self { uffd, process, content, regions, call: None, leases: Vec::new(), borrowed: Vec::new() }
+    }
+
+    /// Of a copy that the kernel has told of.
+    pub(super) const fn uffd(&self) -> &Uffd {
+        self.uffd.as_ref().expect("only thread mode fills copies from outside")
+    }
+
+    /// It is on its own, or gone: what earlier parents' devices keep for it is not needed here any more.
+    pub(super) fn give_back(&mut self, pager: &mut Pager, now: Nanos) {
+        for (device, slot, len) in std::mem::take(&mut self.borrowed) {
+            pager.step(now, Event::SlotsPinned { device, slot, len, pin: false });
+        }
     }
 
     /// True if the child's address space is gone.
     pub(super) fn is_dead(&self) -> bool {
+        let Some(uffd) = &self.uffd else { return self.has_ended() };
         // A page that lies in no registered mapping: a living child answers ENOENT or EINVAL, a dead one ESRCH.
-        self.uffd.zeropage_run(managed(1, 1), Wake::Later).stop == Some(Stop::Gone)
+        uffd.zeropage_run(managed(1, 1), Wake::Later).stop == Some(Stop::Gone)
     }
 }
 

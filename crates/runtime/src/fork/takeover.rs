@@ -17,7 +17,7 @@ use crate::setup;
 use crate::store::Store;
 
 /// The descriptors and the text of a handover.
-fn receive_handover(call: &Fd) -> Result<(Handover, Vec<Fd>), Errno> {
+fn receive_handover(call: &Fd, own_fds: usize) -> Result<(Handover, Vec<Fd>), Errno> {
     let mut packet = vec![0; PACKET_BYTES];
     let mut fds = [const { None }; PACKET_FDS];
     let Received::Message { bytes, .. } = socket::receive(call, &mut packet, &mut fds, true)? else {
@@ -31,7 +31,7 @@ fn receive_handover(call: &Fd) -> Result<(Handover, Vec<Fd>), Errno> {
         };
         all.extend(fds.iter_mut().filter_map(Option::take));
     }
-    if all.len() != HANDOVER_FDS + DEVICE_FDS * handover.devices.len() {
+    if all.len() != own_fds + DEVICE_FDS * handover.devices.len() {
         return Err(Errno::EPROTO);
     }
     Ok((handover, all))
@@ -40,11 +40,15 @@ fn receive_handover(call: &Fd) -> Result<(Handover, Vec<Fd>), Errno> {
 /// In a forked child's agent: take over from the parent's agent, which is at the other end of `call`.
 pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::SetupError> {
     let step = |name, errno| setup::SetupError::Step(name, errno);
-    let (handover, fds) = receive_handover(call).map_err(|errno| step("the handover", errno))?;
+    let is_signal_mode = agent.hello().signal_mode;
+    let (handover, fds) = receive_handover(call, HANDOVER_FDS - usize::from(is_signal_mode))
+        .map_err(|errno| step("the handover", errno))?;
     let broken = || step("the handover", Errno::EPROTO);
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(broken);
-    let (uffd, snapshot) = (Uffd::from_fd(next()?), next()?);
+    // In signal mode the kernel has registered nothing of the copy: this does, before anybody touches it.
+    let uffd = if is_signal_mode { setup::open_user_uffd()? } else { Uffd::from_fd(next()?) };
+    let snapshot = next()?;
     let mut stores = Vec::new();
     for what in &handover.devices {
         let store = Store::inherit(next()?, next()?, next()?, what);

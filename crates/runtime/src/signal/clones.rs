@@ -4,7 +4,7 @@
 //! on another stack, so nothing may be left to return to: it begins in [`begin`], on the stack of its block, and goes on where the
 //! program expects it by the frame of a signal that is written there.
 //!
-//! A copy of the address space would find pages missing that are out; it is refused.
+//! Copies of the address space are another matter: see `forks`.
 
 use pagetide_sys::dispatch::{Context, Register, copy, vector_bytes};
 use pagetide_sys::signal::{AltStack, SignalSet};
@@ -12,20 +12,18 @@ use pagetide_sys::{Errno, thread, word};
 
 use super::dispatch::{hold_for_ever, refusal, tell_once};
 use super::threads::Thread;
-use super::{actions, entry};
+use super::{actions, entry, forks};
 
-const CLONE: u32 = 56;
+pub(super) const CLONE: u32 = 56;
 const FORK: u32 = 57;
 const VFORK: u32 = 58;
-const CLONE3: u32 = 435;
+pub(super) const CLONE3: u32 = 435;
 
 const SIGCHLD: u64 = 17;
 const VM: u64 = 0x100;
 const SIGHAND: u64 = 0x800;
 const IS_VFORK: u64 = 0x4000;
 const THREAD: u64 = 0x1_0000;
-const CHILD_CLEARTID: u64 = 0x20_0000;
-const CHILD_SETTID: u64 = 0x100_0000;
 const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 
 /// Words of `struct clone_args`.
@@ -34,23 +32,22 @@ const NEW_WORDS: usize = 11;
 const FRAME_BYTES: usize = 8 + size_of::<Context>() + 128;
 
 /// What is to be made.
-struct Wish {
+pub(super) struct Wish {
     flags: u64,
     /// The stack's end; 0: as the maker's.
-    stack: u64,
-    child_word: u64,
-    arguments: [usize; 6],
-    new: [u64; NEW_WORDS],
+    pub(super) stack: u64,
+    pub(super) arguments: [usize; 6],
+    pub(super) new: [u64; NEW_WORDS],
 }
 
 impl Wish {
     fn read(number: u32, arguments: [usize; 6]) -> Result<Self, Errno> {
-        let [flags, stack, _, child_word, ..] = arguments.map(word::u64_of);
+        let [flags, stack, ..] = arguments.map(word::u64_of);
         let mut new = [0_u64; NEW_WORDS];
-        let (flags, stack, child_word) = match number {
-            CLONE => (flags, stack, child_word),
-            VFORK => (IS_VFORK | VM | SIGCHLD, 0, 0),
-            FORK => (SIGCHLD, 0, 0),
+        let (flags, stack) = match number {
+            CLONE => (flags, stack),
+            VFORK => (IS_VFORK | VM | SIGCHLD, 0),
+            FORK => (SIGCHLD, 0),
             _ => {
                 let len = arguments[1];
                 if len > size_of_val(&new) {
@@ -60,23 +57,23 @@ impl Wish {
                 if !unsafe { copy(new.as_mut_ptr().addr(), arguments[0], len) } {
                     return Err(Errno::EFAULT);
                 }
-                let [flags, _, child_word, _, _, stack, stack_bytes, ..]: [u64; NEW_WORDS] = new;
-                (flags, if stack == 0 { 0 } else { stack.wrapping_add(stack_bytes) }, child_word)
+                let [flags, _, _, _, _, stack, stack_bytes, ..]: [u64; NEW_WORDS] = new;
+                (flags, if stack == 0 { 0 } else { stack.wrapping_add(stack_bytes) })
             }
         };
-        Ok(Self { flags, stack, child_word, arguments, new })
+        Ok(Self { flags, stack, arguments, new })
     }
 }
 
 /// clone, clone3, fork and vfork.
-pub(super) fn make(block: &Thread, context: &Context, number: u32, arguments: [usize; 6]) -> isize {
+pub(super) fn make(block: &Thread, context: &mut Context, number: u32, arguments: [usize; 6]) -> isize {
     let wish = match Wish::read(number, arguments) {
         Ok(wish) => wish,
         Err(errno) => return refusal(errno),
     };
     if wish.flags & VM == 0 {
-        tell_once(FORK, "is refused (ENOMEM) once memory is paged in signal mode: the child would not see it");
-        return refusal(Errno::ENOMEM);
+        hold_words(number, &wish);
+        return forks::make(block, context, number, &wish);
     }
     if wish.flags & (THREAD | IS_VFORK) == 0 {
         tell_once(
@@ -104,9 +101,8 @@ fn in_our_memory(block: &Thread, context: &Context, number: u32, wish: &Wish, ch
     // A new stack of the program's has no alternate one beside it.
     let alternate = if wish.flags & IS_VFORK == 0 { AltStack::none() } else { block.alternate().get() };
     child.begin(TO_COME, SignalSet(block.hidden().get()), alternate, actions);
-    if wish.flags & (CHILD_CLEARTID | CHILD_SETTID) != 0 {
-        hold_for_ever(word::usize_of(wish.child_word), 4);
-    }
+    child.set_filtered(block.is_filtered());
+    hold_words(number, wish);
     let frame = write_frame(context, wish, child);
     let (from, len) = child.stack().place();
     let mut arguments = wish.arguments;
@@ -128,14 +124,25 @@ fn in_our_memory(block: &Thread, context: &Context, number: u32, wish: &Wish, ch
         }
     };
     debug_assert!(frame > from && frame < from + len, "the frame is on the stack");
-    // What the kernel writes of the child's number is held, as for any call.
-    let words =
-        if number == CLONE { [arguments[2], arguments[3]] } else { [word::usize_of(new[1]), word::usize_of(new[3])] };
-    words.into_iter().for_each(|place| hold_for_ever(place, 4));
     // Until the child has found itself; the maker's mask comes back as it goes on.
     SignalSet(!super::OURS.0).block();
     // SAFETY: the block and the frame are the child's alone.
     unsafe { entry::clone(&arguments, number, frame, child) }
+}
+
+/// What the kernel writes of the child's number, in its maker and in it, now and at its end.
+fn hold_words(number: u32, wish: &Wish) {
+    const WORDS: u64 = 0x1000 | 0x10_0000 | 0x20_0000 | 0x100_0000;
+    let [_, _, parent, child, ..] = wish.arguments;
+    if wish.flags & WORDS == 0 {
+        return;
+    }
+    let words = match number {
+        CLONE => [parent, child, 0],
+        CLONE3 => [1, 2, 3].map(|index| word::usize_of(wish.new[index])),
+        _ => [0; 3],
+    };
+    words.into_iter().for_each(|place| hold_for_ever(place, 4));
 }
 
 /// No number yet: the child says its own.

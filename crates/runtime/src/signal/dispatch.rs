@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 use pagetide_sys::dispatch::{Context, NOT_MADE, Register, SYS_USER_DISPATCH, call, copy};
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::signal::{self, SigInfo};
-use pagetide_sys::syscalls::{Call, Direction, Memory, Range};
+use pagetide_sys::syscalls::{Call, Class, Direction, Memory, Range};
 use pagetide_sys::{Errno, text, thread};
 
 use linux::*;
 
-use super::threads::Thread;
-use super::{actions, clones};
+use super::threads::{self, Thread};
+use super::{actions, clones, forks};
 use crate::space::held::HELD;
 
 mod linux {
@@ -38,6 +38,7 @@ mod linux {
     pub(super) const RESTART: u32 = 219;
     pub(super) const SET_ROBUST_LIST: u32 = 273;
     pub(super) const VMSPLICE: u32 = 278;
+    pub(super) const SECCOMP: u32 = 317;
     pub(super) const MLOCK2: u32 = 325;
     pub(super) const RSEQ: u32 = 334;
     pub(super) const IO_URING_SETUP: u32 = 425;
@@ -139,6 +140,9 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
             tell_once(number, "(PR_SET_SYSCALL_USER_DISPATCH) is refused (EINVAL): it is in use");
             refusal(Errno::EINVAL)
         }
+        // `PR_SET_SECCOMP`
+        PRCTL if arguments[0] == 22 => filtered(block, number, arguments, false),
+        SECCOMP if arguments[0] <= 1 => filtered(block, number, arguments, arguments[1] & 1 != 0),
         // `SOL_SOCKET`, `SO_ZEROCOPY`
         SETSOCKOPT if arguments[1] == 1 && arguments[2] == 60 => refusal(Errno::EOPNOTSUPP),
         VMSPLICE => by_copy(block, arguments),
@@ -149,7 +153,10 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
 
 /// Bring in and hold what a call may touch, and make it.
 pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize {
-    match Call::find(number) {
+    let known = Call::find(number);
+    let changes = known.is_some_and(|known| known.class == Class::Space);
+    let _change = changes.then(|| forks::Change::begin(block));
+    match known {
         Some(known) => {
             if !known.is_free() {
                 known.ranges(&arguments, &mut Program, &mut |range| bring_in(block, range));
@@ -165,6 +172,17 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     }
     // SAFETY: the program's own call, in its own thread.
     unsafe { call(block.switch(), number, &arguments) }
+}
+
+/// A call that installs a filter for this thread, or for all.
+fn filtered(block: &Thread, number: u32, arguments: [usize; 6], in_all: bool) -> isize {
+    let answer = make(block, number, arguments);
+    if answer == 0 && in_all {
+        threads::all().for_each(|thread| thread.set_filtered(true));
+    } else if answer >= 0 {
+        block.set_filtered(true);
+    }
+    answer
 }
 
 /// What the table does not tell of.
@@ -226,7 +244,12 @@ pub(super) fn hold_control_block() {
     let block: usize;
     // SAFETY: reads the word that the C library keeps at the start of the control block: its own address.
     unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(nostack, readonly, preserves_flags)) };
-    hold_for_ever(block, CONTROL_BLOCK_BYTES);
+    // It may end with its mapping: no byte is touched that is not known to be there, because a fault would end the process here.
+    HELD.hold(block, CONTROL_BLOCK_BYTES);
+    hold_for_ever(block, size_of::<usize>());
+    if let Ok(Some(list)) = thread::robust_list(0) {
+        hold_for_ever(list.start(), list.len());
+    }
     hold_for_ever(block.wrapping_add_signed(SEQUENCES_AT.load(Ordering::Relaxed)), SEQUENCES_BYTES);
 }
 

@@ -37,6 +37,8 @@ const TAKEN: i32 = -1;
 
 /// Address of the first block; 0: there are none.
 static FIRST: AtomicUsize = AtomicUsize::new(0);
+/// Start and length of the mapping that they are in.
+static MAPPED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
 /// Blocks that were ever taken: those behind them are free.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
@@ -59,6 +61,10 @@ pub(crate) struct Thread {
     /// What is held.
     held: [Pages; RANGES],
     held_count: AtomicUsize,
+    /// Its call may change the address space.
+    is_changing: AtomicBool,
+    /// It has a system call filter.
+    is_filtered: AtomicBool,
     /// Of [`super::OURS`]: what the program believes to be blocked.
     hidden: Cell<u64>,
     alternate: Cell<AltStack>,
@@ -83,8 +89,33 @@ pub(super) fn prepare() -> Result<(), Errno> {
     let options = AnonOptions { protection: Protection::ReadWrite, populate: false, inherit: true };
     let range = Mapping::anonymous(bytes, options)?.into_range();
     own::note(range);
+    MAPPED.0.store(range.start(), Ordering::Relaxed);
+    MAPPED.1.store(range.len(), Ordering::Relaxed);
     FIRST.store(range.start().next_multiple_of(BLOCK_BYTES), Ordering::Release);
     Ok(())
+}
+
+/// In a forked child: the blocks are its own.
+pub(crate) fn note() {
+    let [start, len] = [&MAPPED.0, &MAPPED.1].map(|word| word.load(Ordering::Relaxed));
+    if len != 0 {
+        // SAFETY: mapped for ever, and nothing else.
+        own::note(unsafe { ManagedRange::new(start, len) });
+    }
+}
+
+/// In a forked child: of all threads there is just this one, and no signal waits for it.
+pub(super) fn begin_copy(own: &Thread) {
+    for block in all() {
+        block.set_changing(false);
+        if std::ptr::eq(block, own) {
+            block.waiting.set(0);
+            block.switch.take_noted();
+            block.set_tid(thread::gettid());
+        } else {
+            block.give_back();
+        }
+    }
 }
 
 fn at(index: usize) -> &'static Thread {
@@ -154,12 +185,15 @@ impl Thread {
     /// Nobody's again.
     pub(super) fn give_back(&self) {
         self.release();
+        self.set_changing(false);
         self.tid.store(FREE, Ordering::Release);
     }
 
     /// It is this thread's, which does nothing of its own meanwhile.
     pub(super) fn begin(&self, tid: i32, hidden: SignalSet, alternate: AltStack, actions: *const Actions) {
         self.release();
+        self.set_changing(false);
+        self.set_filtered(false);
         self.switch.allow();
         self.switch.take_noted();
         self.is_ending.store(false, Ordering::Relaxed);
@@ -176,6 +210,22 @@ impl Thread {
 
     pub(super) fn set_tid(&self, tid: i32) {
         self.tid.store(tid, Ordering::Release);
+    }
+
+    pub(super) fn set_changing(&self, is_changing: bool) {
+        self.is_changing.store(is_changing, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_changing(&self) -> bool {
+        self.is_changing.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_filtered(&self, is_filtered: bool) {
+        self.is_filtered.store(is_filtered, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_filtered(&self) -> bool {
+        self.is_filtered.load(Ordering::Relaxed)
     }
 
     pub(super) fn ends(&self) {

@@ -257,7 +257,37 @@ impl Supervisor {
                 self.tell_once("errno", &format!("process {name}: no agent can be started ({why}): {counts}"));
             }
         }
+        if self.hello.signal_mode && self.births.iter().any(|birth| birth.child == Some(pid) && !birth.is_answered) {
+            self.end_unserved(pid, "no agent can be started in it");
+        }
         self.answer_alone(pid);
+    }
+
+    /// A forked child in signal mode without an agent of its own finds pages missing, and must not go on.
+    fn end_unserved(&self, pid: i32, why: &str) {
+        eprintln!("pagetide: process {pid}: its memory was forked, and {why}: it is killed");
+        let _ = signal::kill(pid, signal::number::KILL);
+    }
+
+    /// Forked children in signal mode whose parents have ended before they told of them wait for nobody.
+    pub(super) fn end_orphans(&mut self) {
+        if !self.hello.signal_mode {
+            return;
+        }
+        let is_expected = self.births.iter().any(|birth| birth.child.is_none());
+        for index in 0..self.tree.list.len() {
+            let process = &self.tree.list[index];
+            let is_waiting = process.view.is_some_and(|view| view.state == foothold::FORKED);
+            let is_known = process.link.is_some() || process.starting.is_some() || is_expected;
+            let is_told = self.births.iter().any(|birth| birth.child == Some(process.pid));
+            let is_orphan = is_waiting && !is_known && !is_told;
+            let pid = process.pid;
+            // What has been told since is heard before the next look.
+            if is_orphan && process.is_orphan {
+                self.end_unserved(pid, "its parent has ended before it was handed over");
+            }
+            self.tree.list[index].is_orphan = is_orphan;
+        }
     }
 
     /// If process `pid` was just born: its parent's agent is to complete its memory.
@@ -284,8 +314,15 @@ impl Supervisor {
             });
             if let Some(child) = child {
                 let pid = self.tree.list[child].pid;
+                let is_stopped = is_stopped(pid);
+                if self.hello.signal_mode && is_stopped {
+                    // Only an agent of its own can serve it: it and its parent wait until it is continued.
+                    continue;
+                }
                 self.births[index].child = Some(pid);
-                if is_stopped(pid) || self.is_small(parent) {
+                if self.hello.signal_mode {
+                    self.begin(child);
+                } else if is_stopped || self.is_small(parent) {
                     // No thread of it runs, so none of ours would; or an agent would take more than it could save. It goes on
                     // without, and may get one when it has grown.
                     self.answer_alone(pid);

@@ -23,11 +23,21 @@ const SIZE_BYTES_MIN: u64 = 1 << 20;
 /// Slots of one device at most: 256 GiB.
 const SLOTS_MAX: u64 = 1 << 26;
 
-/// The device that gives a full userfaultfd without a privilege of the program's own. None: the agents use the system call.
-pub(super) fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
-    if mode == FaultMode::Signal {
-        return check_signal_mode().map(|()| None);
+/// How faults will be caught, which is never `Auto`, and the device that gives a full userfaultfd without a privilege of the program's
+/// own. None: the agents use the system call.
+pub(super) fn choose_mode(wanted: FaultMode) -> Result<(FaultMode, Option<Fd>), Error> {
+    let thread = |device| (FaultMode::Thread, device);
+    match wanted {
+        FaultMode::Thread => open_uffd_device().map(thread),
+        FaultMode::Signal => check_signal_mode().map(|()| (FaultMode::Signal, None)),
+        FaultMode::Auto => open_uffd_device().map(thread).or_else(|no_thread| match check_signal_mode() {
+            Ok(()) => Ok((FaultMode::Signal, None)),
+            Err(no_signal) => Err(Error::new(ErrorKind::Unsupported, format!("{no_thread}; {no_signal}"))),
+        }),
     }
+}
+
+fn open_uffd_device() -> Result<Option<Fd>, Error> {
     if let Ok(device) = Fd::open(c"/dev/userfaultfd", file::flags::READ_WRITE, 0)
         && let Ok(uffd) = Uffd::from_device(&device, ReadMode::NonBlocking)
     {
@@ -41,8 +51,8 @@ pub(super) fn open_uffd_device(mode: FaultMode) -> Result<Option<Fd>, Error> {
             Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "no full userfaultfd ({why}): run as root or with CAP_SYS_PTRACE, or without any privilege but with gaps by \
-                     --fault-mode signal; `pagetide doctor` tells more"
+                    "thread mode: no full userfaultfd ({why}): run as root or with CAP_SYS_PTRACE, or leave the choice to \
+                     --fault-mode auto; `pagetide doctor` tells more"
                 ),
             ))
         }

@@ -57,6 +57,8 @@ pub(super) struct Process {
     pub(super) rings: bool,
     /// A forked child whose memory was filled by its parent's agent, and which may still wait for an agent of its own.
     pub(super) is_complete: bool,
+    /// It waits for an agent, and nobody has told of it, at the last look.
+    pub(super) is_orphan: bool,
     pub(super) is_gone: bool,
     /// In pages.
     pub(super) resident: u64,
@@ -78,6 +80,7 @@ impl Process {
             is_refused: false,
             rings: false,
             is_complete: false,
+            is_orphan: false,
             is_gone: false,
             resident: 0,
             major_faults: 0,
