@@ -19,7 +19,6 @@ use pagetide_kernel::Linux;
 use pagetide_sys::credentials::Credentials;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::maps::MapsWalk;
-use pagetide_sys::mem::Mapping;
 use pagetide_sys::proc::{self, Given, LoadFile, StatmFile};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
@@ -33,7 +32,7 @@ use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
 use crate::space::locks;
-use crate::{credentials, foothold, limits, own, setup, spans};
+use crate::{credentials, foothold, limits, setup, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -598,11 +597,6 @@ impl Managed {
         let is_polling = self.session.is_polling() || self.forks.is_waiting_for_child();
         if is_polling { POLL_NS } else { self.session.deadline().min(self.next_tick).saturating_sub(now) }
     }
-}
-
-/// A stack for a thread of ours.
-pub(crate) fn stack(bytes: usize) -> Result<Mapping, Errno> {
-    own::map(bytes, false)
 }
 
 /// Run before the program's threads where both want a CPU: who waits for us cannot go on, and the budget holds only if we look in

@@ -20,6 +20,7 @@ use crate::filters;
 use crate::foothold;
 use crate::fork;
 use crate::limits;
+use crate::own;
 use crate::space::held::HELD;
 use crate::space::locks;
 
@@ -304,7 +305,7 @@ fn start_agent(apart: bool) -> i64 {
     OUTSIDE.store(-1, Ordering::Relaxed);
     let pair = if apart { Ok(None) } else { socket::pair().map(Some) };
     let made = pair.and_then(|pair| {
-        let stack = agent::stack(STACK_BYTES)?;
+        let stack = own::map(STACK_BYTES, false)?;
         let inside = pair.as_ref().map_or(NO_SOCKET, |(_, inside)| inside.raw());
         let arg = std::ptr::without_provenance_mut(inside.cast_unsigned() as usize);
         // SAFETY: the stack is the thread's for ever; `agent_main` uses system calls and memory of our own only.

@@ -250,7 +250,9 @@ pub(super) fn hold_control_block() {
     if let Ok(Some(list)) = thread::robust_list(0) {
         hold_for_ever(list.start(), list.len());
     }
-    hold_for_ever(block.wrapping_add_signed(SEQUENCES_AT.load(Ordering::Relaxed)), SEQUENCES_BYTES);
+    let sequences = block.wrapping_add_signed(SEQUENCES_AT.load(Ordering::Relaxed));
+    HELD.hold(sequences, SEQUENCES_BYTES);
+    hold_for_ever(sequences, 1);
 }
 
 /// A long read or write, piece by piece where that is as good: files are read and written on, pipes and streams may be read short.
