@@ -44,4 +44,6 @@ for packet in trace.packet:
     else:
         assert event.type == TrackEvent.TYPE_SLICE_END and open_on.pop(event.track_uuid) <= packet.timestamp
         ended_on[event.track_uuid] = packet.timestamp
-json.dump({"slices": slices, "numbers": numbers, "lines": len(lines)}, sys.stdout)
+threads = [line.thread for line in lines.values() if line.HasField("thread")]
+assert all(thread.pid and thread.tid for thread in threads), "a thread without numbers"
+json.dump({"slices": slices, "threads": {thread.tid: thread.thread_name for thread in threads}, "numbers": numbers, "lines": len(lines)}, sys.stdout)

@@ -120,6 +120,31 @@ fn a_run_is_shown_in_a_terminal_steered_by_keys_and_unharmed_by_a_kill() {
 }
 
 #[test]
+fn the_memory_of_a_process_is_shown_by_region_and_address() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("tmux")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = start(&scratch);
+    for size in [["80", "24"], ["160", "50"]] {
+        let terminal = Terminal::open(&scratch, size, "screen-256color");
+        terminal.wait_for(&[" pagetide top: shown", "inactive"]);
+        terminal.press("Enter");
+        // What leaves and comes back is told of its mapping.
+        let text = terminal.wait_for(&["MAPPING", "[anon]", "in mem", "newest on top"]);
+        let width: usize = size[0].parse().expect("a number");
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        terminal.press("Escape");
+        terminal.wait_for(&["inactive"]);
+        terminal.press("q");
+        terminal.wait_for(&["ended with 0"]);
+    }
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+}
+
+#[test]
 fn what_cannot_be_drawn_on_is_refused_with_the_way_out() {
     if !need::has(&[Feature::Tool("tmux")]) {
         return;

@@ -346,14 +346,17 @@ Example:
   pagetide run --memory 1G --stats job.json --timeline job.pftrace -- ./job
   pagetide report job.json job.pftrace -o job.html
       Summary, sizes and rates over time, waits, what a larger budget would save, all counters. One of
-      the two files is enough; what it does not tell is left out.";
+      the two files is enough; what it does not tell is left out.
+  pagetide report job.json job.record.4711 -o job.html
+      What `run --record job.record` wrote of process 4711 besides, or a trace of accesses (see `pagetide
+      sim replay`): what the simulator says of larger budgets.";
 
 /// `pagetide report`.
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_HELP)]
 pub(crate) struct ReportArgs {
-    /// What `run --stats` or `run --timeline` wrote, or both of one run
-    #[arg(required = true, num_args = 1..=2, value_name = "STATS|TIMELINE")]
+    /// What `run --stats`, `run --timeline` and `run --record` wrote of one run, one of each at most
+    #[arg(required = true, num_args = 1..=3, value_name = "STATS|TIMELINE|RECORD")]
     pub(crate) files: Vec<PathBuf>,
 
     /// The page: it needs no network and has no script

@@ -4,8 +4,8 @@ pub(crate) use pagetide::supervise::{
     BUDGET_BYTES_MIN, FaultMode, IfUnsupported, LatencySummary, Progress, RunOptions, RunReport, SwapSpec,
 };
 pub(crate) use pagetide::watch::{
-    Answer, Connection, DeviceView, PRIORITY_BY_ORDER, ProcessView, Request, RunView, Snapshot, TEXT_BYTES_MAX,
-    WatchError, check_name, runs,
+    Answer, Connection, DeviceView, HeatView, Memory, PRIORITY_BY_ORDER, ProcessView, RegionView, Request, RunView,
+    Snapshot, TEXT_BYTES_MAX, WatchError, check_name, runs,
 };
 pub(crate) use pagetide_core::config::SwapoffMode;
 

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &CtlArgs) -> Result<(), Failure> {
     let text = match connection.ask(&request).map_err(|error| unwatchable(&args.run, &error))? {
         Answer::Done(text) => text,
         Answer::Refused(text) => return Err(refused(args, &text)),
-        Answer::Snapshot(_) => return Err(refused(args, "the run answers what was not asked")),
+        Answer::Snapshot(_) | Answer::Regions(_) => return Err(refused(args, "the run answers what was not asked")),
     };
     match (&args.order, &request) {
         (Order::Swapoff { no_wait: false, .. }, Request::SwapOff { path, .. }) => {

@@ -1,4 +1,4 @@
-//! `pagetide report`: one HTML file that shows how a run went, from what `run --stats` and `run --timeline` wrote.
+//! `pagetide report`: one HTML file that shows how a run went, from what `run --stats`, `run --timeline` and `run --record` wrote.
 //!
 //! The page needs no network and has no script: pictures are SVG, and colours follow the reader's scheme. Everything that comes from
 //! the files is escaped. What a file does not tell is left out.
@@ -10,6 +10,7 @@ mod page;
 use std::fs;
 use std::path::Path;
 
+use pagetide_sim::curve::Curve;
 use serde_json::Value;
 
 use crate::args::ReportArgs;
@@ -24,6 +25,8 @@ const FILE_MAX: u64 = 64 << 30;
 struct Known {
     stats: Option<Value>,
     course: Option<course::Course>,
+    /// What the simulator replays.
+    curve: Option<Curve>,
 }
 
 /// Writes the page.
@@ -38,7 +41,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 }
 
 impl Known {
-    /// Read a file of either kind: statistics are an object of JSON, a timeline begins with a packet.
+    /// Read a file of any kind: statistics are an object of JSON, a record and a timeline are known by their beginning; what else the
+    /// simulator can read is a trace.
     fn take(&mut self, path: &Path) -> Result<(), Failure> {
         let told =
             |what: String, remedy: &str| Failure::told(Exit::Failed, format!("{}: {what}", path.display()), remedy);
@@ -50,10 +54,18 @@ impl Known {
         let (is_second, kind) = if bytes.first() == Some(&b'{') {
             let stats = read_stats(&bytes).map_err(|what| told(what, "name what `run --stats` wrote"))?;
             (self.stats.replace(stats).is_some(), "statistics")
-        } else {
-            let course =
-                course::read(&bytes).map_err(|what| told(what, "name what `run --stats` or `run --timeline` wrote"))?;
+        } else if Curve::is_record(&bytes) {
+            let curve = Curve::of_record(&bytes);
+            let curve = curve.map_err(|what| told(format!("this record cannot be used: {what}"), ""))?;
+            (self.curve.replace(curve).is_some(), "records or traces")
+        } else if let Some(course) = course::read(&bytes) {
             (self.course.replace(course).is_some(), "timelines")
+        } else {
+            let curve = Curve::of_trace(path).map_err(|what| {
+                let what = format!("it is neither statistics, a timeline, a record nor a trace of accesses ({what})");
+                told(what, "name what `run --stats`, `--timeline` or `--record` wrote")
+            })?;
+            (self.curve.replace(curve).is_some(), "records or traces")
         };
         if is_second {
             return Err(told(format!("a report is of one run: there are two {kind}"), "name one of each kind at most"));

@@ -1,7 +1,8 @@
 //! `--timeline FILE`: how a run goes, as a trace for Perfetto's viewer (TrackEvent).
 //!
 //! Lines of numbers (what is resident and swapped, faults and pages a second, every counter so far) and, for each process, slices: when
-//! faults waited for their page, when the device read and wrote. Slices that overlap lie on lines of their own.
+//! faults of each thread waited for their page, when windows were read ahead, when the device read and wrote. Slices that overlap
+//! lie on lines of their own.
 //!
 //! The file is bounded: slices are drawn until three quarters of it are used, and counted from then on; numbers are told half as often
 //! each time that half of what was left has been used. It is whole at every moment (`pages.rs`). Nothing here ends the run.
@@ -17,8 +18,8 @@ use pagetide::{ProcessSpans, Span, SpanKind};
 
 use self::pages::Pages;
 use self::proto::{
-    Clock, ClockSnapshot, CounterDescriptor, ProcessDescriptor, TracePacket, TrackDescriptor, TrackEvent, clock, kind,
-    unit,
+    Clock, ClockSnapshot, CounterDescriptor, ProcessDescriptor, ThreadDescriptor, TracePacket, TrackDescriptor,
+    TrackEvent, clock, kind, unit,
 };
 pub(crate) use pages::packets;
 pub(crate) use proto::{TracePacket as Packet, kind as event_kind};
@@ -32,8 +33,9 @@ use crate::whole_file;
 pub(crate) const INTERVAL_NS: u64 = 100_000_000;
 /// Bytes of the file at least: its lines have to be told.
 pub(crate) const SIZE_MIN: u64 = 1 << 20;
-/// Lines of slices of one kind in a process at most.
+/// Lines of slices of one kind in a process at most, and threads of it that have a line; the waits of the others share lines.
 const LANES_MAX: usize = 32;
+const THREADS_MAX: usize = 128;
 /// Processes that have lines of their own at most.
 const PROCESSES_MAX: usize = 256;
 /// The line of the run; those below it are numbered on.
@@ -41,8 +43,8 @@ pub(crate) const RUN: u64 = 1;
 /// The packets are of one sequence.
 const SEQUENCE: u32 = 1;
 const STATE_CLEARED: u32 = 1;
-/// The lines of a process on which its waits lie.
-pub(crate) const WAITS: &str = "waits for memory";
+/// What a wait is called on its line.
+pub(crate) const WAIT: &str = "wait";
 /// The line that tells how many slices are missing.
 pub(crate) const NOT_DRAWN: &str = "slices not drawn";
 
@@ -83,10 +85,20 @@ struct Process {
     lanes: Vec<Lane>,
 }
 
+/// What lies on a line together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LaneKind {
+    Thread(u32),
+    Waits,
+    Windows,
+    Reads,
+    Writes,
+}
+
 /// A line of slices.
 #[derive(Debug)]
 struct Lane {
-    kind: SpanKind,
+    kind: LaneKind,
     line: u64,
     end_ns: u64,
 }
@@ -230,7 +242,7 @@ impl Timeline {
                 continue;
             };
             let lanes = &mut self.processes.get_mut(&number).expect("it has a line").lanes;
-            match lane(pages, &mut self.lines, lanes, line, &span)? {
+            match lane(pages, &mut self.lines, lanes, (line, process.pid), &span)? {
                 Some(lane) => slice(pages, lane, &span)?,
                 None => self.not_drawn += 1,
             }
@@ -268,7 +280,7 @@ impl Lines {
                     name: Some(name.to_owned()),
                     parent_uuid: Some(parent),
                     counter,
-                    process: None,
+                    ..TrackDescriptor::default()
                 }))?;
                 line
             }
@@ -279,17 +291,18 @@ impl Lines {
     }
 }
 
-/// The first line of the kind that is free when the span begins; None: there are too many.
+/// The first line of its kind that is free when the span begins, below that of its process; None: there are too many.
 fn lane(
     pages: &mut Pages,
     lines: &mut Lines,
     lanes: &mut Vec<Lane>,
-    parent: u64,
+    (parent, process): (u64, u32),
     span: &Span,
 ) -> io::Result<Option<u64>> {
-    let of_kind = || lanes.iter().filter(|lane| lane.kind == span.kind);
+    let kind = lane_kind(lanes, span.kind);
+    let of_kind = || lanes.iter().filter(|lane| lane.kind == kind);
     let count = of_kind().count();
-    let free = lanes.iter_mut().find(|lane| lane.kind == span.kind && lane.end_ns <= span.begin_ns);
+    let free = lanes.iter_mut().find(|lane| lane.kind == kind && lane.end_ns <= span.begin_ns);
     if let Some(lane) = free {
         lane.end_ns = span.end_ns;
         return Ok(Some(lane.line));
@@ -298,22 +311,48 @@ fn lane(
         return Ok(None);
     }
     let line = lines.fresh();
-    lanes.push(Lane { kind: span.kind, line, end_ns: span.end_ns });
-    let name = match span.kind {
-        SpanKind::Wait => WAITS,
-        SpanKind::Read => "device reads",
-        SpanKind::Write => "device writes",
+    lanes.push(Lane { kind, line, end_ns: span.end_ns });
+    let named = |name: &str| TrackDescriptor { name: Some(name.to_owned()), ..TrackDescriptor::default() };
+    let track = match kind {
+        LaneKind::Thread(thread) => thread_track(process, thread),
+        LaneKind::Waits => named("waits for memory"),
+        LaneKind::Windows => named("readahead windows"),
+        LaneKind::Reads => named("device reads"),
+        LaneKind::Writes => named("device writes"),
     };
-    let (uuid, name, parent_uuid) = (Some(line), Some(name.to_owned()), Some(parent));
-    pages.push(&told(TrackDescriptor { uuid, name, parent_uuid, ..TrackDescriptor::default() })).map(|()| Some(line))
+    pages.push(&told(TrackDescriptor { uuid: Some(line), parent_uuid: Some(parent), ..track })).map(|()| Some(line))
+}
+
+/// Waits lie on the line of their thread, as far as there are lines for threads.
+fn lane_kind(lanes: &[Lane], kind: SpanKind) -> LaneKind {
+    match kind {
+        SpanKind::Wait { thread } => {
+            let own = LaneKind::Thread(thread);
+            let is_known = lanes.iter().any(|lane| lane.kind == own);
+            let threads = lanes.iter().filter(|lane| matches!(lane.kind, LaneKind::Thread(_))).count();
+            if thread > 0 && (is_known || threads < THREADS_MAX) { own } else { LaneKind::Waits }
+        }
+        SpanKind::Window { .. } => LaneKind::Windows,
+        SpanKind::Read { .. } => LaneKind::Reads,
+        SpanKind::Write { .. } => LaneKind::Writes,
+    }
+}
+
+/// The line of a thread, by the name that it has now; it may have ended.
+fn thread_track(process: u32, thread: u32) -> TrackDescriptor {
+    let comm = std::fs::read(format!("/proc/{process}/task/{thread}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(comm.trim_ascii_end()).into_owned();
+    let descriptor = ThreadDescriptor { pid: pid(process.into()), tid: pid(thread.into()), name: Some(name) };
+    TrackDescriptor { thread: Some(descriptor), ..TrackDescriptor::default() }
 }
 
 /// A span on its line.
 fn slice(pages: &mut Pages, line: u64, span: &Span) -> io::Result<()> {
     let name = match span.kind {
-        SpanKind::Wait => "wait".to_owned(),
-        SpanKind::Read => format!("read {}", span.pages),
-        SpanKind::Write => format!("write {}", span.pages),
+        SpanKind::Wait { .. } => WAIT.to_owned(),
+        SpanKind::Window { pages } => format!("window {pages}"),
+        SpanKind::Read { pages } => format!("read {pages}"),
+        SpanKind::Write { pages } => format!("write {pages}"),
     };
     let event = |kind, name| TrackEvent { kind: Some(kind), track: Some(line), name, value: None };
     pages.push(&at(span.begin_ns, event(kind::SLICE_BEGIN, Some(name))))?;
@@ -350,7 +389,7 @@ mod tests {
         let counters = vec![("pgfault".to_owned(), now_ns / 7)];
         let span = |number| {
             let begin_ns = now_ns - 1000 + number;
-            Span { kind: SpanKind::Wait, begin_ns, end_ns: begin_ns + 50, pages: 0 }
+            Span { kind: SpanKind::Wait { thread: 0 }, begin_ns, end_ns: begin_ns + 50 }
         };
         let spans = vec![ProcessSpans { pid: 8, spans: (0..spans).map(span).collect(), dropped: 1 }];
         Progress { report, snapshot: Snapshot { run, counters, ..Snapshot::default() }, spans }
@@ -389,6 +428,19 @@ mod tests {
         assert_eq!(usize::try_from(not_drawn).expect("few") + slices, 40_000 * 4 + 1, "each is drawn or counted");
         let resident = values("resident");
         assert!(resident.len() > 500 && resident.last() == Some(&(40_001 * 100_000_000)), "it goes on to the end");
+    }
+
+    #[test]
+    fn each_thread_has_a_line_and_too_many_share_some() {
+        let mut lanes = Vec::new();
+        for thread in 1..=200 {
+            let kind = lane_kind(&lanes, SpanKind::Wait { thread });
+            let is_own = usize::try_from(thread).expect("few") <= THREADS_MAX;
+            assert_eq!(kind, if is_own { LaneKind::Thread(thread) } else { LaneKind::Waits });
+            lanes.push(Lane { kind, line: thread.into(), end_ns: 0 });
+        }
+        assert_eq!(lane_kind(&lanes, SpanKind::Wait { thread: 7 }), LaneKind::Thread(7));
+        assert_eq!(lane_kind(&[], SpanKind::Wait { thread: 0 }), LaneKind::Waits);
     }
 
     #[test]

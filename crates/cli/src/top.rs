@@ -5,6 +5,8 @@
 //! the runs as they are.
 
 mod course;
+mod memory;
+mod memory_view;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -19,6 +21,7 @@ use crate::backend::{self, Answer, Connection, Request, Snapshot, WatchError, un
 use crate::failure::{Exit, Failure};
 use crate::size::Bytes;
 use course::Course;
+use memory::MemoryCourse;
 use view::{Screen, Shown};
 
 /// A key changes the budget by one part in so many, or pages out as much of what is resident.
@@ -30,7 +33,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let mut top = Top { interval_ns: args.interval, watched: None, list: Vec::new(), selected: 0, note: String::new() };
     if let Some(run) = &args.run {
         let connection = Connection::open(run).map_err(|error| unwatchable(run, &error))?;
-        top.watched = Some(Watched { name: run.clone(), connection, course: Course::default() });
+        top.watched = Some(Watched::new(run.clone(), connection));
     }
     let is_named = args.run.is_some();
     top.look();
@@ -75,6 +78,55 @@ struct Watched {
     name: String,
     connection: Connection,
     course: Course,
+    /// The process that is marked, among those that are shown.
+    selected: usize,
+    /// Its memory, if that is looked at.
+    memory: Option<MemoryCourse>,
+}
+
+impl Watched {
+    fn new(name: String, connection: Connection) -> Self {
+        Self { name, connection, course: Course::default(), selected: 0, memory: None }
+    }
+
+    /// Ask. Err: the run cannot be asked any more. Else what there is to be said.
+    fn look(&mut self) -> Result<Option<String>, WatchError> {
+        self.course.push(self.connection.stat()?);
+        let count = self.course.last().map_or(0, |last| last.processes.len());
+        self.selected = self.selected.min(count.saturating_sub(1));
+        let Some(course) = &mut self.memory else { return Ok(None) };
+        if let Some(memory) = self.connection.memory(course.pid)? {
+            course.push(memory);
+            return Ok(None);
+        }
+        let text =
+            format!("process {}: it has ended, or is not paged: there is nothing to tell of its memory", course.pid);
+        self.memory = None;
+        Ok(Some(text))
+    }
+
+    /// Look at the memory of the process that is marked.
+    fn look_at_memory(&mut self) {
+        let process = self.course.last().and_then(|last| last.processes.get(self.selected));
+        self.memory = process.map(|process| MemoryCourse::new(process.pid));
+    }
+
+    /// No longer. What is said to that does not matter: the run may have ended.
+    fn leave_memory(&mut self) {
+        self.memory = None;
+        let _ = self.connection.memory(0);
+    }
+
+    fn mark(&mut self, down: bool) {
+        let (place, count) = match &mut self.memory {
+            Some(memory) => {
+                let count = memory.last().map_or(0, |last| last.regions.len());
+                (&mut memory.first, count)
+            }
+            None => (&mut self.selected, self.course.last().map_or(0, |last| last.processes.len())),
+        };
+        *place = if down { (*place + 1).min(count.saturating_sub(1)) } else { place.saturating_sub(1) };
+    }
 }
 
 /// Why it is over.
@@ -134,9 +186,10 @@ impl Top {
             self.selected = self.selected.min(self.list.len().saturating_sub(1));
             return None;
         };
-        match watched.connection.stat() {
-            Ok(snapshot) => {
-                watched.course.push(snapshot);
+        match watched.look() {
+            Ok(None) => None,
+            Ok(Some(text)) => {
+                self.note = text;
                 None
             }
             Err(error) => Some((watched.name.clone(), error)),
@@ -145,7 +198,8 @@ impl Top {
 
     fn screen(&self) -> Screen<'_> {
         let shown = match &self.watched {
-            Some(watched) => Shown::Run(&watched.course),
+            Some(Watched { course, memory: Some(memory), .. }) => Shown::Memory { course, memory },
+            Some(Watched { course, selected, .. }) => Shown::Run { course, selected: *selected },
             None => Shown::List { runs: &self.list, selected: self.selected },
         };
         Screen { shown, note: &self.note }
@@ -158,6 +212,15 @@ impl Top {
             return Next::End(End::Asked);
         }
         match (key.code, self.watched.is_some()) {
+            (KeyCode::Esc, true) if self.watched.as_ref().is_some_and(|watched| watched.memory.is_some()) => {
+                self.watched.iter_mut().for_each(Watched::leave_memory);
+            }
+            (KeyCode::Enter, true) => {
+                self.watched.iter_mut().for_each(Watched::look_at_memory);
+                self.look();
+            }
+            (KeyCode::Up, true) => self.watched.iter_mut().for_each(|watched| watched.mark(false)),
+            (KeyCode::Down, true) => self.watched.iter_mut().for_each(|watched| watched.mark(true)),
             (KeyCode::Esc, true) if !is_named => {
                 self.watched = None;
                 self.look();
@@ -182,9 +245,9 @@ impl Top {
         let name = if snapshot.run.name.is_empty() { pid } else { snapshot.run.name.clone() };
         match Connection::open(&name) {
             Ok(connection) => {
-                let mut course = Course::default();
-                course.push(snapshot.clone());
-                self.watched = Some(Watched { name, connection, course });
+                let mut watched = Watched::new(name, connection);
+                watched.course.push(snapshot.clone());
+                self.watched = Some(watched);
             }
             Err(error) => self.note = format!("{name}: {error}"),
         }
@@ -211,7 +274,7 @@ impl Top {
         let Some(watched) = &mut self.watched else { return };
         self.note = match watched.connection.ask(request) {
             Ok(Answer::Done(text) | Answer::Refused(text)) => text,
-            Ok(Answer::Snapshot(_)) => "the run answers what was not asked".to_owned(),
+            Ok(Answer::Snapshot(_) | Answer::Regions(_)) => "the run answers what was not asked".to_owned(),
             Err(error) => error.to_string(),
         };
         self.look();

@@ -56,5 +56,6 @@ pub use config::{Config, ConfigError, HostKind, MemoryMode};
 pub use effect::{Effect, Effects};
 pub use event::Event;
 pub use memory::page::{self, Flight, PageState, PageView};
+pub use memory::tally::PartCounts;
 pub use policy::{Core, Touch};
 pub use vmstat::{Counter, Vmstat};

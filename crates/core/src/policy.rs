@@ -6,10 +6,12 @@
 use crate::config::Config;
 use crate::effect::Effects;
 use crate::event::Event;
-use crate::memory::page::PageView;
+use crate::memory::page::{PageState, PageView};
+use crate::memory::tally::{PartCounts, Tally};
 use crate::tasks::Tasks;
-use crate::types::{Access, Nanos, PageIdx};
+use crate::types::{Access, Nanos, PageIdx, PageRange};
 use crate::vmstat::Vmstat;
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -127,6 +129,29 @@ impl Core {
             young: known.is_young(),
             discarded: known.is_discarded(),
         }
+    }
+
+    /// What is known of a page, in a word.
+    #[inline]
+    pub fn state(&self, page: PageIdx) -> PageState {
+        self.tasks.paging.space.mem.at(page.0).state()
+    }
+
+    /// Count faults and readahead by these ranges from now on, which are ascending and apart; by none: no longer. No decision
+    /// depends on it.
+    pub fn tally_by(&mut self, ranges: &[PageRange]) {
+        let tally = (!ranges.is_empty()).then(|| Box::new(Tally::new(ranges)));
+        self.tasks.paging.space.mem.tally = tally;
+    }
+
+    /// What was counted since then, in the order of the ranges.
+    pub fn tallied(&self) -> &[PartCounts] {
+        self.tasks.paging.space.mem.tally.as_ref().map_or(&[], |tally| tally.counts())
+    }
+
+    /// Where among the ranges a page lies.
+    pub fn tallied_in(&self, page: PageIdx) -> Option<usize> {
+        self.tasks.paging.space.mem.tally.as_ref()?.find(page.0)
     }
 
     /// Frames in use, in pages (a memcg's unused charge included).

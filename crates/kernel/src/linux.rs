@@ -125,7 +125,9 @@ impl AddressSpace for Linux {
             ReadAnswer::Read(_) => {}
         }
         Ok(Some(match message[0].take() {
-            Msg::PageFault { addr, write, .. } => Message::Fault { address: addr, write },
+            Msg::PageFault { addr, write, tid, .. } => {
+                Message::Fault { address: addr, write, thread: tid.cast_unsigned() }
+            }
             Msg::Fork { fd } => Message::Fork(Uffd::from_fd(fd)),
             Msg::Remap { from, to, len } => Message::Remap { from, to, len },
             Msg::Remove { start, end } => Message::Remove { start, end },

@@ -29,6 +29,8 @@ pub enum Message<C> {
         address: usize,
         /// It was a write.
         write: bool,
+        /// The thread, if that was asked for; else 0.
+        thread: u32,
     },
     /// The process forked; this is the child's address space.
     Fork(C),

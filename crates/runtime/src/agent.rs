@@ -364,7 +364,7 @@ impl Agent {
         let kept = Kept { size_pages: statm.size_pages, anon_pages: statm.anon_pages() };
         let Managed { session, forks, .. } = managed;
         session.look_at_memory(now, kept, &mut Serving { agent: self, forks });
-        setup::publish_places(self.entry(), &managed.session);
+        setup::publish_often(self.entry(), &mut managed.session, now);
         managed.session.pager.count_unpaged(now);
         self.tell_of_written_files(&managed.session.pager);
         if now >= managed.next_thread_look && managed.session.pager.machine().waiting_count() > 0 {

@@ -15,6 +15,7 @@ use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::{Errno, file};
 
+use crate::heat::Heat;
 use crate::space::unpaged::UNPAGED;
 use crate::spans::Spans;
 
@@ -165,6 +166,7 @@ pub(crate) struct Entry {
     /// Pages that came back, by how long they were away.
     pub(crate) returns: [AtomicU64; absences::BUCKETS],
     pub(crate) spans: Spans,
+    pub(crate) heat: Heat,
 }
 
 /// The mapping.

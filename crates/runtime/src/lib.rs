@@ -6,6 +6,7 @@ pub mod supervise;
 pub mod watch;
 mod control;
 mod spans;
+mod heat;
 mod protocol;
 pub mod agent_entry;
 mod agent;

@@ -19,6 +19,8 @@ mod moves;
 mod staging;
 pub(crate) mod stalls;
 mod transfers;
+mod waits;
+mod windows;
 
 use pagetide_core::Core;
 use pagetide_core::absences::Absences;
@@ -46,6 +48,9 @@ use moves::{Busy, pages_of};
 use staging::Staging;
 pub(crate) use staging::{MapFrames, frames_for};
 use stalls::Stalls;
+pub(crate) use waits::Answered;
+use waits::Waiting;
+use windows::Window;
 
 /// A page in bytes, as a length.
 const PAGE: usize = 1 << PAGE_SHIFT;
@@ -140,14 +145,16 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     placeless: Option<(PageIdx, Nanos)>,
     /// Pages that were mapped just now, whose waiters the kernel woke with that.
     woken: PageRange,
-    /// Faults that are not answered yet, with the time when they were seen.
-    waiting: Vec<(PageIdx, Nanos)>,
-    /// When faults were seen that were answered since, and how long they waited.
-    latencies: Vec<(Nanos, Nanos)>,
+    /// Faults that are not answered yet.
+    waiting: Vec<Waiting>,
+    /// Those that were answered since they were taken last.
+    answered: Vec<Answered>,
     /// Requests that have ended, if they are noted.
     request_spans: Vec<Span>,
     /// Those that found no room.
     request_spans_lost: u64,
+    /// Windows of readahead under way, if requests are noted.
+    windows: Vec<Window>,
     answered_at: Nanos,
     pub(crate) stalls: Stalls,
     /// When it was made.
@@ -207,9 +214,10 @@ impl<K: AddressSpace> LiveMachine<K> {
             placeless: None,
             woken: PageRange::new(PageIdx(0), 0),
             waiting: Vec::with_capacity(256),
-            latencies: Vec::with_capacity(256),
+            answered: Vec::with_capacity(256),
             request_spans: Vec::new(),
             request_spans_lost: 0,
+            windows: Vec::new(),
             answered_at: 0,
             stalls: Stalls::default(),
             begun,
@@ -362,6 +370,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     fn carry_out(&mut self, core: &Core, effect: Effect, answers: &mut Answers) {
         match effect {
             Effect::Read { io, device, slot, range, demand } => {
+                self.window_begins(io, range.len, demand);
                 let least = self.least_spare(core, range.len);
                 self.read(io, device, slot, range, demand, least);
             }
@@ -483,17 +492,6 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.space.zeropage(self.zeroes(1), Wake::Later).stop == Some(Stop::Again)
     }
 
-    /// A fault on this page was seen at `now`: its latency is counted when the page is mapped.
-    pub(crate) fn note_fault(&mut self, page: PageIdx, now: Nanos) {
-        if self.woken.contains(page) {
-            self.woken.len = 0;
-        }
-        if self.waiting.len() < self.waiting.capacity() {
-            self.waiting.push((page, now));
-            self.stalls.begin(now);
-        }
-    }
-
     /// The machine's counters, in the order of [`MACHINE_COUNTERS`]; `absences` are the core's.
     pub(crate) fn counters(&self, absences: &Absences) -> [u64; MACHINE_COUNTERS.len()] {
         let (stats, tier, now) = (&self.stats, self.tier_stats(), self.space.now());
@@ -523,16 +521,6 @@ impl<K: AddressSpace> LiveMachine<K> {
         ]
     }
 
-    /// Faults that wait, as far as they are counted.
-    pub(crate) const fn waiting_count(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// The fault that has waited longest.
-    pub(crate) fn oldest_fault(&self) -> Option<(PageIdx, Nanos)> {
-        self.waiting.iter().copied().min_by_key(|&(_, since)| since)
-    }
-
     /// What is under way, for a message about a pager that does not get on.
     pub(crate) fn describe(&self) -> impl std::fmt::Display {
         let (deferred, private) = (self.deferred.len(), self.unsharing.len());
@@ -545,35 +533,6 @@ impl<K: AddressSpace> LiveMachine<K> {
             )?;
             write!(f, "{holes} holes, {spare} spare frames")
         })
-    }
-
-    /// The faults that were answered since the last call: when each was seen, and how long it waited.
-    pub(crate) fn take_latencies(&mut self, mut each: impl FnMut(Nanos, Nanos)) {
-        self.latencies.drain(..).for_each(|(since, waited)| each(since, waited));
-    }
-
-    /// When a fault was answered last.
-    pub(crate) const fn answered_at(&self) -> Nanos {
-        self.answered_at
-    }
-
-    fn count_answered(&mut self, range: PageRange) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let now = self.space.now();
-        self.answered_at = now;
-        let latencies = &mut self.latencies;
-        self.waiting.retain(|&(page, since)| {
-            let answered = range.contains(page);
-            if answered && latencies.len() < latencies.capacity() {
-                latencies.push((since, now.saturating_sub(since)));
-            }
-            !answered
-        });
-        if self.waiting.is_empty() {
-            self.stalls.end(now);
-        }
     }
 
     /// Fill this page with zeroes if it is missing; wake its waiters in any case: who still misses it asks again.

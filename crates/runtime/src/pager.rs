@@ -25,7 +25,7 @@ use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Run};
 use pagetide_sys::uffd::{Modes, Stop, Wake};
 
-use crate::machine::{LiveMachine, managed};
+use crate::machine::{Answered, LiveMachine, managed};
 use crate::patience::Patience;
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::space::recent::Recent;
@@ -76,13 +76,22 @@ pub(crate) struct Overhead {
     pub(crate) page_tables: u64,
 }
 
+/// A thread's touch of a missing page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) address: u64,
+    pub(crate) access: Access,
+    /// The thread, if the kernel says; else 0. For those who watch.
+    pub(crate) thread: u32,
+}
+
 /// What a message leaves for the host to do.
 #[derive(Debug)]
 pub(crate) enum Followup<C> {
     /// Nothing.
     None,
     /// A thread faults: see [`Pager::on_fault`].
-    Fault { address: u64, access: Access },
+    Fault(Fault),
     /// A forked child's address space.
     Forked(C),
 }
@@ -125,6 +134,11 @@ impl<K: AddressSpace> Pager<K> {
         self.driver.core()
     }
 
+    /// For what no decision depends on.
+    pub(crate) const fn core_mut(&mut self) -> &mut Core {
+        self.driver.core_mut()
+    }
+
     pub(crate) const fn machine(&self) -> &LiveMachine<K> {
         self.driver.machine()
     }
@@ -152,9 +166,9 @@ impl<K: AddressSpace> Pager<K> {
     /// Apply one message of the kernel, or say what the host has to do about it.
     pub(crate) fn on_message(&mut self, now: Nanos, message: Message<K::Child>) -> Followup<K::Child> {
         match message {
-            Message::Fault { address, write } => {
+            Message::Fault { address, write, thread } => {
                 let access = if write { Access::Write } else { Access::Read };
-                Followup::Fault { address: address as u64, access }
+                Followup::Fault(Fault { address: address as u64, access, thread })
             }
             Message::Fork(child) => Followup::Forked(child),
             Message::Remap { from, to, len } => {
@@ -174,7 +188,8 @@ impl<K: AddressSpace> Pager<K> {
     }
 
     /// A thread touched a missing page.
-    pub(crate) fn on_fault(&mut self, now: Nanos, address: u64, access: Access, task: TaskId) -> FaultAnswer {
+    pub(crate) fn on_fault(&mut self, now: Nanos, fault: Fault, task: TaskId) -> FaultAnswer {
+        let Fault { address, access, thread } = fault;
         let vpn = address >> PAGE_SHIFT;
         let Some(page) = self.machine().mappings.page(vpn) else { return FaultAnswer::Unknown };
         let view = self.core().page(page);
@@ -194,7 +209,7 @@ impl<K: AddressSpace> Pager<K> {
         }
         self.patience.on_fault(self.machine().answered_at(), now);
         self.last_fault = now;
-        self.machine_mut().note_fault(page, now);
+        self.machine_mut().note_fault(page, now, thread);
         self.driver.step(now, Event::Fault { page, access, task });
         FaultAnswer::Taken
     }
@@ -507,9 +522,15 @@ impl<K: AddressSpace> Pager<K> {
             + u64::from(self.machine().tier_pages())
     }
 
-    /// The faults that were answered since the last call: when each was seen, and how long it waited.
-    pub(crate) fn take_latencies(&mut self, each: impl FnMut(Nanos, Nanos)) {
-        self.machine_mut().take_latencies(each);
+    /// The faults that were answered since the last call.
+    pub(crate) fn take_answered(&mut self, each: impl FnMut(Answered)) {
+        self.machine_mut().take_answered(each);
+    }
+
+    /// True if a page that is paged out is in memory, compressed.
+    pub(crate) fn is_compressed(&self, page: PageIdx) -> bool {
+        let Some(tier) = self.machine().tier() else { return false };
+        self.core().page(page).slot.is_some_and(|(device, slot)| tier.holds(device, slot))
     }
 
     /// Register the range, tell the core of it, and charge what is there already; or why it stays native. None: it has changed since

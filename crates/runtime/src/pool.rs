@@ -413,7 +413,7 @@ impl Pool {
     /// How long faults took, from the signal to the mapped page, since the pool was made. In nanoseconds.
     pub fn fault_latency_ns(&self) -> LatencySummary {
         let mut state = self.running.shared.lock("latencies");
-        state.session.count_latencies(|_, _, _| {});
+        state.session.count_latencies(|_, _| {});
         summary(state.session.latency())
     }
 

@@ -17,13 +17,15 @@ mod page_out;
 
 use std::collections::VecDeque;
 
-use pagetide_core::types::{Access, Nanos, PageIdx, TaskId};
+use pagetide_core::types::{Nanos, PageIdx, TaskId};
 use pagetide_kernel::{AddressSpace, Linux};
 use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
 
 use crate::control::{LATENCY_BUCKETS, latency_bucket};
-use crate::pager::{FaultAnswer, Followup, Pager};
+use crate::heat::{Heat, Look};
+use crate::machine::Answered;
+use crate::pager::{Fault, FaultAnswer, Followup, Pager};
 use crate::session::command::{Answer, Command, PlaceReport, Report};
 use crate::session::devices::Devices;
 use crate::session::page_out::PageOut;
@@ -72,7 +74,7 @@ pub(crate) struct Session<K: AddressSpace = Linux> {
     pub(crate) pager: Pager<K>,
     devices: Devices,
     /// Faults that were read and are not answered or with the core yet.
-    faults: Vec<(u64, Access)>,
+    faults: Vec<Fault>,
     /// Faults by latency.
     latency: [u64; LATENCY_BUCKETS],
     orders: VecDeque<Order>,
@@ -87,6 +89,7 @@ pub(crate) struct Session<K: AddressSpace = Linux> {
     budget_pages: u32,
     is_paused: bool,
     page_out: Option<PageOut>,
+    look: Look,
 }
 
 impl<K: AddressSpace> Session<K> {
@@ -108,6 +111,7 @@ impl<K: AddressSpace> Session<K> {
             budget_pages,
             is_paused: false,
             page_out: None,
+            look: Look::default(),
         }
     }
 
@@ -121,7 +125,7 @@ impl<K: AddressSpace> Session<K> {
             let Some(message) = self.pager.machine().space().next_message()? else { break };
             match self.pager.on_message(now, message) {
                 Followup::None => {}
-                Followup::Fault { address, access } => self.faults.push((address, access)),
+                Followup::Fault(fault) => self.faults.push(fault),
                 Followup::Forked(child) => host.forked(&mut self.pager, now, child),
             }
         }
@@ -137,20 +141,20 @@ impl<K: AddressSpace> Session<K> {
         }
         let mut faults = std::mem::take(&mut self.faults);
         let mut has_looked = false;
-        faults.retain(|&(address, access)| {
-            if host.takes(&mut self.pager, now, address) {
+        faults.retain(|&fault| {
+            if host.takes(&mut self.pager, now, fault.address) {
                 return false;
             }
-            let mut answer = self.pager.on_fault(now, address, access, TaskId(0));
+            let mut answer = self.pager.on_fault(now, fault, TaskId(0));
             if answer == FaultAnswer::Unknown {
                 if !has_looked {
                     host.look(&mut self.pager, now);
                     has_looked = true;
                 }
-                answer = self.pager.on_fault(now, address, access, TaskId(0));
+                answer = self.pager.on_fault(now, fault, TaskId(0));
             }
             if answer == FaultAnswer::Unknown {
-                answer = self.pager.fill_unknown(address);
+                answer = self.pager.fill_unknown(fault.address);
             }
             answer == FaultAnswer::Later
         });
@@ -269,15 +273,24 @@ impl<K: AddressSpace> Session<K> {
         self.pager.machine().has_deferred() || !self.faults.is_empty()
     }
 
-    /// Sort the latencies of the faults that were answered into their buckets, and tell of each its bucket, when it was seen, and how
-    /// long it waited.
-    pub(crate) fn count_latencies(&mut self, mut each: impl FnMut(usize, Nanos, Nanos)) {
-        let Self { pager, latency, .. } = self;
-        pager.take_latencies(|since, ns| {
-            let bucket = latency_bucket(ns);
+    /// Sort the latencies of the faults that were answered into their buckets, and tell of each, with its bucket.
+    pub(crate) fn count_latencies(&mut self, mut each: impl FnMut(usize, Answered)) {
+        let Self { pager, latency, look, .. } = self;
+        let mut waited = Vec::new();
+        pager.take_answered(|answered| {
+            let bucket = latency_bucket(answered.ns);
             latency[bucket] += 1;
-            each(bucket, since, ns);
+            if look.is_on() {
+                waited.push((answered.page, answered.ns));
+            }
+            each(bucket, answered);
         });
+        waited.into_iter().for_each(|(page, ns)| look.note_wait(pager, page, ns));
+    }
+
+    /// Now and then: what each part of the memory holds and does, if somebody looks.
+    pub(crate) fn tell_heat(&mut self, heat: &Heat, now: Nanos) {
+        self.look.serve(heat, &mut self.pager, now);
     }
 
     /// Faults by latency, as last counted.

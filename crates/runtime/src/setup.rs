@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use pagetide_core::Core;
 use pagetide_core::config::ConfigError;
 use pagetide_core::event::Event;
-use pagetide_core::types::DeviceId;
+use pagetide_core::types::{DeviceId, Nanos};
 use pagetide_core::vmstat::{Counter, Vmstat};
 use pagetide_driver::record::LiveConfig;
 use pagetide_kernel::Linux;
@@ -131,6 +131,7 @@ pub(crate) const fn signal_features() -> Features {
         .with(Features::EVENT_UNMAP)
         .with(Features::MOVE)
         .with(Features::POISON)
+        .with(Features::THREAD_ID)
 }
 
 /// What thread mode asks of the kernel.
@@ -141,6 +142,7 @@ pub(crate) const fn thread_features() -> Features {
         .with(Features::EVENT_UNMAP)
         .with(Features::MOVE)
         .with(Features::POISON)
+        .with(Features::THREAD_ID)
 }
 
 /// A pager for this process; `taken` is the userfaultfd of a forked child and the seed of its parent's checksums, `inherited`
@@ -308,6 +310,12 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
         word.store(returns, relaxed);
     }
     entry.major_faults.store(vmstat.get(Counter::pgmajfault), relaxed);
+}
+
+/// Make visible what those who look are told often: where its pages are, and what each part of its memory does.
+pub(crate) fn publish_often(entry: &Entry, session: &mut Session, now: Nanos) {
+    publish_places(entry, session);
+    session.tell_heat(&entry.heat, now);
 }
 
 /// Make visible where its pages are. Each place keeps its words as long as it is told of.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pagetide_core::types::Nanos;
 
 use crate::control::Entry;
+use crate::machine::Answered;
 use crate::session::Session;
 
 /// Spans between two looks of the supervisor at most.
@@ -20,11 +21,48 @@ pub const WAIT_DRAWN_NS: Nanos = 3 << 14;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
     /// A fault waited for its page, for [`WAIT_DRAWN_NS`] at least.
-    Wait,
+    Wait {
+        /// The thread whose fault it was; 0: the kernel did not say.
+        thread: u32,
+    },
     /// A device read.
-    Read,
+    Read {
+        /// So many pages.
+        pages: u32,
+    },
     /// A device wrote.
-    Write,
+    Write {
+        /// So many pages.
+        pages: u32,
+    },
+    /// A window of readahead, from when it was ordered to when its last page was there.
+    Window {
+        /// Its pages, that for which a fault waits included.
+        pages: u32,
+    },
+}
+
+impl SpanKind {
+    const fn word(self) -> u64 {
+        let (number, tag) = match self {
+            Self::Wait { thread } => (thread, 0),
+            Self::Read { pages } => (pages, 1),
+            Self::Write { pages } => (pages, 2),
+            Self::Window { pages } => (pages, 3),
+        };
+        (number as u64) << 2 | tag
+    }
+
+    /// None: no agent wrote that.
+    fn of_word(word: u64) -> Option<Self> {
+        let number = u32::try_from(word >> 2).ok()?;
+        Some(match word & 3 {
+            0 => Self::Wait { thread: number },
+            1 => Self::Read { pages: number },
+            2 => Self::Write { pages: number },
+            _ => Self::Window { pages: number },
+        })
+    }
 }
 
 /// From when to when something was done, by the clock of [`RunView::now_ns`](crate::watch::RunView::now_ns).
@@ -36,8 +74,6 @@ pub struct Span {
     pub begin_ns: Nanos,
     /// When it ended; not before it began.
     pub end_ns: Nanos,
-    /// Pages of a request; 0 of a wait.
-    pub pages: u32,
 }
 
 /// The spans of a process since the last look.
@@ -51,7 +87,7 @@ pub struct ProcessSpans {
     pub dropped: u64,
 }
 
-/// One span: when it began, when it ended, pages and kind.
+/// One span: when it began, when it ended, its kind.
 #[derive(Debug)]
 #[repr(C)]
 struct Words([AtomicU64; 3]);
@@ -92,8 +128,7 @@ impl Spans {
             self.drop_more(1);
             return;
         }
-        let what = u64::from(span.pages) << 2 | span.kind as u64;
-        for (word, value) in self.place(written).iter().zip([span.begin_ns, span.end_ns, what]) {
+        for (word, value) in self.place(written).iter().zip([span.begin_ns, span.end_ns, span.kind.word()]) {
             word.store(value, Ordering::Relaxed);
         }
         self.written.store(written.wrapping_add(1), Ordering::Release);
@@ -119,10 +154,10 @@ impl Spans {
 /// go into the ring.
 pub(crate) fn publish(entry: &Entry, session: &mut Session) {
     let is_drawn = entry.spans.is_wanted();
-    session.count_latencies(|bucket, since, ns| {
+    session.count_latencies(|bucket, Answered { thread, since, ns, .. }| {
         entry.note_latency(bucket);
         if is_drawn && ns >= WAIT_DRAWN_NS {
-            entry.spans.push(Span { kind: SpanKind::Wait, begin_ns: since, end_ns: since + ns, pages: 0 });
+            entry.spans.push(Span { kind: SpanKind::Wait { thread }, begin_ns: since, end_ns: since + ns });
         }
     });
     if is_drawn {
@@ -134,14 +169,8 @@ pub(crate) fn publish(entry: &Entry, session: &mut Session) {
 /// None: no agent wrote that.
 fn read(words: &[AtomicU64; 3]) -> Option<Span> {
     let [begin_ns, end_ns, what] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
-    let kind = match what & 3 {
-        0 => SpanKind::Wait,
-        1 => SpanKind::Read,
-        2 => SpanKind::Write,
-        _ => return None,
-    };
-    let pages = u32::try_from(what >> 2).ok()?;
-    (begin_ns <= end_ns).then_some(Span { kind, begin_ns, end_ns, pages })
+    let kind = SpanKind::of_word(what)?;
+    (begin_ns <= end_ns).then_some(Span { kind, begin_ns, end_ns })
 }
 
 #[cfg(test)]
@@ -159,7 +188,7 @@ mod tests {
     }
 
     const fn span(begin_ns: Nanos) -> Span {
-        Span { kind: SpanKind::Write, begin_ns, end_ns: begin_ns + 9, pages: 64 }
+        Span { kind: SpanKind::Write { pages: 64 }, begin_ns, end_ns: begin_ns + 9 }
     }
 
     #[test]
@@ -172,6 +201,20 @@ mod tests {
         ring.push(span(100));
         assert_eq!(ring.take(7), Some(ProcessSpans { pid: 7, spans: vec![span(100)], dropped: 0 }));
         assert_eq!(ring.take(7), None);
+    }
+
+    #[test]
+    fn every_kind_is_read_as_it_was_written() {
+        let most = u32::MAX;
+        for kind in [
+            SpanKind::Wait { thread: most },
+            SpanKind::Read { pages: 1 },
+            SpanKind::Write { pages: 0 },
+            SpanKind::Window { pages: most },
+        ] {
+            assert_eq!(SpanKind::of_word(kind.word()), Some(kind));
+        }
+        assert_eq!(SpanKind::of_word(1 << 34), None);
     }
 
     #[test]

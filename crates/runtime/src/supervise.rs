@@ -10,6 +10,7 @@ mod brake;
 mod closer;
 mod commands;
 mod drains;
+mod memory;
 mod options;
 mod places;
 mod signals;

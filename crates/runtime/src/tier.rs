@@ -566,6 +566,11 @@ impl Tier {
         u32::try_from(held.len()).expect("31 bits")
     }
 
+    /// True if the slot's page is here, whether the disk holds it or not.
+    pub(crate) fn holds(&self, device: DeviceId, slot: SlotIdx) -> bool {
+        self.entry_at(device, slot).is_some()
+    }
+
     /// The disk does not hold the slot's page: who writes it there must not be overtaken, who copies the disk misses it.
     pub(crate) fn is_only_here(&self, device: DeviceId, slot: SlotIdx) -> bool {
         self.entry_at(device, slot).is_some_and(|index| self.entries[index as usize].flags & DIRTY != 0)

@@ -11,6 +11,6 @@ pub(crate) mod place;
 mod record;
 
 pub use client::{Connection, WatchError, runs};
-pub use message::{Answer, PACKET_BYTES, Request, Snapshot};
+pub use message::{Answer, HeatView, Memory, PACKET_BYTES, Request, Snapshot};
 pub use place::check_name;
-pub use record::{DeviceView, PRIORITY_BY_ORDER, ProcessView, RunView, TEXT_BYTES_MAX};
+pub use record::{DeviceView, PRIORITY_BY_ORDER, ProcessView, RegionView, RunView, TEXT_BYTES_MAX};

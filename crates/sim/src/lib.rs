@@ -31,6 +31,7 @@ pub mod belady;
 pub mod study;
 pub mod reproduce;
 pub mod rerun;
+pub mod curve;
 pub mod swarm;
 pub mod lru;
 pub mod bench;

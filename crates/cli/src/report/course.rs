@@ -28,16 +28,15 @@ pub(super) struct Course {
 struct Line {
     name: String,
     parent: Option<u64>,
-    is_process: bool,
 }
 
-/// Reads a timeline.
-pub(super) fn read(bytes: &[u8]) -> Result<Course, String> {
+/// Reads a timeline. None: it is none of ours.
+pub(super) fn read(bytes: &[u8]) -> Option<Course> {
     let (packets, rest) = packets(bytes);
     let begin = packets.iter().find_map(|packet| packet.clock_snapshot.as_ref()).and_then(|snapshot| {
         snapshot.clocks.iter().find(|clock| clock.clock == snapshot.primary).and_then(|clock| clock.timestamp)
     });
-    let Some(begin) = begin else { return Err("it is neither statistics nor a timeline of pagetide".to_owned()) };
+    let begin = begin?;
     let mut course = Course { span: (begin, begin), is_cut: rest > 0, ..Course::default() };
     let mut lines: BTreeMap<u64, Line> = BTreeMap::new();
     let mut open: BTreeMap<u64, u64> = BTreeMap::new();
@@ -45,19 +44,18 @@ pub(super) fn read(bytes: &[u8]) -> Result<Course, String> {
         course.take(packet, &mut lines, &mut open);
     }
     course.waits.sort_unstable();
-    Ok(course)
+    Some(course)
 }
 
 impl Course {
     fn take(&mut self, packet: Packet, lines: &mut BTreeMap<u64, Line>, open: &mut BTreeMap<u64, u64>) {
         if let Some(track) = packet.track {
             let process = track.process.unwrap_or_default();
-            let is_process = process.pid.is_some();
             let name = track.name.or(process.name).unwrap_or_default();
             if lines.is_empty() {
                 self.name.clone_from(&name);
             }
-            lines.insert(track.uuid.unwrap_or(0), Line { name, parent: track.parent_uuid, is_process });
+            lines.insert(track.uuid.unwrap_or(0), Line { name, parent: track.parent_uuid });
         }
         let (Some(event), Some(at)) = (packet.event, packet.timestamp) else { return };
         let number = event.track.unwrap_or(0);
@@ -68,7 +66,7 @@ impl Course {
                 let value = u64::try_from(event.value.unwrap_or(0)).unwrap_or(0);
                 self.numbers.entry(line.name.clone()).or_default().push((at, value));
             }
-            Some(event_kind::SLICE_BEGIN) if line.name == crate::timeline::WAITS && !line.is_process => {
+            Some(event_kind::SLICE_BEGIN) if event.name.as_deref() == Some(crate::timeline::WAIT) => {
                 open.insert(number, at);
             }
             Some(event_kind::SLICE_END) => {

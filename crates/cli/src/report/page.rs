@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use pagetide_core::absences::{Absences, BUCKETS, longest_pages};
+use pagetide_sim::curve::Curve;
 use serde_json::Value;
 
 use super::Known;
@@ -17,6 +18,8 @@ const ROWS: u64 = 14;
 const FIRST_ROW_NS: u64 = 1 << 15;
 const SECOND_NS: u64 = 1_000_000_000;
 const PAGE_BYTES: u64 = 4096;
+/// Larger budgets that are simulated.
+const SIMULATED: u64 = 8;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ground:#fbfbf9;--panel:#fff;--edge:#dcdcd6;--text:#1d1e20;--quiet:#62656b;--grid:#e8e8e3;\
@@ -65,7 +68,7 @@ pub(super) fn page(known: &Known) -> String {
         waits(&mut html, course);
     }
     if let Some(stats) = &known.stats {
-        miss_ratio(&mut html, stats);
+        miss_ratio(&mut html, stats, known.curve.as_ref());
         details(&mut html, stats);
     }
     html.push_str("</main></body></html>\n");
@@ -208,24 +211,59 @@ fn absences(stats: &Value) -> Option<Absences> {
     Some(Absences::of(returns, counter(stats, "pgsteal_anon"), counter(stats, "pt_away_pages_max")))
 }
 
-fn miss_ratio(html: &mut String, stats: &Value) {
+fn miss_ratio(html: &mut String, stats: &Value, curve: Option<&Curve>) {
     let (Some(absences), Some(budget)) = (absences(stats), stats["memory_budget_bytes"].as_u64()) else { return };
     let bytes = |pages: u64| budget.saturating_add(pages.saturating_mul(PAGE_BYTES));
     let points: Vec<(u64, u64)> =
         absences.prospects().map(|prospect| (bytes(prospect.extra_pages), prospect.left_bp / 100)).collect();
     let Some(&(last, _)) = points.last().filter(|_| points.len() > 1) else { return };
-    let shown = [Line { name: "reads that would be left", colour: 'a', points, is_stepped: false }];
+    let mut shown = vec![Line { name: "from how long pages stayed away", colour: 'a', points, is_stepped: false }];
     let x = Axis { from: budget, to: last.max(budget + 1), label: |bytes| format!("{} MiB", bytes >> 20) };
     let y = Axis { from: 0, to: 100, label: |percent| format!("{percent} %") };
-    let svg = lines(200, &x, &y, (1 << 20, 1), &shown);
-    let text = match absences.advise(500) {
-        Some(advice) => format!(
-            "From how long pages stayed away. With {} in all, at most 5 % of the pages that were read again would have been.",
+    let mut text = "Of the pages that were read, the share that would have been. ".to_owned();
+    if let Some(advice) = absences.advise(500) {
+        let _ = write!(
+            text,
+            "With {} in all at most 5 %, going by how long pages stayed away. ",
             Bytes(bytes(advice.extra_pages))
+        );
+    }
+    match curve.map(|curve| simulated(curve, budget, last)) {
+        None => text.push_str(
+            "What the simulator says is not shown: no record was given (<code>run --record</code>), and no trace.",
         ),
-        None => "From how long pages stayed away.".to_owned(),
-    };
+        Some(Err(why)) => {
+            let _ = write!(text, "The simulator says nothing: {}.", Text(&why));
+        }
+        Some(Ok((points, told))) => {
+            text.push_str(&told);
+            shown.push(Line { name: "what the simulator says", colour: 'b', points, is_stepped: false });
+        }
+    }
+    let svg = lines(200, &x, &y, (1 << 20, 1), &shown);
     picture(html, "What a larger budget would save", &text, &shown, &svg);
+}
+
+/// The share of the reads that the simulator makes in budgets between two, in percent of those in the lesser one; and what was
+/// simulated.
+fn simulated(curve: &Curve, from: u64, to: u64) -> Result<(Vec<(u64, u64)>, String), String> {
+    let reads = |bytes: u64| curve.reads(u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX));
+    let all = reads(from)?;
+    if all == 0 {
+        return Err("in this budget it reads nothing of it".to_owned());
+    }
+    let mut points = vec![(from, 100)];
+    for step in 1..=SIMULATED {
+        let bytes = from + (to - from) / SIMULATED * step;
+        points.push((bytes, reads(bytes)?.saturating_mul(100).div_ceil(all).min(100)));
+    }
+    let accesses = grouped(u64::try_from(curve.accesses()).unwrap_or(u64::MAX));
+    let what = if curve.is_record { "faults and mapped pages of the record" } else { "accesses of the trace" };
+    let first = if curve.is_cut { "the first " } else { "" };
+    Ok((
+        points,
+        format!("The simulator has replayed {first}{accesses} {what}: {} pages are read in the budget.", grouped(all)),
+    ))
 }
 
 fn details(html: &mut String, stats: &Value) {
@@ -298,7 +336,7 @@ mod tests {
     fn any_statistics_make_a_page() {
         for text in ["{}", "{\"vmstat\": [], \"returns_after_pages\": [[1]], \"peak_unpaged_bytes\": 5}"] {
             let stats = serde_json::from_str(text).expect("JSON");
-            let html = page(&Known { stats: Some(stats), course: None });
+            let html = page(&Known { stats: Some(stats), ..Known::default() });
             assert!(html.contains("<h2>Summary</h2>") && html.ends_with("</html>\n"));
         }
     }

@@ -47,6 +47,8 @@ pub(crate) struct TrackDescriptor {
     pub(crate) name: Option<String>,
     #[prost(message, optional, tag = "3")]
     pub(crate) process: Option<ProcessDescriptor>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) thread: Option<ThreadDescriptor>,
     #[prost(uint64, optional, tag = "5")]
     pub(crate) parent_uuid: Option<u64>,
     #[prost(message, optional, tag = "8")]
@@ -61,6 +63,17 @@ pub(crate) struct ProcessDescriptor {
     #[prost(string, repeated, tag = "2")]
     pub(crate) command: Vec<String>,
     #[prost(string, optional, tag = "6")]
+    pub(crate) name: Option<String>,
+}
+
+/// The line is a thread's.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ThreadDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pub(crate) pid: Option<i32>,
+    #[prost(int32, optional, tag = "2")]
+    pub(crate) tid: Option<i32>,
+    #[prost(string, optional, tag = "5")]
     pub(crate) name: Option<String>,
 }
 

@@ -85,14 +85,15 @@ impl Course {
             let ahead = now.read_ahead.saturating_sub(first.read_ahead);
             let hits = now.read_ahead_hits.saturating_sub(first.read_ahead_hits);
             let ran = now.managed_us.saturating_sub(first.managed_us);
+            let some_bp = share(ran, now.stall_some_us.saturating_sub(first.stall_some_us));
             ProcessSpan {
                 now,
                 faults: per_second(now.faults.saturating_sub(first.faults), ns),
                 major_faults: per_second(now.major_faults.saturating_sub(first.major_faults), ns),
                 refaults: per_second(now.refaults.saturating_sub(first.refaults), ns),
                 hit_percent: (ahead > 0).then(|| (hits.saturating_mul(100) / ahead).min(100)),
-                some_bp: share(ran, now.stall_some_us.saturating_sub(first.stall_some_us)),
-                full_bp: share(ran, now.stall_full_us.saturating_sub(first.stall_full_us)),
+                some_bp,
+                full_bp: share(ran, now.stall_full_us.saturating_sub(first.stall_full_us)).min(some_bp),
             }
         })
         .collect()
@@ -147,11 +148,10 @@ fn span(before: &Snapshot, after: &Snapshot) -> Span {
     let grown = |name| after.counter(name).saturating_sub(before.counter(name));
     // Several processes at once: the mean of them.
     let ran = grown("pt_managed_us").max(ns / 1000);
-    Span {
-        rates: Rates::between(Some(before), after, ns),
-        some_bp: share(ran, grown("pt_stall_some_us")),
-        full_bp: share(ran, grown("pt_stall_full_us")),
-    }
+    let some_bp = share(ran, grown("pt_stall_some_us"));
+    // A sample, which is told at its end: it may be of the time before, too.
+    let full_bp = share(ran, grown("pt_stall_full_us")).min(some_bp);
+    Span { rates: Rates::between(Some(before), after, ns), some_bp, full_bp }
 }
 
 fn share(ran: u64, stalled: u64) -> u64 {

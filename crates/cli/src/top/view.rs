@@ -7,6 +7,8 @@ use ratatui::text::{Line, Span as Piece};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
 
 use super::course::{Course, Flow, ProcessSpan};
+use super::memory::MemoryCourse;
+use super::memory_view;
 use crate::backend::{DeviceView, RunView, Snapshot};
 use crate::ps::plain;
 use crate::size::Short;
@@ -20,11 +22,29 @@ const COURSE_LINES: u16 = 5;
 /// Places that are shown at most.
 const PLACES_MAX: usize = 6;
 
+/// What is told of a process, and in how many columns; its command follows.
+const PROCESS_COLUMNS: [(&str, usize); 11] = [
+    ("PID", 8),
+    ("SHARE", 6),
+    ("RESID", 6),
+    ("SWAP", 6),
+    (PACKED, 6),
+    ("FLT/S", 6),
+    ("READ/S", 6),
+    ("REF/S", 6),
+    ("HIT%", 4),
+    ("SOME%", 5),
+    ("ALL%", 5),
+];
+/// Only where something is compressed.
+pub(super) const PACKED: &str = "COMPR";
+
 /// What is looked at.
 #[derive(Debug)]
 pub(super) enum Shown<'a> {
     List { runs: &'a [Snapshot], selected: usize },
-    Run(&'a Course),
+    Run { course: &'a Course, selected: usize },
+    Memory { course: &'a Course, memory: &'a MemoryCourse },
 }
 
 /// All that a screen says.
@@ -49,10 +69,17 @@ pub(super) fn draw(frame: &mut Frame, screen: &Screen) {
             draw_list(frame, body, runs, *selected);
             (format!(" pagetide top: {} runs", runs.len()), " up/down, enter: look at a run   q: quit")
         }
-        Shown::Run(course) => {
-            draw_run(frame, body, course);
+        Shown::Run { course, selected } => {
+            draw_run(frame, body, course, *selected);
             let head = course.last().map_or_else(String::new, title_of);
-            (head, " +/-: budget, a tenth   o: page out a tenth   p/r: pause, resume   esc   q: quit")
+            (head, " +/-: budget  o: page out a tenth  p/r: pause, resume  enter: memory  q: quit")
+        }
+        Shown::Memory { course, memory } => {
+            let processes = course.processes();
+            let process = processes.iter().find(|process| process.now.pid == memory.pid);
+            memory_view::draw(frame, body, memory, process);
+            let head = course.last().map_or_else(String::new, title_of);
+            (head, " +/-: budget   o: page out a tenth   up/down: regions   esc: back   q: quit")
         }
     };
     frame.render_widget(Line::from(head).style(Style::new().add_modifier(Modifier::REVERSED)), title);
@@ -67,7 +94,7 @@ fn title_of(snapshot: &Snapshot) -> String {
 }
 
 fn draw_list(frame: &mut Frame, area: Rect, runs: &[Snapshot], selected: usize) {
-    let head = ["", "NAME", "PID", "BUDGET", "RESIDENT", "SWAPPED", "COMMAND"];
+    let head = ["", "NAME", "PID", "  BUDGET", "RESIDENT", " SWAPPED", "COMMAND"].map(str::to_owned);
     let rows = runs.iter().enumerate().map(|(index, snapshot)| {
         let run = &snapshot.run;
         let mark = if index == selected { ">" } else { "" };
@@ -78,10 +105,10 @@ fn draw_list(frame: &mut Frame, area: Rect, runs: &[Snapshot], selected: usize) 
         if index == selected { row.style(Style::new().add_modifier(Modifier::BOLD)) } else { row }
     });
     let widths = [1, 16, 8, 8, 8, 8].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
-    frame.render_widget(Table::new(rows, widths).header(header(&head)), area);
+    frame.render_widget(Table::new(rows, widths).header(header(head)), area);
 }
 
-fn draw_run(frame: &mut Frame, area: Rect, course: &Course) {
+fn draw_run(frame: &mut Frame, area: Rect, course: &Course, selected: usize) {
     let Some(last) = course.last() else { return };
     let places = course.places();
     let places_lines = u16::try_from(places.len().min(PLACES_MAX)).expect("few") + 1;
@@ -94,7 +121,7 @@ fn draw_run(frame: &mut Frame, area: Rect, course: &Course) {
     .areas(area);
     frame.render_widget(Paragraph::new(numbers_of(course, last)), numbers);
     draw_waited(frame, waited, course);
-    draw_processes(frame, processes, &course.processes());
+    draw_processes(frame, processes, &course.processes(), selected);
     draw_places(frame, devices, &places);
 }
 
@@ -119,8 +146,13 @@ fn numbers_of(course: &Course, last: &Snapshot) -> Vec<Line<'static>> {
             )),
         ]),
         Line::from(format!(
-            "a second {} faults, {} read, {} refaults; pages: {} in, {} out, {} ahead, hits {hits}",
-            rates.faults, rates.major_faults, rates.refaults, rates.pages_in, rates.pages_out, rates.read_ahead,
+            "a second {} faults, {} read, {} refaults; {} in, {} out, {} ahead ({hits} hit)",
+            count(rates.faults),
+            count(rates.major_faults),
+            count(rates.refaults),
+            count(rates.pages_in),
+            count(rates.pages_out),
+            count(rates.read_ahead),
         )),
         Line::from(format!("faults   answered in {} (half), {} (99 of 100)", latency(50), latency(99))),
         Line::from(vec![
@@ -146,14 +178,17 @@ fn draw_waited(frame: &mut Frame, area: Rect, course: &Course) {
     frame.render_widget(Sparkline::default().data(shares).max(10_000), graph);
 }
 
-fn draw_processes(frame: &mut Frame, area: Rect, processes: &[ProcessSpan]) {
-    let head =
-        ["PID", "SHARE", "RESID", "SWAP", "COMPR", "FLT/S", "READ/S", "REF/S", "HIT%", "SOME%", "ALL%", "COMMAND"];
-    let rows = processes.iter().map(|process| {
+fn draw_processes(frame: &mut Frame, area: Rect, processes: &[ProcessSpan], selected: usize) {
+    let has_packed = processes.iter().any(|process| process.now.compressed_bytes > 0);
+    let columns: Vec<_> = PROCESS_COLUMNS.into_iter().filter(|(name, _)| has_packed || *name != PACKED).collect();
+    // The one that is marked is on the screen.
+    let room = usize::from(area.height.saturating_sub(1)).max(1);
+    let first = (selected + 1).saturating_sub(room);
+    let rows = processes.iter().enumerate().skip(first).map(|(index, process)| {
         let now = process.now;
         let is_managed = now.is_managed == 1;
         let sizes = [now.share_bytes, now.resident_bytes, now.swapped_bytes, now.compressed_bytes];
-        let sizes = sizes.into_iter().enumerate().map(|(index, bytes)| {
+        let sizes = sizes.into_iter().take(if has_packed { 4 } else { 3 }).enumerate().map(|(index, bytes)| {
             // What is not managed has its size and nothing else.
             right(&if is_managed || index == 1 { size(bytes) } else { "-".to_owned() }, 6)
         });
@@ -161,14 +196,20 @@ fn draw_processes(frame: &mut Frame, area: Rect, processes: &[ProcessSpan]) {
         let hits = process.hit_percent.map_or_else(|| "-".to_owned(), |percent| percent.to_string());
         let shares = [process.some_bp, process.full_bp].map(|bp| right(&(bp / 100).to_string(), 5));
         let cells = [now.pid.to_string()].into_iter().chain(sizes).chain(rates).chain([right(&hits, 4)]);
-        Row::new(cells.chain(shares).chain([plain(&now.command)]))
+        let row = Row::new(cells.chain(shares).chain([plain(&now.command)]));
+        if index == selected { row.style(Style::new().add_modifier(Modifier::BOLD)) } else { row }
     });
-    let widths = [8, 6, 6, 6, 6, 6, 6, 6, 4, 5, 5].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
-    frame.render_widget(Table::new(rows, widths).header(header(&head)), area);
+    let names =
+        ["PID     ".to_owned()].into_iter().chain(columns.iter().skip(1).map(|&(name, width)| right(name, width)));
+    let head = header(names.chain(["COMMAND".to_owned()]));
+    let widths = columns.iter().map(|&(_, width)| length(width)).chain([Constraint::Fill(1)]);
+    frame.render_widget(Table::new(rows, widths).header(head), area);
 }
 
 fn draw_places(frame: &mut Frame, area: Rect, places: &[(&DeviceView, [Flow; 2])]) {
-    let head = ["SWAP", "USED", "SIZE", "STATE", "READ/S", "A READ", "WRITE/S", "A WRITE"];
+    let numbers =
+        [("USED", 6), ("SIZE", 6), ("STATE", 0), ("READ/S", 8), ("A READ", 8), ("WRITE/S", 8), ("A WRITE", 8)];
+    let head = header(["SWAP".to_owned()].into_iter().chain(numbers.map(|(name, width)| right(name, width))));
     let rows = places.iter().take(PLACES_MAX).map(|(place, flows)| {
         let sizes = [place.used_bytes, place.size_bytes].map(|bytes| right(&size(bytes), 6));
         let flows = flows.iter().flat_map(|flow| {
@@ -180,23 +221,28 @@ fn draw_places(frame: &mut Frame, area: Rect, places: &[(&DeviceView, [Flow; 2])
     });
     let widths = [6, 6, 9, 8, 8, 8, 8].map(Constraint::Length);
     let widths = [Constraint::Fill(1)].into_iter().chain(widths);
-    frame.render_widget(Table::new(rows, widths).header(header(&head)), area);
+    frame.render_widget(Table::new(rows, widths).header(head), area);
 }
 
-fn header(names: &[&'static str]) -> Row<'static> {
-    Row::new(names.to_vec()).style(Style::new().add_modifier(Modifier::UNDERLINED))
+pub(super) fn header(names: impl IntoIterator<Item = String>) -> Row<'static> {
+    Row::new(names).style(Style::new().add_modifier(Modifier::UNDERLINED))
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     Short(bytes).to_string()
 }
 
-fn right(text: &str, width: usize) -> String {
+/// A column so wide.
+pub(super) fn length(width: usize) -> Constraint {
+    Constraint::Length(u16::try_from(width).expect("a small constant"))
+}
+
+pub(super) fn right(text: &str, width: usize) -> String {
     format!("{text:>width$}")
 }
 
 /// A number in at most five characters.
-fn count(number: u64) -> String {
+pub(super) fn count(number: u64) -> String {
     match number {
         0..100_000 => number.to_string(),
         100_000..10_000_000 => format!("{}k", number / 1000),
@@ -212,14 +258,14 @@ fn short_time(ns: u64) -> String {
     }
 }
 
-fn percent(share_bp: u64) -> String {
+pub(super) fn percent(share_bp: u64) -> String {
     format!("{} %", (share_bp + 50) / 100)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::ProcessView;
+    use crate::backend::{HeatView, Memory, ProcessView, RegionView};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -279,7 +325,7 @@ mod tests {
     fn a_run_is_shown_on_80_by_24_and_on_a_wide_screen() {
         let course = course();
         for (width, height) in [(80, 24), (200, 60)] {
-            let lines = drawn(width, height, &Screen { shown: Shown::Run(&course), note: "" });
+            let lines = drawn(width, height, &Screen { shown: Shown::Run { course: &course, selected: 0 }, note: "" });
             let text = lines.join("\n");
             assert!(lines[0].starts_with(" pagetide top: job (7)  sort [2J big.txt"), "{text}");
             for part in [
@@ -306,8 +352,50 @@ mod tests {
         for at in 0..20 {
             course.push(look(at * 1_000_000_000, 0, at * 1_000_000));
         }
-        let lines = drawn(80, 24, &Screen { shown: Shown::Run(&course), note: "" });
+        let lines = drawn(80, 24, &Screen { shown: Shown::Run { course: &course, selected: 0 }, note: "" });
         assert_eq!(lines[5].matches('█').count(), 19, "{}", lines.join("\n"));
+    }
+
+    #[test]
+    fn the_memory_of_a_process_is_shown_by_region_and_address() {
+        let course = course();
+        let mut memory = MemoryCourse::new(8);
+        let empty = drawn(80, 24, &Screen { shown: Shown::Memory { course: &course, memory: &memory }, note: "" });
+        assert!(empty.iter().any(|line| line.contains("first numbers")), "{}", empty.join("\n"));
+        let region = |start: u64, mapping: &str| RegionView {
+            start,
+            size_bytes: 1 << 30,
+            resident_bytes: 1 << 28,
+            swapped_bytes: 3 << 28,
+            faults: 1000,
+            read_ahead: 8,
+            read_ahead_hits: 4,
+            waited_us: 250_000,
+            mapping: mapping.to_owned(),
+            ..RegionView::default()
+        };
+        let part = |start: u64, faults| {
+            let size_bytes = 1 << 30;
+            HeatView { start, size_bytes, resident_bytes: 1 << 28, faults, major_faults: 0 }
+        };
+        for faults in [0, 500_000] {
+            let heat = vec![part(0, faults), part(2 << 30, 100)];
+            let regions = vec![region(0, "[heap]"), region(2 << 30, "[anon:arena\u{1b}]")];
+            memory.push(Memory { pid: 8, interval_ns: 500_000_000, regions, heat });
+        }
+        for (width, height) in [(80, 24), (200, 60)] {
+            let shown = Shown::Memory { course: &course, memory: &memory };
+            let lines = drawn(width, height, &Screen { shown, note: "" });
+            let text = lines.join("\n");
+            let heap = lines.iter().find(|line| line.contains("[heap]") && line.contains("256M")).expect(&text);
+            assert!(["768M", "2000", "50"].into_iter().all(|part| heap.contains(part)), "{text}");
+            let rows: Vec<_> = lines.iter().skip_while(|line| !line.starts_with("in mem")).collect();
+            assert!(rows[1].contains("██") && rows[1].contains("··") && !rows[2].contains("█"), "{text}");
+            assert!(
+                text.contains("process 8 sort") && text.contains("|[anon:arena ]") && text.contains("25 % some"),
+                "{text}"
+            );
+        }
     }
 
     #[test]
@@ -323,7 +411,7 @@ mod tests {
     fn a_screen_that_is_too_small_says_so() {
         let lines = drawn(40, 8, &Screen { shown: Shown::List { runs: &[], selected: 0 }, note: "" });
         assert!(lines[0].starts_with("at least 60 x 12"));
-        let lines = drawn(60, 12, &Screen { shown: Shown::Run(&course()), note: "" });
+        let lines = drawn(60, 12, &Screen { shown: Shown::Run { course: &course(), selected: 0 }, note: "" });
         assert!(lines[0].starts_with(" pagetide top"));
     }
 }

@@ -8,8 +8,11 @@ pub(crate) mod budget;
 pub(crate) mod lru;
 mod marks;
 pub mod page;
+pub(crate) mod tally;
 mod transitions;
 mod watched;
+
+use alloc::boxed::Box;
 
 use crate::config::Config;
 use crate::host::Host;
@@ -18,6 +21,7 @@ use crate::vmstat::{Counter, Vmstat};
 use budget::Budget;
 use lru::{DI, Lru, UN};
 use page::{Flags, NIL, PageTable};
+use tally::{Tallied, Tally};
 pub(crate) use watched::Watched;
 
 /// Pages by what they are about.
@@ -61,6 +65,8 @@ pub(crate) struct Memory {
     seen_bits: u32,
     pub(crate) now: Nanos,
     pub(crate) stats: Vmstat,
+    /// By parts of memory, while somebody looks.
+    pub(crate) tally: Option<Box<Tally>>,
 }
 
 impl Memory {
@@ -76,6 +82,7 @@ impl Memory {
             seen_bits: if host.sees_accesses { u32::MAX } else { 0 },
             now: 0,
             stats: Vmstat::new(),
+            tally: None,
         }
     }
 
@@ -111,6 +118,15 @@ impl Memory {
     #[inline]
     pub(crate) fn count(&mut self, counter: Counter, n: u32) {
         self.stats.add(counter, n);
+    }
+
+    /// The same of what is counted by parts of memory, too.
+    #[inline]
+    pub(crate) fn count_at(&mut self, p: u32, what: Tallied, n: u32) {
+        self.stats.add(what.counter(), n);
+        if let Some(tally) = &mut self.tally {
+            tally.add(p, what, n);
+        }
     }
 
     #[inline]

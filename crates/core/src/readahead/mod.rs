@@ -15,6 +15,7 @@ use crate::event::Advice;
 use crate::host::Host;
 use crate::memory::Memory;
 use crate::memory::page::PageState;
+use crate::memory::tally::Tallied;
 use crate::swap::Space;
 use crate::vmstat::Counter;
 
@@ -213,7 +214,7 @@ impl Readahead {
             space.mem.take_readahead(p)
         };
         if hit {
-            space.mem.count(Counter::swap_ra_hit, 1);
+            space.mem.count_at(p, Tallied::ReadAheadHit, 1);
         }
         let at = self.regions.find(p)?;
         match self.mode(space) {

@@ -21,7 +21,7 @@ use super::{Readahead, Window};
 use crate::config::Readahead as Mode;
 use crate::event::Advice;
 use crate::memory::Memory;
-use crate::vmstat::Counter;
+use crate::memory::tally::Tallied;
 
 /// Streams of swapped pages, of all regions: a merge of 64 runs, and what else there is.
 const SWAP_STREAMS: usize = 96;
@@ -356,7 +356,7 @@ impl Readahead {
         };
         let mut stream = *stream;
         table.note_proof(was_proven);
-        mem.count(Counter::swap_ra_hit, proven);
+        mem.count_at(p, Tallied::ReadAheadHit, proven);
         if !room {
             return None;
         }

@@ -41,6 +41,7 @@ use super::shrink::{Pageout, begin_pageout, cull, unmap};
 use crate::effect::{EFFECTS_MAX, Effects};
 use crate::memory::lru::{AA, IA, MW, PW};
 use crate::memory::page::Flight;
+use crate::memory::tally::Tallied;
 use crate::memory::{Memory, Watched};
 use crate::swap::Space;
 use crate::vmstat::Counter;
@@ -150,7 +151,7 @@ impl Reclaim {
 
     /// A page comes back. What is read ahead is not used yet.
     pub(super) fn came_back(&mut self, mem: &mut Memory, p: u32, last_use: u64, demand: bool) {
-        mem.count(Counter::workingset_refault_anon, 1);
+        mem.count_at(p, Tallied::Refault, 1);
         if !demand {
             self.watch.judge.note_ahead();
             return;

@@ -19,6 +19,7 @@ use crate::absences::STAMP_BITS;
 use crate::config::Balance;
 use crate::memory::Memory;
 use crate::memory::lru::{AA, AF, IA, IF};
+use crate::memory::tally::Tallied;
 use crate::swap::Space;
 use crate::vmstat::Counter;
 
@@ -65,7 +66,11 @@ impl Reclaim {
         }
         let file = space.mem.at(p).is_file();
         let kind = usize::from(file);
-        space.mem.count([Counter::workingset_refault_anon, Counter::workingset_refault_file][kind], 1);
+        if file {
+            space.mem.count(Counter::workingset_refault_file, 1);
+        } else {
+            space.mem.count_at(p, Tallied::Refault, 1);
+        }
         let distance = self.age.wrapping_sub(shadow >> 1) & AGE_MASK;
         let sizes = self.policy_sizes(&space.mem);
         let swap = space.slots.free() > 0;

@@ -8,6 +8,7 @@ use super::job::{Job, JobKind};
 use crate::effect::{Effect, Effects};
 use crate::files;
 use crate::memory::page::{Flight, PageState};
+use crate::memory::tally::Tallied;
 use crate::paging::STEP_ROOM;
 use crate::readahead::Window;
 use crate::types::{Access, PageIdx, PageRange, TaskId};
@@ -26,7 +27,7 @@ pub(super) enum Look {
 
 impl Tasks {
     pub(crate) fn on_fault(&mut self, p: u32, access: Access, task: TaskId, out: &mut Effects) {
-        self.count(Counter::pgfault, 1);
+        self.paging.space.mem.count_at(p, Tallied::Fault, 1);
         if p >= self.paging.space.mem.len() {
             self.count(Counter::pt_late_event, 1);
             out.wake(p, task);
@@ -87,7 +88,7 @@ impl Tasks {
     fn look_in_flight(&mut self, p: u32, access: Access, task: TaskId, first: bool, out: &mut Effects) -> Look {
         let page = self.paging.space.mem.at(p);
         if page.flight() == Flight::Mapping && self.paging.space.mem.take_readahead(p) && page.has_slot() {
-            self.count(Counter::swap_ra_hit, 1);
+            self.paging.space.mem.count_at(p, Tallied::ReadAheadHit, 1);
         }
         if first && page.is_file() {
             if access == Access::Read {
@@ -190,7 +191,7 @@ impl Tasks {
             return self.defer(p, access, task, out);
         }
         if first {
-            self.count(Counter::pgmajfault, 1);
+            self.paging.space.mem.count_at(p, Tallied::MajorFault, 1);
         }
         let window = self.paging.window(p);
         Look::Job(Job::new(JobKind::SwapIn, p, access, task, window))
@@ -213,7 +214,7 @@ impl Tasks {
             return self.defer(p, access, task, out);
         }
         if first {
-            self.count(Counter::pgmajfault, 1);
+            self.paging.space.mem.count_at(p, Tallied::MajorFault, 1);
         }
         match self.files.fault_window(&mut self.paging.readahead.regions, p) {
             Some(window) => Look::Job(Job::new(JobKind::FileFault, p, access, task, window)),

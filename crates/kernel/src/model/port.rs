@@ -433,7 +433,11 @@ impl AddressSpace for Model {
         }
         let monitor = &mut world.process_mut(self.pid).monitor;
         if let Some(fault) = monitor.faults.pop_front() {
-            return Ok(Some(Message::Fault { address: address(fault.vpn), write: fault.write }));
+            return Ok(Some(Message::Fault {
+                address: address(fault.vpn),
+                write: fault.write,
+                thread: fault.thread.0,
+            }));
         }
         let Some(event) = monitor.events.pop_front() else { return Ok(None) };
         world.was_read(event.thread);

@@ -318,7 +318,7 @@ pub(crate) fn joined<S: Stage>(stage: &mut S) -> Vec<String> {
 fn named<C>(message: &Message<C>, from: u64) -> String {
     let at = |address: usize| vpn(address).wrapping_sub(from);
     match *message {
-        Message::Fault { address, write } => format!("fault {} {write}", at(address)),
+        Message::Fault { address, write, .. } => format!("fault {} {write}", at(address)),
         Message::Fork(_) => "fork".to_owned(),
         Message::Remap { from, len, .. } => format!("remap {} {}", at(from), len / 4096),
         Message::Remove { start, end } => format!("remove {} {}", at(start), at(end)),

@@ -50,7 +50,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Bring a page from the tier into its frame. None: it has to come from the disk.
     pub(super) fn read_from_tier(&mut self, page: PageIdx, device: DeviceId, slot: SlotIdx) -> Option<Outcome> {
         let tier = self.tier.as_deref_mut()?;
-        let is_fault = self.waiting.iter().any(|&(waiting, _)| waiting == page);
+        let is_fault = self.waiting.iter().any(|fault| fault.page == page);
         let frame = self.frame_of[page.0 as usize].checked_sub(1).expect("a page in flight has its frame");
         let memory = self.staging.memory(FrameRun { first: Frame(frame), len: 1 });
         let found = self.space.edit(memory, |bytes| tier.read(device, slot, bytes, Some((page, is_fault))));
@@ -147,7 +147,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// A page came from the disk: how long did a fault wait for it?
     pub(super) fn note_disk_wait(&mut self, page: PageIdx) {
         let Some(tier) = self.tier.as_deref_mut() else { return };
-        if let Some(&(_, since)) = self.waiting.iter().find(|&&(waiting, _)| waiting == page) {
+        if let Some(since) = self.waiting.iter().find(|fault| fault.page == page).map(|fault| fault.since) {
             tier.note_disk_wait(pagetide_sys::clock::now().saturating_sub(since));
         }
     }

@@ -50,7 +50,10 @@ impl<K: AddressSpace> LiveMachine<K> {
         while let Some((page, slot, io)) = self.requests.next_page(token) {
             let device = self.requests.get(token).device;
             match self.read_from_tier(page, device, slot) {
-                Some(outcome) => ended.push(io, page, outcome, answers),
+                Some(outcome) => {
+                    self.window_goes_on(io);
+                    ended.push(io, page, outcome, answers);
+                }
                 None => self.requests.add(token, slot, PagePart { page, io, sum: 0 }),
             }
         }
@@ -122,12 +125,12 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.engine.submit(token, self.requests.get(token));
     }
 
-    /// From now on it is noted when requests begin and end.
+    /// From now on it is noted when requests and windows of readahead begin and end.
     pub(crate) fn note_requests(&mut self) {
         self.request_spans.reserve(REQUESTS_NOTED);
     }
 
-    /// The requests that have ended since the last call, and how many more there were.
+    /// The requests and windows that have ended since the last call, and how many more there were.
     pub(crate) fn take_requests(&mut self, each: impl FnMut(Span)) -> u64 {
         self.request_spans.drain(..).for_each(each);
         std::mem::take(&mut self.request_spans_lost)
@@ -208,6 +211,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             };
             if direction == Direction::Read {
                 self.note_disk_wait(part.page);
+                self.window_goes_on(part.io);
                 if outcome == Outcome::Failed {
                     self.store(device).note_lost(1);
                 }
@@ -233,13 +237,18 @@ impl<K: AddressSpace> LiveMachine<K> {
         if let Some((_, store)) = self.stores.iter_mut().find(|(id, _)| *id == request.device) {
             store.note_request(request.direction, request.len, took);
         }
+        let pages = u32::try_from(request.len).expect("a small constant");
+        let kind = match request.direction {
+            Direction::Read => SpanKind::Read { pages },
+            Direction::Write => SpanKind::Write { pages },
+        };
+        self.note_span(Span { kind, begin_ns, end_ns });
+    }
+
+    /// For those who draw, if there are any.
+    pub(super) fn note_span(&mut self, span: Span) {
         if self.request_spans.len() < self.request_spans.capacity() {
-            let kind = match request.direction {
-                Direction::Read => SpanKind::Read,
-                Direction::Write => SpanKind::Write,
-            };
-            let pages = u32::try_from(request.len).expect("a small constant");
-            self.request_spans.push(Span { kind, begin_ns, end_ns, pages });
+            self.request_spans.push(span);
         } else if self.request_spans.capacity() > 0 {
             self.request_spans_lost += 1;
         }

@@ -17,7 +17,7 @@ use pagetide_sys::proc::LoadFile;
 use pagetide_sys::{clock, thread};
 
 use super::{FAILED_FAULTS, Locked, Shared, State, until};
-use crate::pager::FaultAnswer;
+use crate::pager::{Fault, FaultAnswer};
 use crate::space::PAGE_SHIFT;
 
 /// A waiting thread looks again after this long, whatever happens.
@@ -106,9 +106,10 @@ impl Shared {
         access: Access,
     ) -> (Locked<'a>, Answer) {
         let task = TaskId(thread::gettid().cast_unsigned());
+        let fault = Fault { address: address as u64, access, thread: task.0 };
         state.failed.retain(|&(failed, _)| failed != task);
         let mut asked = clock::now();
-        if state.session.pager.on_fault(asked, address as u64, access, task) == FaultAnswer::Unknown {
+        if state.session.pager.on_fault(asked, fault, task) == FaultAnswer::Unknown {
             return (state, Answer::Unknown);
         }
         let page = state.page(address).expect("the fault was on a page of ours");
@@ -130,7 +131,7 @@ impl Shared {
             if now >= asked + ASK_AGAIN_NS && state.session.pager.core().page(page).flight == Flight::None {
                 asked = now;
                 // `Later` too is looked at again at the next turn.
-                let _ = state.session.pager.on_fault(now, address as u64, access, task);
+                let _ = state.session.pager.on_fault(now, fault, task);
                 continue;
             }
             let is_free = || self.load.as_ref().is_some_and(LoadFile::has_cpus_for_all);
@@ -144,7 +145,7 @@ impl Shared {
 
     /// Let the others go on, and the pool's thread do what is left.
     fn leave(&self, state: &mut State, now: Nanos) {
-        state.session.count_latencies(|_, _, _| {});
+        state.session.count_latencies(|_, _| {});
         self.turn.fetch_add(1, Ordering::Release);
         futex::wake(&self.turn, u32::MAX, Scope::Private);
         let has_work = state.session.pager.core().deadline().is_some_and(|deadline| deadline < now + BUSY_NS)
@@ -229,7 +230,7 @@ pub(super) fn run_thread(shared: &Shared) {
         }
         state.session.pager.begin_writes(now);
         state.session.pager.machine_mut().flush();
-        state.session.count_latencies(|_, _, _| {});
+        state.session.count_latencies(|_, _| {});
         let is_watched = state.is_watched;
         let has_requests =
             state.session.pager.machine().requests_in_flight() > 0 || state.session.pager.machine().has_deferred();

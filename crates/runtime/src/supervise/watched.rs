@@ -58,16 +58,24 @@ impl Mark {
 pub(super) struct Watched {
     open: Option<Open>,
     /// Those that spoke last are last.
-    callers: Vec<Fd>,
+    callers: Vec<Caller>,
     /// As given by the user.
     name: Option<String>,
     command: String,
     /// Nanoseconds since 1970.
     started_unix_ns: u64,
     /// Callers that wait for what the agents answer, and since when.
-    waiting: Vec<(Fd, Ticket, Nanos)>,
+    waiting: Vec<(Caller, Ticket, Nanos)>,
     /// One a second, the oldest first.
     marks: VecDeque<Mark>,
+}
+
+/// Who called.
+#[derive(Debug)]
+struct Caller {
+    socket: Fd,
+    /// The process whose memory it looks at.
+    looks_at: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -124,30 +132,31 @@ impl Watched {
     /// What to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = PollFd> {
         let listener = self.open.iter().map(|open| &open.listener);
-        listener.chain(&self.callers).map(|fd| PollFd::new(fd, events::IN))
+        let callers = self.callers.iter().map(|caller| &caller.socket);
+        listener.chain(callers).map(|fd| PollFd::new(fd, events::IN))
     }
 
     /// Take calls.
     fn accept(&mut self) {
         let Some(open) = &self.open else { return };
-        while let Ok(Some(caller)) = socket::accept(&open.listener) {
-            let is_allowed = socket::peer(&caller).is_ok_and(|peer| peer.uid == place::user() || peer.uid == 0);
+        while let Ok(Some(socket)) = socket::accept(&open.listener) {
+            let is_allowed = socket::peer(&socket).is_ok_and(|peer| peer.uid == place::user() || peer.uid == 0);
             if !is_allowed {
                 continue;
             }
             if self.callers.len() == CALLERS_MAX {
                 self.callers.remove(0);
             }
-            self.callers.push(caller);
+            self.callers.push(Caller { socket, looks_at: None });
         }
     }
 
     /// One request of each caller that has one, and who it is. Who has hung up is forgotten.
-    fn hear(&mut self) -> Vec<(Fd, Result<Request, String>)> {
+    fn hear(&mut self) -> Vec<(Caller, Result<Request, String>)> {
         let mut requests = Vec::new();
         let mut packet = [0; REQUEST_BYTES];
         for caller in std::mem::take(&mut self.callers) {
-            match socket::receive(&caller, &mut packet, &mut [], false) {
+            match socket::receive(&caller.socket, &mut packet, &mut [], false) {
                 Ok(Received::Empty) => self.callers.push(caller),
                 Ok(Received::Message { bytes, .. }) => requests.push((caller, Request::decode(&packet[..bytes]))),
                 Ok(Received::Cut) => requests.push((caller, Err("the request is too long".to_owned()))),
@@ -158,8 +167,8 @@ impl Watched {
     }
 
     /// A caller whose queue is full does not listen, and is dropped.
-    fn reply(&mut self, caller: Fd, answer: &Answer) {
-        if socket::send(&caller, answer.encode().as_bytes(), &[], false).is_ok() {
+    fn reply(&mut self, caller: Caller, answer: &Answer) {
+        if socket::send(&caller.socket, answer.encode().as_bytes(), &[], false).is_ok() {
             self.callers.push(caller);
         }
     }
@@ -181,13 +190,28 @@ impl Supervisor {
         if !self.watched.waiting.is_empty() {
             self.answer_waiting();
         }
-        if self.watched.callers.is_empty() {
-            return;
-        }
-        for (caller, request) in self.watched.hear() {
+        for (mut caller, request) in self.watched.hear() {
+            if let Ok(Request::Regions { pid }) = request {
+                caller.looks_at = Some(pid);
+            }
             match request.map_or_else(|why| Reply::Now(Answer::Refused(why)), |request| self.obey(request)) {
                 Reply::Now(answer) => self.watched.reply(caller, &answer),
                 Reply::When(ticket) => self.watched.waiting.push((caller, ticket, clock::now())),
+            }
+        }
+        self.want_heat();
+    }
+
+    /// The agents count by parts of memory as long as somebody looks at their process.
+    fn want_heat(&self) {
+        let Watched { callers, waiting, .. } = &self.watched;
+        let looked_at = |pid: i32| {
+            let mut callers = callers.iter().chain(waiting.iter().map(|(caller, ..)| caller));
+            callers.any(|caller| caller.looks_at == Some(u64::from(pid.cast_unsigned())))
+        };
+        for process in &self.tree.list {
+            if let Some(link) = &process.link {
+                link.control.entry().heat.want(looked_at(process.pid));
             }
         }
     }
@@ -198,6 +222,7 @@ impl Supervisor {
                 let totals = self.counted();
                 return Reply::Now(Answer::Snapshot(Box::new(self.snapshot(&self.report(&totals), &totals))));
             }
+            Request::Regions { pid } => return Reply::Now(self.memory_of(pid)),
             Request::Memory(bytes) => return Reply::Now(self.change_budget(bytes)),
             Request::PageOut(bytes) => RunCommand::PageOut { bytes },
             Request::Pause => RunCommand::Pause,

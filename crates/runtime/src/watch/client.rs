@@ -10,7 +10,7 @@ use pagetide_sys::Errno;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::socket::{self, Received};
 
-use super::message::{Answer, PACKET_BYTES, Request, Snapshot};
+use super::message::{Answer, Memory, PACKET_BYTES, Request, Snapshot};
 use super::place::{self, Place};
 
 /// How long an answer may take.
@@ -118,6 +118,16 @@ impl Connection {
         match self.ask(&Request::Stat)? {
             Answer::Snapshot(snapshot) => Ok(*snapshot),
             Answer::Done(text) | Answer::Refused(text) => Err(WatchError::Foreign(text)),
+            Answer::Regions(_) => Err(WatchError::Foreign("the run answers what was not asked".to_owned())),
+        }
+    }
+
+    /// What the memory of a process of it holds and does. None: the process has ended, or is not paged.
+    pub fn memory(&mut self, pid: u64) -> Result<Option<Memory>, WatchError> {
+        match self.ask(&Request::Regions { pid })? {
+            Answer::Regions(memory) => Ok(Some(*memory)),
+            Answer::Done(_) | Answer::Refused(_) => Ok(None),
+            Answer::Snapshot(_) => Err(WatchError::Foreign("the run answers what was not asked".to_owned())),
         }
     }
 }

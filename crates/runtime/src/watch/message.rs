@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use pagetide_core::config::SwapoffMode;
 
-use super::record::{DeviceView, ProcessView, RunView, decimal, next_number, push_text, read_text};
+use super::record::{DeviceView, ProcessView, RegionView, RunView, decimal, next_number, push_text, read_text};
 
 /// Bytes of a packet at most.
 pub const PACKET_BYTES: usize = 64 << 10;
@@ -20,6 +20,9 @@ const LIST_MAX: usize = 256;
 /// Processes that are told of one by one: the largest.
 pub(crate) const PROCESSES_MAX: usize = 64;
 
+/// Bytes of a mapping's name at most: the end of a longer one is told.
+pub(crate) const MAPPING_BYTES_MAX: usize = 96;
+
 /// What is left to the run.
 const AUTO: &str = "auto";
 
@@ -28,6 +31,11 @@ const AUTO: &str = "auto";
 pub enum Request {
     /// How it goes.
     Stat,
+    /// What the memory of a process of it holds and does. It is counted as long as somebody who has asked is connected.
+    Regions {
+        /// The process; 0: none any more.
+        pid: u64,
+    },
     /// A budget of so many bytes from now on.
     Memory(u64),
     /// So many bytes leave that the budget has room for.
@@ -71,10 +79,40 @@ pub enum Request {
 pub enum Answer {
     /// How it goes.
     Snapshot(Box<Snapshot>),
+    /// What the memory of a process holds and does.
+    Regions(Box<Memory>),
     /// It was done; the text says what, for a person.
     Done(String),
     /// It was not done, and nothing has changed; the text says why, for a person.
     Refused(String),
+}
+
+/// What the memory of a process holds and does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// The process.
+    pub pid: u64,
+    /// The time for which is told what was done; 0: nothing was counted yet, ask again later.
+    pub interval_ns: u64,
+    /// Its largest regions, ascending by address.
+    pub regions: Vec<RegionView>,
+    /// The same memory in parts of about one size, ascending by address.
+    pub heat: Vec<HeatView>,
+}
+
+/// A part of a process's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeatView {
+    /// Its first address.
+    pub start: u64,
+    /// Addresses of it.
+    pub size_bytes: u64,
+    /// What is resident.
+    pub resident_bytes: u64,
+    /// Faults on it in the interval.
+    pub faults: u64,
+    /// Those for which a page had to be read.
+    pub major_faults: u64,
 }
 
 /// How a run goes.
@@ -131,6 +169,7 @@ impl Request {
     pub fn encode(&self) -> String {
         match self {
             Self::Stat => begin("stat"),
+            Self::Regions { pid } => format!("{}{pid}\n", begin("regions")),
             Self::Memory(bytes) => format!("{}{bytes}\n", begin("memory")),
             Self::PageOut(bytes) => format!("{}{bytes}\n", begin("page-out")),
             Self::Pause => begin("pause"),
@@ -162,6 +201,7 @@ impl Request {
             "stat" if rest.is_empty() => Some(Self::Stat),
             "pause" if rest.is_empty() => Some(Self::Pause),
             "resume" if rest.is_empty() => Some(Self::Resume),
+            "regions" => line.and_then(decimal).map(|pid| Self::Regions { pid }),
             "memory" => line.and_then(decimal).map(Self::Memory),
             "page-out" => line.and_then(decimal).map(Self::PageOut),
             "set" => text().and_then(|text| Self::set(&text)),
@@ -205,6 +245,7 @@ impl Answer {
             Self::Done(text) => with_text("done", text),
             Self::Refused(text) => with_text("refused", text),
             Self::Snapshot(snapshot) => snapshot.encode(),
+            Self::Regions(memory) => memory.encode(),
         }
     }
 
@@ -221,6 +262,7 @@ impl Answer {
         match kind {
             "done" => text().map(Self::Done),
             "refused" => text().map(Self::Refused),
+            "regions" => Memory::decode(rest).map(|memory| Self::Regions(Box::new(memory))).ok_or_else(unknown),
             "snapshot" => Snapshot::decode(rest).map(|snapshot| Self::Snapshot(Box::new(snapshot))).ok_or_else(unknown),
             _ => Err(unknown()),
         }
@@ -285,6 +327,46 @@ impl Snapshot {
     }
 }
 
+impl Memory {
+    fn encode(&self) -> String {
+        let mut out = begin("regions");
+        writeln!(out, "process {} {}", self.pid, self.interval_ns).expect("writing to a String does not fail");
+        self.regions.iter().for_each(|region| region.write("region", &mut out));
+        for HeatView { start, size_bytes, resident_bytes, faults, major_faults } in &self.heat {
+            writeln!(out, "heat {start} {size_bytes} {resident_bytes} {faults} {major_faults}")
+                .expect("writing to a String does not fail");
+        }
+        out
+    }
+
+    /// From what follows the second line.
+    fn decode(text: &str) -> Option<Self> {
+        let mut memory = Self::default();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (line, behind) = rest.split_once('\n')?;
+            rest = behind;
+            let (key, mut line) = line.split_once(' ')?;
+            match key {
+                "process" => {
+                    memory.pid = next_number(&mut line)?;
+                    memory.interval_ns = decimal(line)?;
+                }
+                "region" => push(&mut memory.regions, RegionView::read(line)?)?,
+                "heat" => {
+                    let mut next = || next_number(&mut line);
+                    let [start, size_bytes, resident_bytes, faults] = [next()?, next()?, next()?, next()?];
+                    let major_faults = decimal(line)?;
+                    let part = HeatView { start, size_bytes, resident_bytes, faults, major_faults };
+                    push(&mut memory.heat, part)?;
+                }
+                _ => return None,
+            }
+        }
+        Some(memory)
+    }
+}
+
 /// None: the list is full.
 fn push<T>(list: &mut Vec<T>, entry: T) -> Option<()> {
     (list.len() < LIST_MAX).then(|| list.push(entry))
@@ -304,6 +386,7 @@ pub(crate) fn decode_as_each(packet: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heat::{PARTS_MAX, REGIONS_MAX};
     use crate::watch::TEXT_BYTES_MAX;
 
     fn snapshot() -> Snapshot {
@@ -318,11 +401,22 @@ mod tests {
         }
     }
 
+    fn memory(regions: usize, parts: usize) -> Memory {
+        let mapping = "\n".repeat(MAPPING_BYTES_MAX);
+        let (most, of) = (u64::MAX, RegionView::default());
+        let region = RegionView { start: most, size_bytes: most, resident_bytes: most, swapped_bytes: most, ..of };
+        let region = RegionView { compressed_bytes: most, faults: most, major_faults: most, refaults: most, ..region };
+        let region = RegionView { read_ahead: most, read_ahead_hits: most, waited_us: most, mapping, ..region };
+        let part = HeatView { start: most, size_bytes: most, resident_bytes: most, faults: most, major_faults: most };
+        Memory { pid: most, interval_ns: most, regions: vec![region; regions], heat: vec![part; parts] }
+    }
+
     #[test]
     fn what_is_encoded_is_decoded() {
         let path = || "/a \n b".to_owned();
         for request in [
             Request::Stat,
+            Request::Regions { pid: 7 },
             Request::Memory(u64::MAX),
             Request::PageOut(4096),
             Request::Pause,
@@ -340,6 +434,8 @@ mod tests {
             Answer::Done("two\nlines".to_owned()),
             Answer::Refused(String::new()),
             Answer::Snapshot(Box::new(snapshot())),
+            Answer::Regions(Box::new(memory(2, 3))),
+            Answer::Regions(Box::default()),
         ];
         for answer in answers {
             assert_eq!(Answer::decode(answer.encode().as_bytes()), Ok(answer));
@@ -389,5 +485,7 @@ mod tests {
             devices: vec![DeviceView { path: text, ..DeviceView::default() }; 8],
         };
         assert!(Answer::Snapshot(Box::new(full)).encode().len() <= PACKET_BYTES);
+        let full = Answer::Regions(Box::new(memory(REGIONS_MAX, PARTS_MAX)));
+        assert!(full.encode().len() <= PACKET_BYTES && Answer::decode(full.encode().as_bytes()) == Ok(full));
     }
 }

@@ -112,6 +112,35 @@ records! {
         command
     }
 
+    /// A region of a process's memory that is managed: what it holds, and what it did in the last interval.
+    RegionView {
+        /// Its first address.
+        start,
+        /// Addresses of it.
+        size_bytes,
+        /// What is resident.
+        resident_bytes,
+        /// What is paged out.
+        swapped_bytes,
+        /// Of that: in memory, compressed.
+        compressed_bytes,
+        /// Faults on it in the interval.
+        faults,
+        /// Those for which a page had to be read.
+        major_faults,
+        /// Pages that came back soon enough to belong to the working set.
+        refaults,
+        /// Pages read ahead.
+        read_ahead,
+        /// Pages read ahead that were touched.
+        read_ahead_hits,
+        /// Microseconds that faults on it waited, one by one.
+        waited_us
+        ;
+        /// Its mapping, as the kernel names it: `[heap]`, `[anon]`, `[anon:NAME]`.
+        mapping
+    }
+
     /// One place that a run swaps to.
     DeviceView {
         /// What one process may take there at most.

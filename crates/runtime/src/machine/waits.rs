@@ -1,0 +1,77 @@
+//! Faults that wait for their pages, and how long those have waited that were answered.
+
+use pagetide_core::types::{Nanos, PageIdx, PageRange};
+use pagetide_kernel::AddressSpace;
+
+use super::LiveMachine;
+
+/// A fault that waits for its page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) page: PageIdx,
+    thread: u32,
+    pub(super) since: Nanos,
+}
+
+/// A fault that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub(crate) page: PageIdx,
+    /// 0: the kernel did not say.
+    pub(crate) thread: u32,
+    /// When it was seen, and how long it waited.
+    pub(crate) since: Nanos,
+    pub(crate) ns: Nanos,
+}
+
+impl<K: AddressSpace> LiveMachine<K> {
+    /// A fault of this thread on this page was seen at `now`: its latency is counted when the page is mapped.
+    pub(crate) fn note_fault(&mut self, page: PageIdx, now: Nanos, thread: u32) {
+        if self.woken.contains(page) {
+            self.woken.len = 0;
+        }
+        if self.waiting.len() < self.waiting.capacity() {
+            self.waiting.push(Waiting { page, thread, since: now });
+            self.stalls.begin(now);
+        }
+    }
+
+    /// Faults that wait, as far as they are counted.
+    pub(crate) const fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The fault that has waited longest.
+    pub(crate) fn oldest_fault(&self) -> Option<(PageIdx, Nanos)> {
+        self.waiting.iter().map(|fault| (fault.page, fault.since)).min_by_key(|&(_, since)| since)
+    }
+
+    /// The faults that were answered since the last call.
+    pub(crate) fn take_answered(&mut self, each: impl FnMut(Answered)) {
+        self.answered.drain(..).for_each(each);
+    }
+
+    /// When a fault was answered last.
+    pub(crate) const fn answered_at(&self) -> Nanos {
+        self.answered_at
+    }
+
+    pub(super) fn count_answered(&mut self, range: PageRange) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let now = self.space.now();
+        self.answered_at = now;
+        let answered = &mut self.answered;
+        self.waiting.retain(|&Waiting { page, thread, since }| {
+            let is_answered = range.contains(page);
+            if is_answered && answered.len() < answered.capacity() {
+                answered.push(Answered { page, thread, since, ns: now.saturating_sub(since) });
+            }
+            !is_answered
+        });
+        if self.waiting.is_empty() {
+            self.stalls.end(now);
+        }
+    }
+}
