@@ -214,14 +214,17 @@ impl<K: AddressSpace> Pager<K> {
         FaultAnswer::Taken
     }
 
-    /// Another page may have come to the address of one that is to be made private, and have left memory. The thread that does so waits
-    /// for it then, and all memory that could make room may wait for that thread: the budget is exceeded by this page, and by those that
-    /// others waited for before.
+    /// Another page may have come to the address of one that is to be made private, and have left memory; or one was filled for the thread
+    /// that does so, left before the thread went on, and was found empty. The thread waits for it then, and all memory that could make
+    /// room may wait for that thread: the budget is exceeded by this page, and by those that others waited for before.
     fn tend_loan(&mut self, now: Nanos) {
         let (core, mappings) = (self.core(), &self.machine().mappings);
         let is_out = |vpn: u64| {
-            let view = mappings.page(vpn).map(|page| core.page(page));
-            view.is_some_and(|view| view.state == PageState::Swapped && view.flight == Flight::None)
+            let Some(page) = mappings.page(vpn) else { return false };
+            let view = core.page(page);
+            // An empty page for which nobody waits is filled at the fault.
+            let is_awaited = || view.state == PageState::Untouched && self.machine().is_awaited(page);
+            view.flight == Flight::None && (view.state == PageState::Swapped || is_awaited())
         };
         let lent = match self.machine().first_private() {
             None => 0,

@@ -41,6 +41,11 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.waiting.len()
     }
 
+    /// True if a fault on this page may wait.
+    pub(crate) fn is_awaited(&self, page: PageIdx) -> bool {
+        self.waiting.len() == self.waiting.capacity() || self.waiting.iter().any(|fault| fault.page == page)
+    }
+
     /// The fault that has waited longest.
     pub(crate) fn oldest_fault(&self) -> Option<(PageIdx, Nanos)> {
         self.waiting.iter().map(|fault| (fault.page, fault.since)).min_by_key(|&(_, since)| since)
