@@ -21,13 +21,18 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// In so many columns and lines. When `top` has ended, it says how.
+    /// In so many columns and lines, no two of a test alike. When `top` has ended, it says how, and in which mode the terminal is.
     fn open(scratch: &Scratch, size: [&str; 2], term: &str) -> Self {
+        Self::open_after(":", scratch, size, term)
+    }
+
+    /// The same, and the shell does `first` before.
+    fn open_after(first: &str, scratch: &Scratch, size: [&str; 2], term: &str) -> Self {
         let terminal = Self { socket: scratch.file(&format!("tmux-{}", size.join("x"))) };
         let session = scratch.file("session").display().to_string();
         let top =
             format!("TERM={term} XDG_RUNTIME_DIR={session} {} top shown --interval 0.2", pagetide::binary().display());
-        let script = format!("{top}; echo ended with $?; read forever");
+        let script = format!("{first}; {top}; echo ended with $?; stty -a; read forever");
         let [width, height] = size;
         terminal.tmux(&["new-session", "-d", "-s", "top", "-x", width, "-y", height, "sh", "-c", &script]);
         terminal
@@ -51,15 +56,31 @@ impl Terminal {
         text
     }
 
-    /// End `top` where it stands.
-    fn kill(&self) {
-        let shell = self.tmux(&["display-message", "-p", "-t", "top", "#{pane_pid}"]).stdout;
-        let shell = String::from_utf8_lossy(&shell).trim().to_owned();
+    /// The process of `top`.
+    fn top(&self) -> Pid {
+        let shell = self.asks("#{pane_pid}");
         let children =
             std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).expect("the shell lives");
-        let pid =
-            children.trim().parse().ok().and_then(Pid::from_raw).unwrap_or_else(|| panic!("one child: {children}"));
-        kill_process(pid, Signal::KILL).expect("it is ours");
+        children.trim().parse().ok().and_then(Pid::from_raw).unwrap_or_else(|| panic!("one child: {children}"))
+    }
+
+    /// What tmux says of it.
+    fn asks(&self, what: &str) -> String {
+        let answer = self.tmux(&["display-message", "-p", "-t", "top", what]).stdout;
+        String::from_utf8_lossy(&answer).trim().to_owned()
+    }
+
+    /// End `top` by a signal.
+    fn kill(&self, signal: Signal) {
+        kill_process(self.top(), signal).expect("it is ours");
+    }
+
+    /// Is it as before: lines, echo, its first screen, a cursor?
+    fn expect_usable(&self) {
+        let text = self.wait_for(&["ended with", "icanon"]);
+        let modes: Vec<_> = text.split_whitespace().collect();
+        assert!(["icanon", "echo", "isig", "opost"].iter().all(|mode| modes.contains(mode)), "{text}");
+        assert_eq!(self.asks("#{alternate_on} #{cursor_flag}"), "0 1", "{text}");
     }
 
     fn press(&self, key: &str) {
@@ -112,9 +133,66 @@ fn a_run_is_shown_in_a_terminal_steered_by_keys_and_unharmed_by_a_kill() {
 
     let terminal = Terminal::open(&scratch, ["100", "30"], "screen-256color");
     terminal.wait_for(&["of 17M"]);
-    terminal.kill();
+    terminal.kill(Signal::KILL);
     terminal.wait_for(&["ended with 137"]);
     // It has checked every byte again and again; a wrong one would have ended it with 1.
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+}
+
+#[test]
+fn a_signal_from_outside_leaves_the_terminal_usable() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("tmux")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = start(&scratch);
+    for (signal, code, width) in [(Signal::TERM, 143, "90"), (Signal::INT, 130, "91"), (Signal::HUP, 129, "92")] {
+        let terminal = Terminal::open(&scratch, [width, "30"], "screen-256color");
+        terminal.wait_for(&[" pagetide top: shown"]);
+        terminal.kill(signal);
+        terminal.wait_for(&[&format!("ended with {code}")]);
+        terminal.expect_usable();
+    }
+    // A run that does not answer holds `top`, and not its end.
+    let terminal = Terminal::open(&scratch, ["93", "30"], "screen-256color");
+    terminal.wait_for(&[" pagetide top: shown"]);
+    run.signal(Signal::STOP);
+    clock::pause(Duration::from_millis(300));
+    terminal.kill(Signal::TERM);
+    terminal.wait_for(&["ended with 143"]);
+    terminal.expect_usable();
+    run.signal(Signal::CONT);
+    run.signal(Signal::TERM);
+    run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+}
+
+#[test]
+fn a_terminal_that_is_gone_leaves_no_process() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("tmux")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = start(&scratch);
+    // Where SIGHUP is ignored, only the terminal itself tells that it is gone.
+    for (first, width) in [(":", "90"), ("trap '' HUP", "91")] {
+        let terminal = Terminal::open_after(first, &scratch, [width, "30"], "screen-256color");
+        terminal.wait_for(&[" pagetide top: shown"]);
+        let top = terminal.top().as_raw_nonzero();
+        terminal.tmux(&["kill-pane", "-t", "top"]);
+        // One that has ended may wait for whoever inherited it.
+        let is_gone = || {
+            let stat = std::fs::read_to_string(format!("/proc/{top}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['Z', 'X']))
+        };
+        let ended = clock::wait_until(Duration::from_secs(2), is_gone);
+        if !ended {
+            let _ = Pid::from_raw(top.get()).map(|top| kill_process(top, Signal::KILL));
+        }
+        assert!(ended, "`top` goes on without its terminal, after `{first}`");
+    }
     run.signal(Signal::TERM);
     run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
 }

@@ -5,6 +5,7 @@
 //! the runs as they are.
 
 mod course;
+mod ending;
 mod memory;
 mod memory_view;
 mod view;
@@ -21,11 +22,15 @@ use crate::backend::{self, Answer, Connection, Request, Snapshot, WatchError, un
 use crate::failure::{Exit, Failure};
 use crate::size::Bytes;
 use course::Course;
+use ending::Ending;
 use memory::MemoryCourse;
 use view::{Screen, Shown};
 
 /// A key changes the budget by one part in so many, or pages out as much of what is resident.
 const BUDGET_STEP: u64 = 10;
+
+/// So often the main loop looks whether it is to end. Well below the time it has for that.
+const END_LOOK_NS: u64 = 100_000_000;
 
 /// Shows them until a key ends it, or the run that was named ends.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
@@ -37,9 +42,14 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     }
     let is_named = args.run.is_some();
     top.look();
+    let ending = Ending::watch().map_err(|error| terminal_failed(&error))?;
     let mut terminal = ratatui::try_init().map_err(|error| terminal_failed(&error))?;
-    let end = top.go_on(&mut terminal, is_named);
-    ratatui::restore();
+    let end = top.go_on(&mut terminal, &ending, is_named);
+    ending::give_back();
+    // Also where the terminal failed: that it is gone is why.
+    if let Some(signal) = ending.asked() {
+        ending::die(signal);
+    }
     match end.map_err(|error| terminal_failed(&error))? {
         End::Asked => Ok(()),
         End::Run(name, error) => {
@@ -141,6 +151,31 @@ enum Next {
     End(End),
 }
 
+/// Why a wait is over.
+enum Woken {
+    /// The next look is due.
+    Due,
+    Event(Event),
+    /// A signal came, or the terminal is gone.
+    Ended,
+}
+
+/// Wait for a key or the like, until the next look is due.
+fn wait(next_look: u64, ending: &Ending) -> io::Result<Woken> {
+    loop {
+        if ending.asked().is_some() {
+            return Ok(Woken::Ended);
+        }
+        let left = next_look.saturating_sub(clock::now());
+        if event::poll(Duration::from_nanos(left.min(END_LOOK_NS)))? {
+            return event::read().map(Woken::Event);
+        }
+        if left <= END_LOOK_NS {
+            return Ok(Woken::Due);
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Top {
     interval_ns: u64,
@@ -153,19 +188,20 @@ struct Top {
 }
 
 impl Top {
-    fn go_on(&mut self, terminal: &mut DefaultTerminal, is_named: bool) -> io::Result<End> {
+    fn go_on(&mut self, terminal: &mut DefaultTerminal, ending: &Ending, is_named: bool) -> io::Result<End> {
         let mut next_look = clock::now() + self.interval_ns;
         loop {
             terminal.draw(|frame| view::draw(frame, &self.screen()))?;
-            let left = next_look.saturating_sub(clock::now());
-            if event::poll(Duration::from_nanos(left))? {
-                if let Event::Key(key) = event::read()?
-                    && key.kind != KeyEventKind::Release
-                    && let Next::End(end) = self.press(key, is_named)
-                {
-                    return Ok(end);
+            match wait(next_look, ending)? {
+                Woken::Ended => return Ok(End::Asked),
+                Woken::Event(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                    if let Next::End(end) = self.press(key, is_named) {
+                        return Ok(end);
+                    }
+                    continue;
                 }
-                continue;
+                Woken::Event(_) => continue,
+                Woken::Due => {}
             }
             next_look = clock::now() + self.interval_ns;
             if let Some((name, error)) = self.look() {

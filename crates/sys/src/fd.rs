@@ -256,6 +256,11 @@ impl PollFd {
         Self { fd: fd.raw(), events, revents: 0 }
     }
 
+    /// Wait for `events` of what is standard input then; [`events::INVALID`] is seen where there is none.
+    pub const fn standard_input(events: i16) -> Self {
+        Self { fd: 0, events, revents: 0 }
+    }
+
     /// An entry that is skipped.
     pub const fn none() -> Self {
         Self { fd: -1, events: 0, revents: 0 }

@@ -22,6 +22,10 @@ pub mod number {
     pub const ABRT: u32 = k::SIGABRT;
     /// `SIGBUS`
     pub const BUS: u32 = k::SIGBUS;
+    /// `SIGHUP`
+    pub const HUP: u32 = k::SIGHUP;
+    /// `SIGINT`
+    pub const INT: u32 = k::SIGINT;
     /// `SIGKILL`
     pub const KILL: u32 = k::SIGKILL;
     /// `SIGSEGV`
