@@ -198,6 +198,49 @@ fn as_nobody_pools_of_processes_and_shells_compute_the_same() {
     expect_same(24 * MIB, |_| Program::new(["python3", "-c", PROCESSES]).deadline_s(300));
 }
 
+/// What a program that is executed finds blocked and ignored, in each way to execute one.
+const EXECUTED: &str = r#"
+import os, signal, subprocess, sys
+from signal import SIGBUS, SIGPIPE, SIGSEGV, SIGSYS, SIGUSR1, SIGUSR2, SIG_DFL, SIG_IGN
+blocks = [bytearray([i & 255]) * (1 << 20) for i in range(48)]
+print(sum(block[4096 * (i & 127)] for i, block in enumerate(blocks)))
+show = ['/bin/grep', '-E', '^Sig(Blk|Ign)', '/proc/self/status']
+def state(blocked, ignored, handled):
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    for number in (SIGBUS, SIGPIPE, SIGSEGV, SIGSYS, SIGUSR1, SIGUSR2): signal.signal(number, SIG_DFL)
+    for number in ignored: signal.signal(number, SIG_IGN)
+    for number in handled: signal.signal(number, lambda number, frame: None)
+def say(what): print(what, flush=True)
+def wait(child): say(os.waitpid(child, 0)[1])
+def execute_all():
+    say('posix_spawn'); wait(os.posix_spawn(show[0], show, os.environ))
+    say('vfork'); subprocess.run(show, restore_signals=False, close_fds=False)
+    say('fork')
+    child = os.fork()
+    if child == 0: os.execv(show[0], show)
+    wait(child)
+    try: os.execv('/nowhere/at/all', show)
+    except FileNotFoundError: say('not there')
+    say(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+    say(sum(block[4096 * (i & 127)] for i, block in enumerate(blocks)))
+for blocked, ignored, handled in (
+    ([], [], [SIGSEGV, SIGBUS, SIGUSR1]),
+    ([SIGSYS], [SIGSYS, SIGSEGV, SIGBUS], [SIGUSR2]),
+    ([SIGSEGV, SIGBUS, SIGUSR1], [SIGPIPE, SIGUSR2, SIGBUS], [SIGUSR1, SIGSEGV]),
+):
+    state(blocked, ignored, handled)
+    execute_all()
+os.execv(show[0], show)
+"#;
+
+#[test]
+fn as_nobody_an_executed_program_finds_signals_blocked_and_ignored_as_natively() {
+    if !need::has(&[Feature::Tool("python3")]) {
+        return;
+    }
+    expect_same(24 * MIB, |_| Program::new(["python3", "-c", EXECUTED]).deadline_s(120));
+}
+
 /// A child that could have no agent does not come to be, and says so.
 #[test]
 fn as_nobody_a_fork_behind_a_system_call_filter_is_refused() {

@@ -6,7 +6,9 @@
 //! and the frame is read back.
 //!
 //! Differences that stay: a handler that interrupts `sigsuspend` or `ppoll` runs with the mask from before the call, not with that of
-//! the call; `sigwait`, `signalfd` and `sigpending` do not see SIGSYS, SIGSEGV and SIGBUS that another process has sent.
+//! the call; `sigwait`, `signalfd` and `sigpending` do not see SIGSYS, SIGSEGV and SIGBUS that another process has sent,
+//! nor does a program that is executed, if they were blocked and came before; where further threads run, it finds these three
+//! with their default action even if they were ignored.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +17,7 @@ use pagetide_sys::dispatch::{Context, Register, copy, step_aside, vector_bytes, 
 use pagetide_sys::signal::{self, Action, AltStack, DEFAULT, IGNORE, SigInfo, SignalSet, action_flags, number};
 use pagetide_sys::{Errno, text, thread};
 
-use super::threads::{INFO_WORDS, Thread};
+use super::threads::{self, INFO_WORDS, Thread};
 use super::{OURS, entry};
 
 /// `SIGSYS`
@@ -193,6 +195,46 @@ fn mask_of(block: &Thread, context: &Context) -> SignalSet {
 fn give_mask(block: &Thread, context: &mut Context, mask: SignalSet) {
     block.hidden().set(mask.0 & OURS.0);
     context.mask = SignalSet(mask.0 & !OURS.0);
+}
+
+/// The kernel has of our signals what the program believes, as long as this lives: a program that is executed finds them so.
+///
+/// No other bit of the mask is touched: it is the program's already, or all is blocked because a signal is noted.
+pub(super) struct AsBelieved<'b> {
+    block: &'b Thread,
+    blocked: SignalSet,
+    was_blocked: SignalSet,
+    has_ignored: bool,
+}
+
+impl<'b> AsBelieved<'b> {
+    /// Nothing that may be missing is touched while it lives.
+    pub(super) fn begin(block: &'b Thread) -> Self {
+        let blocked = SignalSet(block.hidden().get());
+        let was_blocked = SignalSet(blocked.block().0 & OURS.0);
+        SignalSet(OURS.0 & !blocked.0).unblock();
+        // Another thread's next call or copy would end the process: there they become default ones.
+        let may_ignore = threads::all().all(|thread| std::ptr::eq(thread, block) || !thread.runs_with(block));
+        let is_ignored = |signal: &u32| may_ignore && block.actions().get(*signal).handler == IGNORE;
+        let mut has_ignored = false;
+        for signal in [SYS, number::SEGV, number::BUS].into_iter().filter(is_ignored) {
+            has_ignored |= install(signal, &Action { handler: IGNORE, ..Action::DEFAULT }).is_ok();
+        }
+        Self { block, blocked, was_blocked, has_ignored }
+    }
+}
+
+impl Drop for AsBelieved<'_> {
+    fn drop(&mut self) {
+        debug_assert_eq!(self.block.hidden().get(), self.blocked.0, "only the thread itself changes what it believes");
+        if self.has_ignored
+            && let Err(errno) = install_ours()
+        {
+            text::die(format_args!("pagetide: the handlers cannot be put back: {}", errno.name()));
+        }
+        self.was_blocked.block();
+        SignalSet(OURS.0 & !self.was_blocked.0).unblock();
+    }
 }
 
 /// As sigaltstack(2).

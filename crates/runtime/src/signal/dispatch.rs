@@ -28,6 +28,7 @@ mod linux {
     pub(super) const CLONE: u32 = 56;
     pub(super) const FORK: u32 = 57;
     pub(super) const VFORK: u32 = 58;
+    pub(super) const EXECVE: u32 = 59;
     pub(super) const EXIT: u32 = 60;
     pub(super) const SIGALTSTACK: u32 = 131;
     pub(super) const MLOCK: u32 = 149;
@@ -39,6 +40,7 @@ mod linux {
     pub(super) const SET_ROBUST_LIST: u32 = 273;
     pub(super) const VMSPLICE: u32 = 278;
     pub(super) const SECCOMP: u32 = 317;
+    pub(super) const EXECVEAT: u32 = 322;
     pub(super) const MLOCK2: u32 = 325;
     pub(super) const RSEQ: u32 = 334;
     pub(super) const IO_URING_SETUP: u32 = 425;
@@ -170,6 +172,8 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
             }
         }
     }
+    // All that it touches is there by now.
+    let _executes = matches!(number, EXECVE | EXECVEAT).then(|| actions::AsBelieved::begin(block));
     // SAFETY: the program's own call, in its own thread.
     unsafe { call(block.switch(), number, &arguments) }
 }

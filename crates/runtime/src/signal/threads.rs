@@ -232,6 +232,13 @@ impl Thread {
         self.is_ending.store(true, Ordering::Release);
     }
 
+    /// True if it may make calls with the same actions as `other`.
+    pub(super) fn runs_with(&self, other: &Self) -> bool {
+        self.tid.load(Ordering::Acquire) != FREE
+            && !self.is_ending.load(Ordering::Acquire)
+            && std::ptr::eq(self.actions_place(), other.actions_place())
+    }
+
     pub(super) const fn switch(&self) -> &Switch {
         &self.switch
     }
