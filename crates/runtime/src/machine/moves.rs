@@ -81,12 +81,14 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     /// Map zero pages at the start of `piece`; the number of pages answered for or deferred.
     pub(super) fn zero_run(&mut self, vpn: u64, piece: PageRange, access: Access, answers: &mut Answers) -> u32 {
-        let unmarked = self.unmarked(vpn, piece.len);
+        let unmarked = self.unmarked(vpn, piece);
         // What stands before a mark is filled; the mark itself is found by the call that does not take its place.
         let access = if unmarked == 0 { Access::Read } else { access };
         let piece = PageRange::new(piece.first, unmarked.max(1));
         // Memory that is there already goes first: beside it a fresh page would exceed the budget.
-        let answer = if let Some(run) = self.spare_run(piece.len.min(ZEROES_PAGES), 1) {
+        let answer = if unmarked > 0
+            && let Some(run) = self.spare_run(piece.len.min(ZEROES_PAGES), 1)
+        {
             self.zero_from_spare(managed(vpn, run.len), run)
         } else if access == Access::Read && piece.len == 1 {
             self.space.zeropage_run(managed(vpn, 1), Wake::Now)
@@ -103,13 +105,13 @@ impl<K: AddressSpace> LiveMachine<K> {
     }
 
     /// How many of these pages may be filled together: a copy would take the place of a guard, and of pages that come beside the
-    /// one that was touched some may have one.
-    fn unmarked(&self, vpn: u64, pages: u32) -> u32 {
-        if pages == 1 {
+    /// one that was touched some may have one. A page that was touched has none.
+    fn unmarked(&self, vpn: u64, piece: PageRange) -> u32 {
+        if piece.len == 1 && self.waiting.iter().any(|fault| fault.page == piece.first) {
             return 1;
         }
         // Where the page map cannot be looked at, there are no guards that anyone could see.
-        self.space.leading(managed(vpn, pages.min(ZEROES_PAGES)), false).map_or(pages, pages_of)
+        self.space.leading(managed(vpn, piece.len.min(ZEROES_PAGES)), false).map_or(piece.len, pages_of)
     }
 
     fn zero_from_spare(&mut self, to: ManagedRange, run: FrameRun) -> RangeAnswer {
@@ -145,7 +147,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             && len <= COPY_PAGES_MAX
             && !self.is_stuck
             && !self.lends()
-            && self.unmarked(vpn, len) == len;
+            && self.unmarked(vpn, piece) == len;
         let mut answer = self.map_once(to, from, is_copy);
         if let Some(half) = half_to_retry(piece, answer) {
             return self.map_run(vpn, half, access, answers);

@@ -37,19 +37,22 @@ fn pages_under_a_guard_leave_memory_without_a_word() {
     }
 }
 
-/// Fresh memory is filled some pages at a time, and a copy takes the place of a guard.
+/// Fresh memory is filled some pages at a time, and a copy takes the place of a guard: in the midst of what is filled together, and
+/// as its last page.
 #[test]
 fn zeroes_beside_a_touched_page_leave_guards_alone() {
-    let (mut rig, tid) = process(400, 16);
-    let pid = rig.pid();
-    rig.world().map(pid, Mapping::anon(HOME + 0x400, HOME + 0x400 + 256));
-    rig.adopt();
-    for guard in (HOME + 0x400..HOME + 0x500).filter(|page| page % 16 == 7) {
-        assert_eq!(rig.perform(tid, Call::GuardInstall(Extent::new(guard, 1))), Answer::Done);
-    }
-    for page in HOME + 0x400..HOME + 0x500 {
-        let expected = if page % 16 == 7 { Answer::Segv } else { Answer::Done };
-        assert_eq!(rig.perform(tid, Call::Store(page, 1)), expected, "page {page:#x}");
+    for place in 0..16 {
+        let (mut rig, tid) = process(400, 16);
+        let pid = rig.pid();
+        rig.world().map(pid, Mapping::anon(HOME + 0x400, HOME + 0x400 + 256));
+        rig.adopt();
+        for guard in (HOME + 0x400..HOME + 0x500).filter(|page| page % 16 == place) {
+            assert_eq!(rig.perform(tid, Call::GuardInstall(Extent::new(guard, 1))), Answer::Done);
+        }
+        for page in HOME + 0x400..HOME + 0x500 {
+            let expected = if page % 16 == place { Answer::Segv } else { Answer::Done };
+            assert_eq!(rig.perform(tid, Call::Store(page, 1)), expected, "page {page:#x}, guards at {place}");
+        }
     }
 }
 
