@@ -107,7 +107,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// How many of these pages may be filled together: a copy would take the place of a guard, and of pages that come beside the
     /// one that was touched some may have one. A page that was touched has none.
     fn unmarked(&self, vpn: u64, piece: PageRange) -> u32 {
-        if piece.len == 1 && self.waiting.iter().any(|fault| fault.page == piece.first) {
+        if piece.len == 1 && self.has_fault(piece.first) {
             return 1;
         }
         // Where the page map cannot be looked at, there are no guards that anyone could see.

@@ -41,9 +41,14 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.waiting.len()
     }
 
-    /// True if a fault on this page may wait.
+    /// True if a fault on this page is known to wait.
+    pub(super) fn has_fault(&self, page: PageIdx) -> bool {
+        self.waiting.iter().any(|fault| fault.page == page)
+    }
+
+    /// True if a fault on this page may wait: not all are known.
     pub(crate) fn is_awaited(&self, page: PageIdx) -> bool {
-        self.waiting.len() == self.waiting.capacity() || self.waiting.iter().any(|fault| fault.page == page)
+        self.waiting.len() == self.waiting.capacity() || self.has_fault(page)
     }
 
     /// The fault that has waited longest.
