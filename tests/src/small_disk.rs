@@ -1,6 +1,6 @@
 //! A small file system of a test's own: ext4 in a file of its scratch directory, mounted until it is dropped. Needs root.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,6 +52,19 @@ impl SmallDisk {
         let filled = fallocate(&file, FallocateFlags::empty(), 0, bytes);
         filled.unwrap_or_else(|error| panic!("{} with {bytes} bytes: {error}", path.display()));
         self.others.push(file);
+    }
+
+    /// Others give back what they took.
+    pub fn empty(&mut self) {
+        for (number, _) in self.others.drain(..).enumerate() {
+            let path = self.path.join(format!("others{number}"));
+            fs::remove_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+    }
+
+    /// No file can be made there any more.
+    pub fn make_read_only(&mut self) {
+        tool(Command::new("mount").args(["-o", "remount,ro"]).arg(&self.path));
     }
 }
 

@@ -52,6 +52,38 @@ fn a_place_is_taken_away_from_a_program_that_works_and_comes_back() {
     run.expect_good_end();
 }
 
+/// As with swapon(8): places with a priority come first, whatever it is, and then the others, in the order in which they came.
+#[test]
+fn places_are_filled_by_priority_and_then_in_the_order_in_which_they_came() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = pagetide_tests::scratch::Scratch::new();
+    let [zero, five, last] = ["zero", "five", "last"].map(|name| scratch.directory(name));
+    let places = [format!("{}:6M:0", zero.display()), format!("{}:6M:5", five.display()), last.display().to_string()];
+    let extra = places.iter().flat_map(|place| ["--swap", place]);
+    // The run's own place, which has no priority, comes before the last.
+    let run = Steered::idle(30, 2 * BUDGET, &extra.collect::<Vec<_>>());
+    let (own, _) = first(&run);
+    let used = || [&five, &zero, &own, &last].map(|place| run.used_bytes(place));
+    run.tell(&["page-out", "4M"]);
+    run.wait_until("filling a place", || used()[0] > 2 * MIB);
+    assert_eq!(used()[1..], [0; 3], "{}", run.stat());
+    run.tell(&["page-out", "5M"]);
+    run.wait_until("filling two places", || used()[1] > 2 * MIB);
+    assert_eq!(used()[2..], [0; 2], "{}", run.stat());
+    run.tell(&["page-out", "1G"]);
+    run.wait_until("filling the third place", || used()[2] > 2 * MIB);
+    assert_eq!(used()[3], 0, "{}", run.stat());
+    for place in [&five, &zero] {
+        let stands = run.place(place).expect("it is on");
+        assert_eq!(stands["state"], "full", "{stands}");
+    }
+    let told = run.end_well();
+    assert!(!told.contains("the disk is full"), "what is as large as it may be lacks nothing: {told}");
+}
+
 /// A child's pages lie in its parent's slots until it needs them no more: the parent's place once stayed open until the child ended,
 /// although the child had been drained as well.
 #[test]

@@ -63,6 +63,53 @@ fn a_place_whose_disk_others_have_filled_takes_no_more_pages_and_loses_none() {
     assert_eq!(told.matches("the disk is full up to 256 MiB, or a quota is reached").count(), 1, "{told}");
 }
 
+/// Its agent once could not start, which ended the program, although another place had room.
+#[test]
+fn a_process_that_starts_to_page_on_a_full_disk_swaps_elsewhere() {
+    if !has_disk() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let mut disk = SmallDisk::new(&scratch, 512);
+    let small = disk.path().to_owned();
+    let run = Steered::family(96, 0, 300 * MIB, &["--swap", &format!("{}::5", small.display())]);
+    let elsewhere = run.scratch().file("swap");
+    // Nothing pages yet. Of the disk, not one step is left.
+    disk.fill(FLOOR + 8 * MIB);
+    run.tell(&["memory", "16M"]);
+    run.wait_until("swapping elsewhere", || run.used_bytes(&elsewhere) > 64 * MIB);
+    assert_eq!(run.place(&small).expect("it is on")["state"], "full", "{}", run.stat());
+    assert_eq!(run.used_bytes(&small), 0, "{}", run.stat());
+    // What has room again is used again.
+    disk.empty();
+    run.wait_until("using the disk that has room again", || run.used_bytes(&small) > 16 * MIB);
+    assert_eq!(run.place(&small).expect("it is on")["state"], "open", "{}", run.stat());
+    let told = run.end_well();
+    assert_eq!(told.matches("the disk is full up to 256 MiB, or a quota is reached").count(), 1, "{told}");
+}
+
+#[test]
+fn a_place_in_which_no_file_can_be_made_is_refused_and_done_without() {
+    if !has_disk() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let mut disk = SmallDisk::new(&scratch, 340);
+    let small = disk.path().to_owned();
+    let run = Steered::family(96, 0, 300 * MIB, &["--swap", &format!("{}::5", small.display())]);
+    let (elsewhere, text) = (run.scratch().file("swap"), small.display().to_string());
+    disk.make_read_only();
+    // It is found when the first process is to page.
+    run.tell(&["memory", "16M"]);
+    run.wait_until("swapping elsewhere", || run.used_bytes(&elsewhere) > 64 * MIB);
+    run.tell(&["swapoff", &text]);
+    run.expect_refusal(&["swapon", &text], &["no swap file can be made there (EROFS)"]);
+    let told = run.end_well();
+    assert_eq!(told.matches("swaps elsewhere: no swap file can be made there (EROFS)").count(), 1, "{told}");
+}
+
 #[test]
 fn a_place_that_fails_is_closed_drained_as_far_as_it_can_be_read_and_told_of() {
     if !need::has(&[Feature::Uffd]) {

@@ -188,13 +188,14 @@ pub(crate) fn pager(
     let taken: Vec<DeviceId> = inherited.iter().map(|(device, _)| *device).collect();
     let free = (0..).map(DeviceId).filter(|device| !taken.contains(device));
     for (device, store) in inherited {
-        let spec = store.spec();
-        pager.machine_mut().add_store(device, store);
-        pager.step(clock::now(), Event::DeviceAdded { device, spec });
+        add_store(&mut pager, device, store);
     }
     let files = agent.take_swap_files();
     for ((device, offer), file) in free.zip(&agent.hello().devices).zip(files) {
-        add_swap_file(&mut pager, device, file, *offer, agent.hello().floor_bytes)?;
+        let mut store = open_store(file, *offer)?;
+        // A place whose disk is full has no slots for now, and is tried again as one that becomes full later is.
+        let _ = store.grow(agent.hello().floor_bytes, clock::now());
+        add_store(&mut pager, device, store);
     }
     Ok(pager)
 }
@@ -207,25 +208,24 @@ pub(crate) fn add_swap(
     offer: DeviceOffer,
     floor_bytes: u64,
 ) -> Result<(), SetupError> {
-    add_swap_file(pager, device, step("the swap file", swap_file(directory))?, offer, floor_bytes)
+    let mut store = open_store(step("the swap file", swap_file(directory))?, offer)?;
+    step("the swap file", store.grow(floor_bytes, clock::now()))?;
+    add_store(pager, device, store);
+    Ok(())
 }
 
-/// As `add_swap`, in an empty file.
-fn add_swap_file(
-    pager: &mut Pager,
-    device: DeviceId,
-    file: Fd,
-    offer: DeviceOffer,
-    floor_bytes: u64,
-) -> Result<(), SetupError> {
+/// The store in an empty file.
+fn open_store(file: Fd, offer: DeviceOffer) -> Result<Store, SetupError> {
     let DeviceOffer { place, slots, priority, rotational } = offer;
     let mut store = step("the swap file", Store::new(place, file, slots))?;
     store.set_kind(priority, rotational);
-    step("the swap file", store.grow(floor_bytes, clock::now()))?;
+    Ok(store)
+}
+
+fn add_store(pager: &mut Pager, device: DeviceId, store: Store) {
     let spec = store.spec();
     pager.machine_mut().add_store(device, store);
     pager.step(clock::now(), Event::DeviceAdded { device, spec });
-    Ok(())
 }
 
 /// The machine over a fresh staging area that has room for the whole run's budget.

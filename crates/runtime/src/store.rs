@@ -189,9 +189,9 @@ impl Store {
         DeviceSpec { slots, priority, rotational, synchronous: false, inherited: self.is_inherited() }
     }
 
-    /// What is filled first is larger.
+    /// What is filled first is larger. As in swapon(2), places without a priority come after all that have one, the older first.
     pub(crate) fn rank(&self) -> i32 {
-        self.priority.map_or(-1, i32::from)
+        self.priority.map_or_else(|| i32::try_from(self.place.0).map_or(i32::MIN, |order| -1 - order), i32::from)
     }
 
     /// It is being drained, or not any more.
@@ -216,6 +216,11 @@ impl Store {
     /// The disk had no room when it was asked last.
     pub(crate) const fn is_stuck(&self) -> bool {
         self.stuck && self.slots_backed < self.slots_max
+    }
+
+    /// It has as many slots as it may have, and this many in use leave none.
+    pub(crate) const fn is_full(&self, used: u32) -> bool {
+        self.slots_backed == self.slots_max && used.saturating_add(1) >= self.slots_max
     }
 
     /// A write has ended. True if so many have failed that no more are worth a try.

@@ -335,11 +335,12 @@ impl Devices {
                 reports.push(PlaceReport { place, state: PlaceState::Open, used: 0, backed: 0, lost: 0 });
             }
             let report = &mut reports[index];
-            report.used += u64::from(pager.core().device_used(*device).unwrap_or(0));
+            let used = pager.core().device_used(*device).unwrap_or(0);
+            report.used += u64::from(used);
             report.lost += u64::from(store.lost_pages());
             if !store.is_inherited() {
                 report.backed += u64::from(store.slots_backed());
-                if store.is_stuck() || pager.core().is_device_closed(*device) {
+                if store.is_stuck() || store.is_full(used) || pager.core().is_device_closed(*device) {
                     report.state = PlaceState::Full;
                 }
             }

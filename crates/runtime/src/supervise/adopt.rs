@@ -9,9 +9,8 @@ use pagetide_sys::{file, proc, signal, socket};
 use crate::control::Control;
 use crate::foothold;
 use crate::protocol::{ALONE, CHILD, Hello};
-use crate::setup::{self, BUDGET_PAGES_MIN};
+use crate::setup::BUDGET_PAGES_MIN;
 use crate::shares;
-use crate::supervise::places::Place;
 use crate::supervise::start::{self, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
 use crate::supervise::{Birth, FaultMode, Supervisor};
@@ -205,8 +204,10 @@ impl Supervisor {
             if self.draws_spans {
                 control.entry().spans.want();
             }
-            let places: Vec<&Place> = self.places.iter().filter(|place| place.drain.is_none()).collect();
-            let devices = places.iter().map(|place| place.offer).collect();
+            // The program may have given up the right to make files there. Where none can be made, it does without that place.
+            let open = self.places.iter_mut().filter(|place| place.drain.is_none());
+            let (devices, swap_files): (Vec<_>, Vec<Fd>) =
+                open.filter_map(|place| Some((place.offer, place.file_for(pid)?))).unzip();
             let hello = Hello { forked: call.is_some(), devices, ..self.hello.clone() };
             let open = |name: &str| {
                 let path = Text::<64>::format(format_args!("/proc/{pid}/{name}"));
@@ -215,9 +216,6 @@ impl Supervisor {
             let [pagemap, maps, statm] = [open("pagemap")?, open("maps")?, open("statm")?];
             let mut fds = vec![&page, &self.proc, &pagemap, &maps, &statm];
             fds.extend(&call);
-            // The program may have given up the right to make files there.
-            let files = places.iter().map(|place| setup::swap_file(&place.directory));
-            let swap_files: Vec<Fd> = files.collect::<Result<_, _>>()?;
             fds.extend(&swap_files);
             fds.extend(&self.record_directory);
             fds.extend(&self.uffd_device);

@@ -409,16 +409,22 @@ impl Supervisor {
 
     /// Tell the agents what they have yet to be told.
     pub(super) fn serve_commands(&mut self) {
+        let mut refused = Vec::new();
         for process in &self.tree.list {
             let Some(link) = process.link.as_ref().filter(|link| link.control.entry().is_managed()) else { continue };
             let Some(queue) = self.commands.queues.get_mut(&process.pid) else { continue };
             while let Some((number, command)) = queue.front() {
-                // Not told: the agent has to read what is there first. Any other error is its end, which is about to be seen.
-                if tell(&link.socket, *number, command, &self.places) == Err(Errno::EAGAIN) {
-                    break;
+                match file_of(command, &self.places) {
+                    // Not told: the agent has to read what is there first. Any other error is its end, which is about to be seen.
+                    Ok(file) if tell(&link.socket, *number, command, file.as_ref()) == Err(Errno::EAGAIN) => break,
+                    Ok(_) => {}
+                    Err(why) => refused.push((process.pid, *number, why)),
                 }
                 queue.pop_front();
             }
+        }
+        for (pid, number, why) in refused {
+            self.note_answer(pid, number, Answer::Refused(why));
         }
     }
 
@@ -427,23 +433,25 @@ impl Supervisor {
         let Ok(text) = std::str::from_utf8(text) else { return };
         let Some((number, answer)) = text.split_once(' ') else { return };
         if let (Ok(number), Some(answer)) = (number.parse(), Answer::decode(answer)) {
-            match self.commands.note(pid, number, answer) {
-                Some((Command::SwapOff { place, .. }, _)) => self.drain_refused(place),
-                Some((Command::SwapOn { place, .. }, true)) => self.place_refused(place),
-                Some(_) | None => {}
-            }
+            self.note_answer(pid, number, answer);
+        }
+    }
+
+    fn note_answer(&mut self, pid: i32, number: u64, answer: Answer) {
+        match self.commands.note(pid, number, answer) {
+            Some((Command::SwapOff { place, .. }, _)) => self.drain_refused(place),
+            Some((Command::SwapOn { place, .. }, true)) => self.place_refused(place),
+            Some(_) | None => {}
         }
     }
 }
 
-/// One command, with the swap file that belongs to it.
-fn tell(socket: &Fd, number: u64, command: &Command, places: &[Place]) -> Result<(), Errno> {
-    let mut packet = DO.to_vec();
-    packet.extend(format!("{number} {}", command.encode()).as_bytes());
-    let file = match command {
+/// The swap file that belongs to a command, if one does. The error says why there can be none.
+fn file_of(command: &Command, places: &[Place]) -> Result<Option<Fd>, String> {
+    match command {
         Command::SwapOn { place, .. } => {
-            let Some(place) = places.iter().find(|known| known.offer.place == *place) else { return Ok(()) };
-            Some(setup::swap_file(&place.directory)?)
+            let place = places.iter().find(|known| known.offer.place == *place);
+            place.map(Place::new_file).unwrap_or_else(|| Err("the place was given up".to_owned())).map(Some)
         }
         Command::SetBudget { .. }
         | Command::Set { .. }
@@ -452,8 +460,13 @@ fn tell(socket: &Fd, number: u64, command: &Command, places: &[Place]) -> Result
         | Command::PageOut { .. }
         | Command::PauseReclaim
         | Command::ResumeReclaim
-        | Command::Report => None,
-    };
-    let fds: Vec<&Fd> = file.iter().collect();
+        | Command::Report => Ok(None),
+    }
+}
+
+fn tell(socket: &Fd, number: u64, command: &Command, file: Option<&Fd>) -> Result<(), Errno> {
+    let mut packet = DO.to_vec();
+    packet.extend(format!("{number} {}", command.encode()).as_bytes());
+    let fds: Vec<&Fd> = file.into_iter().collect();
     socket::send(socket, &packet, &fds, false)
 }

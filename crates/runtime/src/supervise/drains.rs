@@ -60,7 +60,7 @@ impl Supervisor {
             eprintln!(
                 "pagetide: {path}: reads or writes fail: nothing more is written there, what can be read is moved away"
             );
-        } else if self.is_any(id, PlaceState::Full) && !self.places[index].is_full_told {
+        } else if self.lacks_room(&self.places[index]) && !self.places[index].is_full_told {
             self.places[index].is_full_told = true;
             let left = self.words_of_place(id).map(|(_, words)| {
                 words.backed.load(Ordering::Relaxed).saturating_sub(words.used.load(Ordering::Relaxed))
@@ -71,6 +71,15 @@ impl Supervisor {
                 "pagetide: {path}: the disk is full up to {floor} MiB, or a quota is reached: {left} MiB of swap are left there"
             );
         }
+    }
+
+    /// A place takes no more pages although it is not as large as it may be. One of its full size is full as it was meant to be.
+    fn lacks_room(&self, place: &Place) -> bool {
+        let slots = u64::from(place.offer.slots);
+        self.words_of_place(place.offer.place).any(|(_, words)| {
+            let [backed, used] = [&words.backed, &words.used].map(|word| word.load(Ordering::Relaxed));
+            words.state() == PlaceState::Full && (backed < slots || used.saturating_add(1) < slots)
+        })
     }
 
     /// Every agent was told, and says that it has nothing there; no agent is about to take over what its parent has there.

@@ -114,6 +114,8 @@ pub(super) struct Place {
     pub(super) drain: Option<Drain>,
     /// The person was told that its disk is full.
     pub(super) is_full_told: bool,
+    /// The person was told that a process has no file there.
+    pub(super) is_lack_told: bool,
 }
 
 impl Place {
@@ -122,6 +124,28 @@ impl Place {
         let free = file::fs_info(&self.directory).map_or(0, |info| info.available_bytes);
         free.saturating_sub(FLOOR_BYTES) / PAGE_BYTES
     }
+
+    /// An empty swap file for a process.
+    pub(super) fn new_file(&self) -> Result<Fd, String> {
+        new_file(&self.directory)
+    }
+
+    /// The same for process `pid`, which does without this place if there is none; the person is told once.
+    pub(super) fn file_for(&mut self, pid: i32) -> Option<Fd> {
+        let refused = match self.new_file() {
+            Ok(file) => return Some(file),
+            Err(refused) => refused,
+        };
+        if !std::mem::replace(&mut self.is_lack_told, true) {
+            eprintln!("pagetide: {}: process {pid} swaps elsewhere: {refused}", self.path.display());
+        }
+        None
+    }
+}
+
+/// An empty swap file, or what is in the way: no room for one, a quota, a file system that has no files without names (FAT).
+fn new_file(directory: &Fd) -> Result<Fd, String> {
+    setup::swap_file(directory).map_err(|errno| format!("no swap file can be made there ({})", errno.name()))
 }
 
 /// The places that the options name.
@@ -143,11 +167,13 @@ pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Res
     if info.kind.is_memory() {
         return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
     }
+    // What cannot be is said now, not when a process is to page.
+    new_file(&directory).map_err(refuse)?;
     let budget_bytes = budget_pages.saturating_mul(PAGE_BYTES);
     let slots = slots_of(info.available_bytes, spec.size_bytes, budget_bytes).map_err(refuse)?;
     let rotational = setup::is_rotational(&spec.path);
     let offer = DeviceOffer { place: id, slots, priority: spec.priority, rotational };
-    Ok(Place { path: spec.path.clone(), directory, offer, drain: None, is_full_told: false })
+    Ok(Place { path: spec.path.clone(), directory, offer, drain: None, is_full_told: false, is_lack_told: false })
 }
 
 /// Slots of a place on a file system with so much room; `asked` is the SIZE that was given. The error says what is missing.
