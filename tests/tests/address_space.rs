@@ -176,6 +176,19 @@ fn written_pages_of_private_file_mappings_are_counted_and_told_of() {
     }
 }
 
+/// An allocator that takes the place of the C library's reserves its addresses before the runtime is loaded, and the whole heap of such a
+/// program (a browser) was taken for what the loader and the libraries had put there.
+#[test]
+fn addresses_that_were_reserved_before_the_runtime_are_paged_once_they_are_used() {
+    expect_right("reserved-at-load");
+}
+
+/// They were taken for the data of the libraries, and a program of large static tables ran without a budget and without a word.
+#[test]
+fn large_static_tables_of_a_program_are_paged() {
+    expect_right("static-data");
+}
+
 #[test]
 fn memory_beyond_64_gib_of_addresses_stays_native_and_is_told_of() {
     if let Some((said, stats)) = run_case("beyond-64-gib") {

@@ -733,6 +733,49 @@ static void deep_stack_of_a_thread(void) {
     EXPECT(pthread_join(thread, NULL) == 0);
 }
 
+// Addresses that are reserved before any library has begun, as allocators do that take the place of the C library's, and made
+// accessible a piece at a time.
+static unsigned char *reserved;
+
+static void reserve_at_load(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "reserved-at-load") == 0) {
+        reserved = mmap(NULL, UINT64_C(1) << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    }
+}
+__attribute__((section(".preinit_array"), used)) static void (*const first_of_all)(int, char **) = reserve_at_load;
+
+static void reserved_at_load(void) {
+    EXPECT(reserved && reserved != MAP_FAILED);
+    for (uint64_t page = 0; page < ballast_pages; page += PAGES) {
+        EXPECT(mprotect(reserved + page * PAGE, PAGES * PAGE, PROT_READ | PROT_WRITE) == 0);
+        fill(reserved + page * PAGE, PAGES, 40);
+        // Nothing announces it: long enough for a look at what is there.
+        usleep(20000);
+    }
+    push_out();
+    for (uint64_t page = 0; page < ballast_pages; page++) {
+        EXPECT(is_filled(reserved + page / PAGES * PAGES * PAGE, page % PAGES, 40));
+    }
+}
+
+// Large tables of the program itself, as compilers of Fortran make them.
+static unsigned char table[40 << 20];
+
+static void static_data(void) {
+    EXPECT(ballast_pages * PAGE <= sizeof table);
+    fill(table, ballast_pages, 50);
+    push_out();
+    int status, child = fork();
+    EXPECT(child >= 0);
+    for (uint64_t page = 0; page < ballast_pages; page++) {
+        EXPECT(is_filled(table, page, 50));
+    }
+    if (child == 0) {
+        _exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+}
+
 // A file's pages that are written stay in memory, and the file is as it was; long enough for a look at what is there.
 static void private_file(void) {
     FILE *file = tmpfile();
@@ -819,6 +862,8 @@ static const struct {
     {"deep-stack", deep_stack},
     {"deep-stack-of-a-thread", deep_stack_of_a_thread},
     {"private-file", private_file},
+    {"reserved-at-load", reserved_at_load},
+    {"static-data", static_data},
     {"freed-and-taken-back", freed_and_taken_back},
 };
 

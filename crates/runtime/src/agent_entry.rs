@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use pagetide_sys::fd::{self, Fd};
-use pagetide_sys::maps::{Kind, MapsText};
+use pagetide_sys::maps::{Kind, MapsText, Vma};
 use pagetide_sys::mem;
 use pagetide_sys::seccomp::Program;
 use pagetide_sys::socket;
@@ -26,6 +26,8 @@ use crate::space::locks;
 
 /// Mappings that exist before the runtime, at most.
 const INITIAL_MAX: usize = 128;
+/// Static data of a program or library of so many bytes is managed.
+const TABLE_BYTES_MIN: usize = 1 << 20;
 const STACK_BYTES: usize = 512 << 10;
 /// Of a thread's control block, at most, what the kernel or the C library uses at the end of the thread: its first page is what
 /// counts, the rest may lie in the next.
@@ -88,15 +90,33 @@ pub fn start(run: &[u8], memory: &'static OwnMemory) {
     let birth = unsafe { &mut *birth };
     let mut buffer = [0; 8192];
     let Ok(mut maps) = MapsText::open(&mut buffer) else { return };
+    let mut file_end = 0;
     while let Ok(Some(vma)) = maps.next_vma() {
-        if vma.is_private_anon() && vma.kind != Kind::Heap && birth.initial_len < INITIAL_MAX {
+        let is_object_data = vma.start == file_end;
+        if is_left_alone(&vma, is_object_data) && birth.initial_len < INITIAL_MAX {
             birth.initial[birth.initial_len] = (vma.start as u64, vma.end as u64);
             birth.initial_len += 1;
+        }
+        if vma.kind == Kind::File {
+            file_end = vma.end;
         }
     }
     MEMORY.store(std::ptr::from_ref(memory).cast_mut(), Ordering::Relaxed);
     let stack = (&raw const ENTER_STACK).addr() + ENTER_STACK_BYTES;
     foothold::publish(enter as *const () as u64, stack as u64, budget_pages / 8);
+}
+
+/// True if a mapping that exists at load is never to be managed: it may hold what the loader, the C library or the runtime needs.
+/// `is_object_data`: it lies behind the mappings of a program's or a library's file.
+fn is_left_alone(vma: &Vma<'_>, is_object_data: bool) -> bool {
+    // What is only reserved holds nothing yet: what comes to be there is the program's. (An allocator in place of the C library's may have
+    // reserved all that it will ever use.)
+    let is_reserved = !vma.read && !vma.write && !vma.exec;
+    // Mappings side by side may be one.
+    let is_needed = [control_block(), (&raw const BIRTH).addr()].iter().any(|at| (vma.start..vma.end).contains(at));
+    // Large tables are no loader's, and no C library's.
+    let is_table = is_object_data && vma.end - vma.start >= TABLE_BYTES_MIN && !is_needed;
+    vma.is_private_anon() && vma.kind != Kind::Heap && !is_reserved && !is_table
 }
 
 /// Note where the C library keeps what the kernel writes of restartable sequences.
@@ -143,11 +163,15 @@ pub fn hold(start: usize, bytes: usize) {
     }
 }
 
+/// Where the C library keeps what it knows of the calling thread.
+fn control_block() -> usize {
+    // SAFETY: asks for the caller's own.
+    usize::try_from(unsafe { libc::pthread_self() }).expect("addresses are 64 bit")
+}
+
 /// First thing in a new thread: its control block stays.
 pub fn thread_begins() {
-    // SAFETY: asks for the caller's own.
-    let block = unsafe { libc::pthread_self() };
-    hold(usize::try_from(block).expect("addresses are 64 bit"), THREAD_BLOCK_BYTES);
+    hold(control_block(), THREAD_BLOCK_BYTES);
     if let Ok(Some(list)) = thread::robust_list(0) {
         hold(list.start(), list.len());
     }

@@ -82,6 +82,9 @@ pub(crate) struct Session<K: AddressSpace = Linux> {
     last_size_pages: u64,
     /// Pages that are there and that the pager does not know.
     unseen_pages: u64,
+    /// As many as the last look at the list of mappings has left, or fewer. Not as many as there were last: what comes slowly would
+    /// never be looked at.
+    unseen_base: u64,
     /// So many more of them, and the list of mappings is read again.
     unseen_slack: u64,
     next_reconcile: Nanos,
@@ -106,6 +109,7 @@ impl<K: AddressSpace> Session<K> {
             answers: VecDeque::new(),
             last_size_pages: 0,
             unseen_pages: 0,
+            unseen_base: 0,
             unseen_slack,
             next_reconcile: 0,
             budget_pages,
@@ -206,7 +210,7 @@ impl<K: AddressSpace> Session<K> {
     /// Compare what is resident with what the pager knows: what is there unseen is charged, or counts as outside of it.
     pub(crate) fn look_at_memory(&mut self, now: Nanos, kept: Kept, host: &mut impl Host<K>) {
         let unseen = |session: &Self| kept.anon_pages.saturating_sub(session.pager.known_pages());
-        let most = self.unseen_pages + self.unseen_slack;
+        let most = self.unseen_base + self.unseen_slack;
         if kept.size_pages != self.last_size_pages || unseen(self) > most {
             host.look(&mut self.pager, now);
             self.last_size_pages = kept.size_pages;
@@ -216,8 +220,10 @@ impl<K: AddressSpace> Session<K> {
                 let end = self.pager.machine().space().now();
                 self.next_reconcile = end + RECONCILE_NS.max(20 * end.saturating_sub(now));
             }
+            self.unseen_base = unseen(self);
         }
         self.unseen_pages = unseen(self);
+        self.unseen_base = self.unseen_base.min(self.unseen_pages);
     }
 
     /// Pages that are there and that the pager does not know, as last seen.

@@ -7,7 +7,8 @@
 //!    holds written pages of its own, which a userfaultfd cannot manage: they count against the budget).
 //! 2. The first thread's stack, and what cannot be read and written, or can be executed, stay native. Memory that is managed
 //!    already stays managed whatever becomes of its protection, its lock or its fork policy.
-//! 3. A piece that existed before the runtime, or is the runtime's own, is never managed: the agent would wait for itself.
+//! 3. A piece that was in use before the runtime (`agent_entry.rs` says what of it), or is the runtime's own, is never managed: the
+//!    agent would wait for itself.
 //! 4. A mapping of fewer than [`SMALL_PAGES`] pages is left alone, unless it touches managed memory or is what is left of a
 //!    larger one that was registered while it changed.
 //! 5. What the kernel refuses to register (another userfaultfd has it) stays native, and so does what no page index is left for.
