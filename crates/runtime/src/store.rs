@@ -199,10 +199,6 @@ impl Store {
         self.closed = closed;
     }
 
-    pub(crate) const fn is_closed(&self) -> bool {
-        self.closed
-    }
-
     /// Pages may go there.
     pub(crate) const fn is_open(&self) -> bool {
         !self.is_inherited() && !self.closed

@@ -64,7 +64,7 @@ pub(crate) struct PlaceReport {
     pub(crate) state: PlaceState,
     /// Slots in use, those of forked parents included.
     pub(crate) used: u64,
-    /// Slots that are backed with disk space.
+    /// Slots that are backed with disk space; of a place that takes no pages, those in use.
     pub(crate) backed: u64,
     /// Pages that could not be read back.
     pub(crate) lost: u64,

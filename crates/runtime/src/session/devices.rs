@@ -7,8 +7,11 @@
 //! To close a large file is to free its disk space, which takes half a second a GiB: a host in whose thread the program's faults wait
 //! hands it to somebody else (`supervised`), and the place is gone when that has been done.
 //!
+//! A place that fails is drained without being asked, if another takes pages. What fits nowhere is given up: it stays where it is, and
+//! is not tried again before a further place comes or somebody asks.
+//!
 //! Invariants: at most one device is drained at a time; a place that is being drained is not grown; a file is closed only when no
-//! request names it.
+//! request names it; a drain tries a bounded number of times.
 
 use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, Nanos};
@@ -22,7 +25,7 @@ use crate::store::Store;
 
 /// A drain that the core gave up for want of room begins anew after this time ...
 const AGAIN_NS: Nanos = 50_000_000;
-/// ... so many times, as long as nothing gets less.
+/// ... so many times without getting further than before: what it brought in may go back where it came from meanwhile.
 const TRIES_MAX: u32 = 40;
 /// Time between two looks at a file that requests still name.
 const CLOSE_NS: Nanos = 1_000_000;
@@ -37,8 +40,8 @@ struct Drain {
     place: PlaceId,
     /// It fails, and nobody asked for this.
     has_failed: bool,
-    /// Slots in use when the core was asked last; None: it was not asked yet.
-    left: Option<u32>,
+    /// The fewest slots in use when the core was asked for the device; None: it was not asked yet.
+    least: Option<u32>,
     tries: u32,
     again: Nanos,
     /// When the core is reminded.
@@ -71,6 +74,8 @@ pub(super) struct Devices {
     drains: Vec<Drain>,
     gone: Vec<PlaceId>,
     given_up: Vec<PlaceId>,
+    /// Places that were given up, and are not drained without being asked.
+    left_alone: Vec<PlaceId>,
 }
 
 impl Devices {
@@ -82,6 +87,7 @@ impl Devices {
             drains: Vec::new(),
             gone: Vec::new(),
             given_up: Vec::new(),
+            left_alone: Vec::new(),
         }
     }
 
@@ -135,6 +141,7 @@ impl Devices {
             return Err("the core knows no further device".to_owned());
         }
         self.gone.retain(|gone| *gone != offer.place);
+        self.left_alone.clear();
         Ok(())
     }
 
@@ -169,8 +176,9 @@ impl Devices {
 
     fn begin<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos, place: PlaceId, has_failed: bool) {
         self.given_up.retain(|given_up| *given_up != place);
+        self.left_alone.retain(|left_alone| *left_alone != place);
         pager.machine_mut().close_place(place, true);
-        self.drains.push(Drain { place, has_failed, left: None, tries: 0, again: now, poke: now });
+        self.drains.push(Drain { place, has_failed, least: None, tries: 0, again: now, poke: now });
         self.serve(pager, now);
     }
 
@@ -178,14 +186,13 @@ impl Devices {
     fn room_beside<K: AddressSpace>(&self, pager: &Pager<K>, place: PlaceId) -> u64 {
         let core = pager.core();
         let memory = u64::from(core.budget().saturating_sub(core.charged()));
-        let is_other = |store: &Store| {
-            let is_drained = self.drains.iter().any(|drain| drain.place == store.place());
-            store.place() != place && !store.is_inherited() && !is_drained
-        };
-        let others = pager.machine().stores().iter().filter(|(_, store)| is_other(store));
+        let is_other = |entry: &&(DeviceId, Store)| entry.1.place() != place && takes_pages(pager, entry);
+        let others = pager.machine().stores().iter().filter(is_other);
         let free = others.map(|(device, store)| {
             let used = core.device_used(*device).unwrap_or(0);
-            u64::from(store.slots_possible(self.floor_bytes).saturating_sub(used + 1))
+            // One that fails is not grown.
+            let slots = if store.has_failed() { store.slots_backed() } else { store.slots_possible(self.floor_bytes) };
+            u64::from(slots.saturating_sub(used + 1))
         });
         free.fold(memory, u64::saturating_add)
     }
@@ -197,12 +204,15 @@ impl Devices {
         now: Nanos,
         place: PlaceId,
     ) -> Result<(), String> {
+        // Whoever asked for it has heard that it was given up.
+        self.given_up.retain(|given_up| *given_up != place);
         let Some(index) = self.drains.iter().position(|drain| drain.place == place) else {
             self.gone.retain(|gone| *gone != place);
             return Ok(());
         };
         self.drains.remove(index);
         self.stop(pager, now, place);
+        self.left_alone.push(place);
         Ok(())
     }
 
@@ -227,9 +237,7 @@ impl Devices {
     /// The slots of places that are being drained are needed: they are given back. True if there were any.
     pub(super) fn give_back<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos) -> bool {
         let Some(index) = self.drains.iter().position(|drain| !drain.has_failed) else { return false };
-        let place = self.drains.remove(index).place;
-        self.stop(pager, now, place);
-        self.given_up.push(place);
+        self.give_up(pager, now, index);
         true
     }
 
@@ -273,40 +281,36 @@ impl Devices {
                 drain.again = now + CLOSE_NS;
                 return false;
             };
-            drain.left = None;
+            drain.least = None;
             self.close(store);
             return true;
         };
-        match drain.left {
-            Some(left) if used >= left => {
-                drain.tries += 1;
-                if drain.tries > TRIES_MAX {
-                    self.drains.remove(0);
-                    self.stop(pager, now, place);
-                    self.given_up.push(place);
-                    return false;
-                }
-            }
-            Some(_) | None => drain.tries = 0,
+        let is_further = drain.least.is_none_or(|least| used < least);
+        drain.tries = if is_further { 0 } else { drain.tries + 1 };
+        if drain.tries > TRIES_MAX {
+            self.give_up(pager, now, 0);
+            return false;
         }
-        drain.left = Some(used);
+        drain.least = Some(drain.least.map_or(used, |least| least.min(used)));
         drain.again = now + if drain.tries == 0 { 0 } else { AGAIN_NS };
         pager.step(now, Event::Swapoff { device });
         true
     }
 
-    /// A place that fails takes nothing any more, and is drained, if there is another.
+    /// What is left of this place fits nowhere else: it stays in use.
+    fn give_up<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos, index: usize) {
+        let place = self.drains.remove(index).place;
+        self.stop(pager, now, place);
+        self.given_up.push(place);
+        self.left_alone.push(place);
+    }
+
+    /// A place that fails takes nothing any more, and is drained, if there is another that takes pages.
     fn drain_failed<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos) {
-        let own = |store: &Store| !store.is_inherited() && !store.is_closed();
         let stores = pager.machine().stores();
-        if stores.iter().filter(|(_, store)| own(store)).count() < 2 {
-            return;
-        }
-        let Some(place) = stores.iter().find(|(_, store)| own(store) && store.has_failed()).map(|(_, s)| s.place())
-        else {
-            return;
-        };
-        if !self.drains.iter().any(|drain| drain.place == place) {
+        let fails = |store: &Store| store.is_open() && store.has_failed() && !self.left_alone.contains(&store.place());
+        let Some(place) = stores.iter().find(|(_, store)| fails(store)).map(|(_, store)| store.place()) else { return };
+        if stores.iter().any(|entry| !entry.1.has_failed() && takes_pages(pager, entry)) {
             self.begin(pager, now, place, true);
         }
     }
@@ -335,12 +339,13 @@ impl Devices {
                 reports.push(PlaceReport { place, state: PlaceState::Open, used: 0, backed: 0, lost: 0 });
             }
             let report = &mut reports[index];
-            let used = pager.core().device_used(*device).unwrap_or(0);
+            let (used, is_closed) = (pager.core().device_used(*device), pager.core().is_device_closed(*device));
+            let used = used.unwrap_or(0);
             report.used += u64::from(used);
             report.lost += u64::from(store.lost_pages());
             if !store.is_inherited() {
-                report.backed += u64::from(store.slots_backed());
-                if store.is_stuck() || store.is_full(used) || pager.core().is_device_closed(*device) {
+                report.backed += u64::from(if is_closed { used } else { store.slots_backed() });
+                if store.is_stuck() || store.is_full(used) || is_closed {
                     report.state = PlaceState::Full;
                 }
             }
@@ -357,6 +362,11 @@ impl Devices {
         reports.extend(self.gone.iter().map(gone));
         reports.into_iter()
     }
+}
+
+/// Pages go there: it is not being drained, and not so many writes have failed that the core gave it up.
+fn takes_pages<K: AddressSpace>(pager: &Pager<K>, (device, store): &(DeviceId, Store)) -> bool {
+    store.is_open() && !pager.core().is_device_closed(*device)
 }
 
 fn place_of<K: AddressSpace>(pager: &Pager<K>, device: DeviceId) -> Option<PlaceId> {

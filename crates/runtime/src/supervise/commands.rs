@@ -331,8 +331,13 @@ impl Supervisor {
             let needed = words.used.load(Ordering::Relaxed);
             needed_in_all = needed_in_all.saturating_add(needed);
             let free = |other: &&Place| {
-                let used = entry.place(other.offer.place).map_or(0, |words| words.used.load(Ordering::Relaxed));
-                u64::from(other.offer.slots).saturating_sub(1).saturating_sub(used)
+                let words = entry.place(other.offer.place);
+                let used = words.map_or(0, |words| words.used.load(Ordering::Relaxed));
+                let slots = match words {
+                    Some(words) if words.state() == PlaceState::Full => words.backed.load(Ordering::Relaxed),
+                    Some(_) | None => u64::from(other.offer.slots).saturating_sub(1),
+                };
+                slots.saturating_sub(used)
             };
             // A share grows when it is needed, into what nobody has.
             let in_memory = entry.share_pages.load(Ordering::Relaxed).saturating_sub(process.resident);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use pagetide_kernel::model::{Answer, Call, Extent, Mapping, Quirks, Tid};
 
 use super::rig::Rig;
+use crate::session::command::{Answer as Done, Command, PlaceId, PlaceState};
 
 const HOME: u64 = 0x1000;
 
@@ -139,4 +140,54 @@ fn memory_moved_to_a_place_that_was_left_keeps_its_bytes_and_so_does_what_left()
         assert_eq!(rig.perform(tid, Call::Load(left.start + page)), Answer::Value(grown.start + page), "page {page}");
         assert_eq!(rig.perform(tid, Call::Load(free + page)), Answer::Value(left.start + page), "page {page}");
     }
+}
+
+/// A place to swap to beside the first one.
+fn swap_on(rig: &mut Rig, place: u32) {
+    let command = Command::SwapOn { place: PlaceId(place), slots: 1 << 14, priority: None, rotational: false };
+    assert_eq!(rig.carry_out(command), Done::Done, "there is room for a place");
+}
+
+fn state_of(rig: &Rig, place: u32) -> PlaceState {
+    let found = rig.session.places().find(|found| found.place == PlaceId(place));
+    found.map(|found| found.state).expect("a place of the session")
+}
+
+/// The pager works for seconds.
+fn rest_long(rig: &mut Rig) {
+    for _ in 0..60 {
+        rig.rest();
+    }
+}
+
+/// Two places fail one after the other: what is left in the first one fits nowhere. Its drain ends, no byte is lost, and it is not drained
+/// again before there is a place that takes pages.
+#[test]
+fn a_place_that_fails_beside_another_one_is_given_up_and_drained_when_a_third_comes() {
+    let (mut rig, tid) = process(96, 300);
+    swap_on(&mut rig, 1);
+    rig.set_share(400);
+    for page in HOME..HOME + 100 {
+        assert_eq!(rig.perform(tid, Call::Store(page, page + 1)), Answer::Done);
+    }
+    (0..2).for_each(|place| rig.break_place(PlaceId(place)));
+    rig.set_share(130);
+    rest_long(&mut rig);
+    for place in [0, 1] {
+        let state = state_of(&rig, place);
+        assert!(matches!(state, PlaceState::GivenUp | PlaceState::Full), "place {place} is {state:?}");
+        // Who has heard of it says so, and may ask again.
+        assert_eq!(rig.carry_out(Command::StopSwapOff { place: PlaceId(place) }), Done::Done);
+        assert_ne!(state_of(&rig, place), PlaceState::GivenUp);
+    }
+    let holds = |rig: &mut Rig, page: u64| {
+        let stored = if page < HOME + 100 { page + 1 } else { page };
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(stored), "page {page:#x}");
+    };
+    swap_on(&mut rig, 2);
+    rest_long(&mut rig);
+    for place in [0, 1] {
+        assert_eq!(state_of(&rig, place), PlaceState::Gone, "place {place}");
+    }
+    (HOME..HOME + 300).for_each(|page| holds(&mut rig, page));
 }
