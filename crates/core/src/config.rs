@@ -269,7 +269,7 @@ pub const KNOBS: &[Knob] = &[
         name: "watermark-scale",
         values: "1..3000",
         unit: "1/10000 of the budget",
-        doc: "distance between the watermarks min, low and high",
+        doc: "distance between the watermarks min, low and high; where the host is blind and the profile `pagetide`, at most",
         set: |c, v| number(v, 1, 3000, &mut c.watermark_scale),
         get: |c| c.watermark_scale.to_string(),
     },

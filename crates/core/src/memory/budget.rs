@@ -1,9 +1,14 @@
 //! The charge against the budget, and the watermarks below it.
 //!
-//! A memcg limit has no watermarks; it is charged in batches, of which the unused rest is the *stock*. Who waits for a frame is
+//! What is free holds nothing, so our own profile keeps no more free than is asked for: the watermarks go down while everybody finds a
+//! frame, and up when somebody does not. A memcg limit has no watermarks; it is charged in batches, of which the unused rest is the *stock*. Who waits for a frame is
 //! counted here, so that a freed one is told to somebody only if there is somebody.
 
-use crate::config::{Config, MemoryMode, Readahead};
+use crate::config::{Config, HostKind, MemoryMode, Readahead, Sample};
+
+/// The watermarks go up by so much of their distance when a frame is missed, and down by so much when none was for a while.
+const RAISE_SHARE: u32 = 4;
+const LOWER_SHARE: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -14,6 +19,14 @@ pub(crate) struct Budget {
     pub(crate) min: u32,
     pub(crate) low: u32,
     pub(crate) high: u32,
+    /// Frames kept free above `min` whatever is asked for.
+    reserve: u32,
+    /// From one watermark to the next; the least and the most that it may be.
+    step: u32,
+    step_least: u32,
+    step_most: u32,
+    /// Somebody has found no frame since the watermarks were to be lowered last.
+    is_missed: bool,
     /// Pages charged at a time; 0 for a limit with watermarks.
     batch: u32,
     /// Jobs that wait for a frame.
@@ -24,8 +37,23 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(config: &Config) -> Self {
-        let mut budget =
-            Self { budget: 0, charged: 0, stock: 0, min: 0, low: 0, high: 0, batch: 0, waiting: 0, kick: false };
+        let mut budget = Self {
+            budget: 0,
+            charged: 0,
+            stock: 0,
+            min: 0,
+            low: 0,
+            high: 0,
+            reserve: config.reserve,
+            // Nobody knows yet what will be asked for.
+            step: u32::MAX,
+            step_least: 0,
+            step_most: 0,
+            is_missed: false,
+            batch: 0,
+            waiting: 0,
+            kick: false,
+        };
         budget.set(config, config.budget);
         budget
     }
@@ -36,12 +64,36 @@ impl Budget {
         let share = u64::from(pages) * u64::from(config.watermark_scale) / 10_000;
         // A stream's next window is to find free frames.
         let window = if config.readahead == Readahead::Stream { config.readahead_max.min(pages / 16) } else { 0 };
-        let step = (self.min / 4).max(window).max(u32::try_from(share).expect("at most 30 % of a u32")).min(pages / 4);
-        self.low = self.min + step + config.reserve;
-        self.high = self.low + step;
+        let least = (self.min / 4).max(window);
+        self.step_most = least.max(u32::try_from(share).expect("at most 30 % of a u32")).min(pages / 4);
+        let adapts = config.host == HostKind::Blind && config.sample == Sample::Watch;
+        self.step_least = if adapts { least.min(self.step_most) } else { self.step_most };
+        self.set_step(self.step);
         if matches!(config.memory, MemoryMode::Memcg { .. }) {
             (self.min, self.low, self.high) = (0, 0, 0);
+            (self.step_least, self.step_most) = (self.step, self.step);
             self.batch = config.charge_batch.max(1);
+        }
+    }
+
+    fn set_step(&mut self, step: u32) {
+        self.step = step.clamp(self.step_least, self.step_most);
+        self.low = self.min + self.step + self.reserve;
+        self.high = self.low + self.step;
+    }
+
+    /// Somebody found no frame.
+    pub(crate) fn missed(&mut self) {
+        self.is_missed = true;
+        if self.step < self.step_most {
+            self.set_step(self.step + self.step / RAISE_SHARE + 1);
+        }
+    }
+
+    /// It is time to lower the watermarks, if nobody has missed a frame since the last time.
+    pub(crate) fn lower_watermarks(&mut self) {
+        if !core::mem::take(&mut self.is_missed) && self.step > self.step_least {
+            self.set_step(self.step - self.step / LOWER_SHARE);
         }
     }
 
@@ -171,5 +223,22 @@ mod tests {
         config = config.memory(MemoryMode::Watermarks, 1, 100_000).min_free(4_000).reserve(20_000);
         let budget = Budget::new(&config);
         assert_eq!((budget.min, budget.low, budget.high), (4_000, 25_000, 26_000));
+    }
+
+    #[test]
+    fn our_watermarks_go_down_to_a_window_while_all_find_a_frame_and_up_when_one_is_missed() {
+        let config = Config::profile("pagetide", HostKind::Blind).expect("a profile");
+        let config = config.memory(MemoryMode::Watermarks, 1, 32_768);
+        let mut budget = Budget::new(&config);
+        assert_eq!((budget.low, budget.high), (327, 654), "one in a hundred at first");
+        (0..100).for_each(|_| budget.lower_watermarks());
+        assert_eq!((budget.low, budget.high), (64, 128));
+        budget.missed();
+        budget.lower_watermarks();
+        assert_eq!(budget.low, 81, "it was missed just now");
+        budget.set(&config, 32_000);
+        assert_eq!(budget.low, 81, "another budget is no reason to begin again");
+        (0..10).for_each(|_| budget.missed());
+        assert_eq!(budget.low, 320);
     }
 }

@@ -46,6 +46,9 @@ impl Paging {
     #[inline]
     pub(crate) fn try_charge(&mut self) -> bool {
         let enough = self.space.mem.budget.try_charge();
+        if !enough {
+            self.space.mem.budget.missed();
+        }
         if self.space.mem.budget.is_low() {
             self.wake_kswapd();
         }
@@ -278,6 +281,9 @@ impl Paging {
         for i in 1..ahead.len() {
             let q = ahead.page(i);
             let plenty = !self.space.mem.budget.is_low();
+            if !plenty {
+                self.space.mem.budget.missed();
+            }
             if !self.space.mem.at(q).is_blank() || out.room() < STEP_ROOM || !plenty || !self.try_charge() {
                 break;
             }

@@ -495,6 +495,9 @@ pub const PROGRAMS: &[StudyProgram] = &[
     program("hot-128M", "96 MiB of 512 in 128, 95 %, 1 M accesses", 32_768, 400, |_| {
         hot(131_072, 24_576, 95, 1_000_000)
     }),
+    program("hot-120M", "112 MiB of 512 in 120, 95 %, 1 M accesses", 30_720, 400, |_| {
+        hot(131_072, 28_672, 95, 1_000_000)
+    }),
     program("zipf-0.8", "zipf over four memories", MEMORY, 400, |m| zipf(m, 0.8)),
     program("zipf-1.0", "zipf over four memories", MEMORY, 400, |m| zipf(m, 1.0)),
     program("zipf-1.2", "zipf over four memories", MEMORY, 400, |m| zipf(m, 1.2)),
