@@ -228,9 +228,11 @@ fn a_report_is_shown_by_a_browser_light_and_dark_and_bad_input_is_named() {
     }
     let scratch = Scratch::new();
     let (timeline, page) = (scratch.file("job.pftrace"), scratch.file("job.html"));
+    let records = scratch.directory("records");
+    let [drawn, recorded] = [&timeline, &records.join("job")].map(|path| path.to_str().expect("text").to_owned());
     let turn = serial::turn();
-    let run =
-        start(&scratch, &["--name", "job", "--set", "page-cluster=5", "--timeline", timeline.to_str().expect("text")]);
+    let named = ["--name", "job", "--set", "page-cluster=5"];
+    let run = start(&scratch, &[&named[..], &["--timeline", &drawn, "--record", &recorded]].concat());
     clock::pause(Duration::from_millis(700));
     run.signal(Signal::TERM);
     run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
@@ -258,6 +260,14 @@ fn a_report_is_shown_by_a_browser_light_and_dark_and_bad_input_is_named() {
     let (light, dark) = (shown(&scratch, &page, "light"), shown(&scratch, &page, "dark"));
     assert!(light.0 > 200 && dark.0 < 70, "light {light:?}, dark {dark:?}");
     assert!(light.1 > 8 && dark.1 > 8, "there are pictures: light {light:?}, dark {dark:?}");
+
+    let record =
+        std::fs::read_dir(&records).expect("own directory").flatten().next().expect("one process was managed").path();
+    assert_eq!(report(&[&record]), (Some(0), String::new()));
+    let html = std::fs::read_to_string(&page).expect("it was written");
+    assert!(html.contains("Which memory was used when"), "no heat map: {html}");
+    let (light, dark) = (shown(&scratch, &page, "light"), shown(&scratch, &page, "dark"));
+    assert!(light.0 > 200 && light.1 > 4 && dark.0 < 90 && dark.1 > 4, "light {light:?}, dark {dark:?}");
 
     let cut = std::fs::read(&timeline).expect("it was written");
     let cut = scratch.write("cut.pftrace", &cut[..cut.len() - 7]);

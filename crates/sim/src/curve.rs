@@ -1,4 +1,5 @@
-//! How many pages would have been read in other budgets: what the simulator says of a run, from its record or from a trace of it.
+//! What a record or a trace of a run shows: how many pages would have been read in other budgets, by the simulator's word, and which
+//! memory was used when.
 //!
 //! A record (`pagetide run --record`) has the faults and the pages that were mapped, and no access to a page that was there. What is a hit
 //! in the recorded budget is one in every larger budget, so these are enough for larger ones; for smaller ones it is a lower bound.
@@ -7,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use pagetide_core::Event;
-use pagetide_core::types::{Access, PageRange};
+use pagetide_core::types::{Access, Nanos, PageRange};
 use pagetide_driver::record::{MAGIC, RecordReader};
 use pagetide_trace::dense::{self, DenseTrace};
 use pagetide_trace::record::{Op, Record};
@@ -25,11 +26,29 @@ const ACCESS_NS: u64 = 2000;
 #[derive(Clone, Debug)]
 pub struct Curve {
     trace: Rc<DenseTrace>,
+    /// When each access of a record was, since the first one; of a trace nobody knows.
+    times: Vec<Nanos>,
     setup: ReplaySetup,
     /// It was a record, not a trace of all accesses.
     pub is_record: bool,
     /// There was more than is replayed.
     pub is_cut: bool,
+}
+
+/// Pages of a row of a map, at least.
+const ROW_PAGES_MIN: usize = 64;
+
+/// Which memory was used when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UseMap {
+    /// The first page of each row, in the order of addresses. A trace's are the program's; a record numbers the pages that are managed.
+    pub rows: Vec<u64>,
+    /// Uses by row and column.
+    pub counts: Vec<Vec<u64>>,
+    /// What all columns are together: nanoseconds, or accesses.
+    pub length: u64,
+    /// Columns are time, not accesses.
+    pub is_time: bool,
 }
 
 impl Curve {
@@ -45,17 +64,22 @@ impl Curve {
     pub fn of_record(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = RecordReader::new(bytes).map_err(|error| error.to_string())?;
         let settings = reader.config().settings.clone();
-        let mut records = Vec::new();
+        let (mut records, mut times) = (Vec::new(), Vec::new());
+        let mut begin = None;
         while records.len() < ACCESSES_MAX {
             let Some(recorded) = reader.next_event().map_err(|error| error.to_string())? else { break };
             note(recorded.event, &mut records);
+            if records.len() > times.len() {
+                let begin = *begin.get_or_insert(recorded.now);
+                times.resize(records.len(), recorded.now.saturating_sub(begin));
+            }
         }
         let is_cut = records.len() >= ACCESSES_MAX || reader.is_full();
         if records.is_empty() {
             return Err("it has no fault".to_owned());
         }
         let trace = DenseTrace::of_records(&records).map_err(|error| error.to_string())?;
-        Ok(Self { trace: Rc::new(trace), setup: setup(&settings), is_record: true, is_cut })
+        Ok(Self { trace: Rc::new(trace), times, setup: setup(&settings), is_record: true, is_cut })
     }
 
     /// Of a trace of accesses.
@@ -67,12 +91,35 @@ impl Curve {
         let mut trace = dense::load(&mut *source, |_| {}).map_err(|error| error.to_string())?;
         let is_cut = trace.records.len() > ACCESSES_MAX;
         trace.records.truncate(ACCESSES_MAX);
-        Ok(Self { trace: Rc::new(trace), setup: setup(&[]), is_record: false, is_cut })
+        Ok(Self { trace: Rc::new(trace), times: Vec::new(), setup: setup(&[]), is_record: false, is_cut })
     }
 
     /// Accesses that are replayed.
     pub fn accesses(&self) -> usize {
         self.trace.records.len()
+    }
+
+    /// Which memory was used when: at most so many columns of time and rows of pages. Memory that nobody used is left out, in steps of
+    /// 2 MiB.
+    pub fn map(&self, columns: usize, rows: usize) -> UseMap {
+        let pages = self.trace.pages.max(1) as usize;
+        let row_pages = pages.div_ceil(rows.max(1)).max(ROW_PAGES_MIN);
+        let length = self.times.last().map_or(self.accesses() as u64, |&last| last) + 1;
+        let mut counts = vec![vec![0; columns.max(1)]; pages.div_ceil(row_pages)];
+        for (at, record) in self.trace.records.iter().enumerate() {
+            let when = self.times.get(at).map_or(at as u64, |&time| time);
+            let column = u128::from(when.min(length - 1)) * columns.max(1) as u128 / u128::from(length);
+            let column = usize::try_from(column).expect("less than the columns");
+            counts[record.page() as usize / row_pages][column] += u64::from(record.op() != Op::Discard);
+        }
+        let rows = (0..counts.len()).map(|row| self.virtual_page(u32::try_from(row * row_pages).expect("a page")));
+        UseMap { rows: rows.collect(), counts, length, is_time: !self.times.is_empty() }
+    }
+
+    fn virtual_page(&self, page: u32) -> u64 {
+        let regions = &self.trace.regions;
+        let region = &regions[regions.partition_point(|region| region.first <= page).saturating_sub(1)];
+        region.virtual_first + u64::from(page - region.first)
     }
 
     /// Pages that are read with so many pages of budget, readahead included.
@@ -128,10 +175,31 @@ mod tests {
             note(Event::Fault { page: PageIdx(1 + page), access: Access::Write, task: TaskId(0) }, &mut records);
         }
         let trace = DenseTrace::of_records(&records).expect("a small trace");
-        let curve = Curve { trace: Rc::new(trace), setup: setup(&[]), is_record: true, is_cut: false };
+        let curve =
+            Curve { trace: Rc::new(trace), times: Vec::new(), setup: setup(&[]), is_record: true, is_cut: false };
         let reads = |pages| curve.reads(pages).expect("a budget that a replay takes");
         assert_eq!(curve.accesses(), 10_000);
         assert!(reads(500) > 2000 && reads(2000) == 0, "{} {}", reads(500), reads(2000));
+    }
+
+    #[test]
+    fn a_map_shows_each_use_once_where_and_when_it_was() {
+        let page = |at: u64| if at < 500 { 4096 + at % 100 } else { (9 << 20) + at % 600 };
+        let records: Vec<Record> = (0..1000).map(|at| Record { page: page(at), task: 0, op: Op::Read }).collect();
+        let trace = Rc::new(DenseTrace::of_records(&records).expect("a small trace"));
+        let times: Vec<Nanos> = (0..1000).map(|at| at * at).collect();
+        let by_access = Curve { trace, times: Vec::new(), setup: setup(&[]), is_record: false, is_cut: false };
+        let by_time = Curve { times, is_record: true, ..by_access.clone() };
+        for (curve, half) in [(by_access, 5), (by_time, 2)] {
+            let map = curve.map(10, 24);
+            assert_eq!(map.counts.iter().flatten().sum::<u64>(), 1000);
+            assert_eq!(map.rows[0], 4096);
+            assert!(map.rows.is_sorted() && map.rows.last().is_some_and(|&row| row > 9 << 20), "{map:?}");
+            // What was used first was used in the first half only.
+            assert!(
+                map.counts[0][..half].iter().sum::<u64>() > 0 && map.counts[0][half + 1..].iter().sum::<u64>() == 0
+            );
+        }
     }
 
     #[test]

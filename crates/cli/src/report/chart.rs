@@ -13,6 +13,8 @@ const TOP: u64 = 10;
 const BOTTOM: u64 = 26;
 /// Points of a line at most: more are not seen.
 const POINTS_MAX: usize = 600;
+/// Of a line of text.
+const NAME_HEIGHT: u64 = 18;
 /// Lines of the grid, about.
 const STEPS: u64 = 4;
 
@@ -98,17 +100,25 @@ pub(super) fn lines(height: u64, x: &Axis, y: &Axis, units: (u64, u64), lines: &
     svg
 }
 
-/// Cells of a table, the deeper the more there is in them. `rows` are named from below.
-pub(super) fn cells(x: &Axis, unit: u64, rows: &[String], table: &[Vec<u64>]) -> String {
-    const ROW: u64 = 18;
+/// What a table of cells is called, and how high a row of it is.
+pub(super) struct Table<'a> {
+    pub(super) name: &'a str,
+    pub(super) row_height: u64,
+}
+
+/// Cells of a table, the deeper the more there is in them. `rows` are named from below, as far as there is room.
+pub(super) fn cells(table: &Table, x: &Axis, unit: u64, rows: &[String], values: &[Vec<u64>]) -> String {
+    let row_height = table.row_height;
     let count = |length: usize| u64::try_from(length).expect("a length");
-    let height = TOP + BOTTOM + ROW * count(rows.len());
-    let mut svg = begin(height, "waits by time and length");
+    let height = TOP + BOTTOM + row_height * count(rows.len());
+    let mut svg = begin(height, table.name);
     let wide = WIDTH - LEFT - RIGHT;
-    let most = table.iter().flatten().copied().max().unwrap_or(0).max(1);
-    for (number, (name, cells)) in rows.iter().zip(table).enumerate() {
-        let at = height - BOTTOM - ROW * (count(number) + 1);
-        let _ = write!(svg, "<text class=y x={} y={}>{name}</text>", LEFT - 8, at + 13);
+    let most = values.iter().flatten().copied().max().unwrap_or(0).max(1);
+    for (number, (name, cells)) in rows.iter().zip(values).enumerate() {
+        let at = height - BOTTOM - row_height * (count(number) + 1);
+        if count(number) * row_height % NAME_HEIGHT < row_height {
+            let _ = write!(svg, "<text class=y x={} y={}>{name}</text>", LEFT - 8, at + row_height - 5);
+        }
         let _ = write!(svg, "<path class=grid d=\"M{LEFT} {at}h{wide}\"/>");
         for (column, &value) in cells.iter().enumerate().filter(|&(_, &value)| value > 0) {
             let edge = |column: usize| LEFT + wide * count(column) / count(cells.len());
@@ -120,7 +130,7 @@ pub(super) fn cells(x: &Axis, unit: u64, rows: &[String], table: &[Vec<u64>]) ->
                 "<rect class=\"cell d{depth}\" x={from} y={} width={} height={}><title>{value} of {name}</title></rect>",
                 at + 1,
                 (to - from).max(1),
-                ROW - 1
+                row_height - 1
             );
         }
     }

@@ -2,12 +2,11 @@
 
 use std::fmt::{Display, Write as _};
 
-use pagetide_core::absences::{Absences, BUCKETS, longest_pages};
 use pagetide_sim::curve::Curve;
 use serde_json::Value;
 
 use super::Known;
-use super::chart::{Axis, Line, cells, lines};
+use super::chart::{Axis, Line, Table, cells, lines};
 use super::course::Course;
 use crate::size::Bytes;
 
@@ -15,6 +14,8 @@ use crate::size::Bytes;
 const COLUMNS: u64 = 120;
 /// Rows of it: waits from 32 us on, each row twice as long as the one below.
 const ROWS: u64 = 14;
+/// Rows of the picture of memory, at most.
+const MAP_ROWS: usize = 48;
 const FIRST_ROW_NS: u64 = 1 << 15;
 const SECOND_NS: u64 = 1_000_000_000;
 const PAGE_BYTES: u64 = 4096;
@@ -66,6 +67,9 @@ pub(super) fn page(known: &Known) -> String {
     if let Some(course) = &known.course {
         over_time(&mut html, course);
         waits(&mut html, course);
+    }
+    if let Some(curve) = &known.curve {
+        heat_map(&mut html, curve);
     }
     if let Some(stats) = &known.stats {
         miss_ratio(&mut html, stats, known.curve.as_ref());
@@ -137,9 +141,13 @@ fn picture(html: &mut String, title: &str, text: &str, shown: &[Line], svg: &str
     let _ = writeln!(html, "</div>{svg}</section>");
 }
 
-/// The axis of time and its unit: short runs are told in tenths of a second.
+/// The axis of time of a run and its unit.
 fn time(course: &Course) -> (Axis, u64) {
-    let to = (course.span.1 - course.span.0).max(1);
+    time_to((course.span.1 - course.span.0).max(1))
+}
+
+/// Short runs are told in tenths of a second.
+fn time_to(to: u64) -> (Axis, u64) {
     if to < 10 * SECOND_NS {
         let tenths = |ns: u64| format!("{}.{} s", ns / SECOND_NS, ns % SECOND_NS / (SECOND_NS / 10));
         return (Axis { from: 0, to, label: tenths }, SECOND_NS / 10);
@@ -186,7 +194,8 @@ fn waits(html: &mut String, course: &Course) {
     let used = table.iter().rposition(|row| row.iter().any(|&waits| waits > 0)).map_or(0, |row| row + 1);
     let names: Vec<String> = (0..ROWS).take(used).map(|row| duration(FIRST_ROW_NS << row)).collect();
     let (x, unit) = time(course);
-    let svg = cells(&x, unit, &names, &table[..used]);
+    let look = Table { name: "waits by time and length", row_height: 18 };
+    let svg = cells(&look, &x, unit, &names, &table[..used]);
     let total: u64 = course.waits.iter().fold(0, |sum: u64, &(_, length)| sum.saturating_add(length));
     let not_drawn = course.line(crate::timeline::NOT_DRAWN).last().map_or(0, |&(_, missing)| missing);
     let mut text = format!(
@@ -200,33 +209,52 @@ fn waits(html: &mut String, course: &Course) {
     picture(html, "When threads waited for memory, and how long", &text, &[], &svg);
 }
 
-/// What is known of how long pages stayed away.
-fn absences(stats: &Value) -> Option<Absences> {
-    let mut returns = [0; BUCKETS];
-    for pair in stats["returns_after_pages"].as_array()? {
-        let (pages, count) = (pair[0].as_u64()?, pair[1].as_u64()?);
-        let bucket = (0..BUCKETS).find(|&bucket| longest_pages(bucket) == pages)?;
-        returns[bucket] = count;
-    }
-    Some(Absences::of(returns, counter(stats, "pgsteal_anon"), counter(stats, "pt_away_pages_max")))
+/// What more memory would have made of the reads: how many bytes more, and the hundredths of a percent that are left.
+fn prospects(stats: &Value) -> Option<Vec<(u64, u64)>> {
+    let pairs = stats["reads_left_bp_with_more_bytes"].as_array()?;
+    pairs.iter().map(|pair| Some((pair[0].as_u64()?, pair[1].as_u64()?))).collect()
+}
+
+/// Which memory was used when.
+fn heat_map(html: &mut String, curve: &Curve) {
+    let map = curve.map(usize::try_from(COLUMNS).expect("small"), MAP_ROWS);
+    let (what, places, (x, unit)) = if map.is_time {
+        let places = "Rows are the pages that were managed, in the order of addresses as far as they came under management together";
+        ("Faults, and pages that were mapped before one", places, time_to(map.length))
+    } else {
+        let axis = Axis { from: 0, to: map.length, label: grouped };
+        ("Accesses", "Rows are addresses; to the right, accesses in their order", (axis, 1))
+    };
+    let names: Vec<String> = map
+        .rows
+        .iter()
+        .map(|&page| match page.saturating_mul(PAGE_BYTES) {
+            at if map.is_time => format!("{} MiB", at >> 20),
+            at => format!("{at:#x}"),
+        })
+        .collect();
+    let all: u64 = map.counts.iter().flatten().sum();
+    let cut = if curve.is_cut { "the first " } else { "" };
+    let text = format!(
+        "{what}: {cut}{}. {places}; memory that was not used is left out. The deeper the colour, the more.",
+        grouped(all)
+    );
+    let look = Table { name: "uses by address and time", row_height: 9 };
+    picture(html, "Which memory was used when", &text, &[], &cells(&look, &x, unit, &names, &map.counts));
 }
 
 fn miss_ratio(html: &mut String, stats: &Value, curve: Option<&Curve>) {
-    let (Some(absences), Some(budget)) = (absences(stats), stats["memory_budget_bytes"].as_u64()) else { return };
-    let bytes = |pages: u64| budget.saturating_add(pages.saturating_mul(PAGE_BYTES));
+    let (Some(prospects), Some(budget)) = (prospects(stats), stats["memory_budget_bytes"].as_u64()) else { return };
     let points: Vec<(u64, u64)> =
-        absences.prospects().map(|prospect| (bytes(prospect.extra_pages), prospect.left_bp / 100)).collect();
+        prospects.iter().map(|&(more, left_bp)| (budget.saturating_add(more), left_bp / 100)).collect();
     let Some(&(last, _)) = points.last().filter(|_| points.len() > 1) else { return };
     let mut shown = vec![Line { name: "from how long pages stayed away", colour: 'a', points, is_stepped: false }];
     let x = Axis { from: budget, to: last.max(budget + 1), label: |bytes| format!("{} MiB", bytes >> 20) };
     let y = Axis { from: 0, to: 100, label: |percent| format!("{percent} %") };
     let mut text = "Of the pages that were read, the share that would have been. ".to_owned();
-    if let Some(advice) = absences.advise(500) {
-        let _ = write!(
-            text,
-            "With {} in all at most 5 %, going by how long pages stayed away. ",
-            Bytes(bytes(advice.extra_pages))
-        );
+    if let Some((more, _)) = prospects.iter().find(|&&(more, left_bp)| more > 0 && left_bp <= 500) {
+        let all = Bytes(budget.saturating_add(*more));
+        let _ = write!(text, "With {all} in all at most 5 %, going by how long pages stayed away. ");
     }
     match curve.map(|curve| simulated(curve, budget, last)) {
         None => text.push_str(
@@ -333,8 +361,21 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_shows_which_memory_was_used_when() {
+        let path = std::env::temp_dir().join(format!("pagetide-map-{}.csv", std::process::id()));
+        let lines: String = (0..5000_u64).map(|at| format!("{:#x},r\n", 0x7_f000_0000 + at % 700)).collect();
+        std::fs::write(&path, lines).expect("it can be written");
+        let curve = Curve::of_trace(&path);
+        std::fs::remove_file(&path).expect("it was written a moment ago");
+        let curve = curve.expect("a trace");
+        let html = page(&Known { curve: Some(curve), ..Known::default() });
+        assert!(html.contains("Which memory was used when") && html.contains("0x7f0000000000"), "{html}");
+        assert!(html.matches("class=\"cell").count() > 100, "{html}");
+    }
+
+    #[test]
     fn any_statistics_make_a_page() {
-        for text in ["{}", "{\"vmstat\": [], \"returns_after_pages\": [[1]], \"peak_unpaged_bytes\": 5}"] {
+        for text in ["{}", "{\"vmstat\": [], \"reads_left_bp_with_more_bytes\": [[1]], \"peak_unpaged_bytes\": 5}"] {
             let stats = serde_json::from_str(text).expect("JSON");
             let html = page(&Known { stats: Some(stats), ..Known::default() });
             assert!(html.contains("<h2>Summary</h2>") && html.ends_with("</html>\n"));
