@@ -20,6 +20,7 @@ need tmux tmux
 need stress-ng stress-ng
 need sort coreutils
 need setpriv util-linux
+need script bsdutils
 python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
 need mkswap util-linux
 command -v chromium >/dev/null 2>&1 || need chromium-headless-shell chromium-headless-shell

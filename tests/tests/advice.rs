@@ -1,6 +1,10 @@
 //! `run --summary` promises what more memory would have saved: with that memory it is so.
+//!
+//! What is counted (reads, first touches) is held to a third. Times are as the machine is loaded: of them it is asked that what was to be
+//! saved is saved but for a third.
 
 use std::ffi::OsString;
+use std::process::{Command, Stdio};
 
 use pagetide_tests::need::{self, Feature};
 use pagetide_tests::pagetide::PagetideRun;
@@ -38,14 +42,27 @@ impl Seen {
         self.reads() * left_bp / 10_000
     }
 
-    /// The budget that the second of the three lines advises.
-    fn advised(&self) -> u64 {
+    fn counter(&self, name: &str) -> u64 {
+        self.stats["vmstat"][name].as_u64().unwrap_or_else(|| panic!("{name}: {}", self.stats))
+    }
+
+    /// Tenths of a second for which it waited, as it says itself.
+    fn waited_tenths(&self) -> u64 {
+        self.counter("pt_stall_some_us") / 100_000
+    }
+
+    /// The budget that the second of the three lines advises, and the tenths of a second that would be waited then, and were.
+    fn advised(&self) -> (u64, [u64; 2]) {
         let [first, second, third] = self.summary.as_slice() else { panic!("no three lines: {:?}", self.summary) };
         assert!(first.starts_with("pagetide: waited for memory: "), "{first}");
         assert!(third.starts_with("pagetide: a faster disk: "), "{third}");
         let size = second.strip_prefix("pagetide: more memory: with ").unwrap_or_else(|| panic!("{second}"));
-        let (mib, _) = size.split_once(" MiB instead of ").unwrap_or_else(|| panic!("{second}"));
-        mib.parse::<u64>().unwrap_or_else(|error| panic!("{second}: {error}")) * MIB
+        let (mib, rest) = size.split_once(" MiB instead of ").unwrap_or_else(|| panic!("{second}"));
+        let (_, times) = rest.split_once(" it waits ").unwrap_or_else(|| panic!("{second}"));
+        let (left, before) = times.split_once(" s, not ").unwrap_or_else(|| panic!("{second}"));
+        let before = before.split_once(" s: ").unwrap_or_else(|| panic!("{second}")).0;
+        let number = |text: &str| text.parse::<u64>().unwrap_or_else(|error| panic!("{second}: {error}"));
+        (number(mib) * MIB, [left, before].map(|seconds| number(&seconds.replace('.', ""))))
     }
 }
 
@@ -60,7 +77,8 @@ fn with_the_advised_memory_a_run_reads_as_little_as_was_promised() {
     // A loop needs all of it: half of what is missing saves nothing. A hot set is saved in part by each part.
     for (arguments, more) in [(["loop", "64", "4"], 24 * MIB), (["hot", "64", "30000"], 16 * MIB)] {
         let first = Seen::run(&scratch, arguments, budget);
-        let (reads, advised) = (first.reads(), first.advised());
+        let (reads, (advised, [left, before])) = (first.reads(), first.advised());
+        assert_eq!(before, first.waited_tenths(), "{:?}", first.summary);
         assert!((60..80).contains(&(advised / MIB)), "{arguments:?}: {:?}", first.summary);
         for budget in [budget + more, advised] {
             let promised = first.promised(budget - 16 * MIB);
@@ -69,6 +87,65 @@ fn with_the_advised_memory_a_run_reads_as_little_as_was_promised() {
             let slack = promised / 3 + reads / 20;
             let what = format!("{arguments:?} with {} MiB: of {reads} reads", budget / MIB);
             assert!(then.reads().abs_diff(promised) <= slack, "{what} {} are left, {promised} promised", then.reads());
+            if budget < advised {
+                continue;
+            }
+            // As many pages more are filled before the program is managed.
+            let filled = first.counter("uffd_zero_filled");
+            let promised = filled - filled.min((advised - 16 * MIB) / 4096);
+            let then_filled = then.counter("uffd_zero_filled");
+            assert!(then_filled <= promised + filled / 8, "{what}: {then_filled} of {filled}, {promised} promised");
+            let saved = before.saturating_sub(then.waited_tenths());
+            assert!(
+                saved >= (before - left) * 2 / 3,
+                "{what}: {before}, {left} promised, waited {}",
+                then.waited_tenths()
+            );
         }
     }
+}
+
+#[test]
+fn a_run_tells_of_itself_on_a_terminal_and_between_only_when_asked() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("script")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = victim::build(&scratch, "uses");
+    let run = |options: &str| {
+        let (pagetide, swap) = (pagetide_tests::pagetide::binary(), scratch.file("swap"));
+        let command = format!("{} run --memory 16M --swap {} {options} --", pagetide.display(), swap.display());
+        format!("{command} {} random 32 20000", program.display())
+    };
+    scratch.directory("swap");
+    let told = |mut command: Command| {
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        let [out, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(output.status.success() && out.contains("ok"), "{out}{errors}");
+        let lines = out.lines().chain(errors.lines()).filter(|line| line.starts_with("pagetide: "));
+        lines.map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
+    };
+    let shell = |options: &str| {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(run(options));
+        command
+    };
+    let terminal = |options: &str| {
+        let mut command = Command::new("script");
+        command.arg("-qec").arg(run(options)).arg("/dev/null");
+        command
+    };
+    let is_summary = |lines: &[String]| {
+        let starts = ["pagetide: waited for memory: ", "pagetide: more memory: ", "pagetide: a faster disk: "];
+        lines.len() == 3 && lines.iter().zip(starts).all(|(line, start)| line.starts_with(start))
+    };
+    assert!(is_summary(&told(terminal(""))), "by itself on a terminal: {:?}", told(terminal("")));
+    assert_eq!(told(terminal("--summary=never")), [String::new(); 0]);
+    assert_eq!(told(shell("")), [String::new(); 0], "not to a file that nobody asked for it");
+    let lines = told(shell("--summary=0.1"));
+    let (between, end) = lines.split_at(lines.len().saturating_sub(3));
+    assert!(is_summary(end), "{lines:?}");
+    let tells = |line: &String| line.contains(" resident, ") && line.contains(" faults a second that read, waited ");
+    assert!(!between.is_empty() && between.iter().all(tells), "{lines:?}");
 }

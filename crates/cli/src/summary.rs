@@ -1,6 +1,7 @@
 //! `run --summary`: what a run waited for and what would have helped, in three lines that a person understands; and a line now and then.
 //!
-//! Whatever is said of more memory is `pagetide_core::absences`' word, which the simulator gives for the same pages, too.
+//! Whatever is said of more memory is `pagetide_core::absences`' word, which the simulator gives for the same pages, too. What is promised
+//! is a time: why, is said there. The share beside it is the least that it can come to.
 
 use std::io::{self, IsTerminal};
 
@@ -100,12 +101,18 @@ fn lines(report: &RunReport, machine_bytes: u64) -> String {
     let (elapsed_us, managed_us) = (report.elapsed_ns / 1000, counter("pt_managed_us"));
     // Several processes at once: the mean of them.
     let ran = elapsed_us.max(managed_us);
+    let at_once = managed_us.div_ceil(elapsed_us.max(1)).max(1);
     let facts = Facts {
-        waited: Waited { ran, stalled: counter("pt_stall_some_us").min(ran) },
+        waited: Waited {
+            ran,
+            stalled: counter("pt_stall_some_us").min(ran),
+            first_touch: counter("pt_stall_first_touch_us"),
+            first_touch_pages: counter("uffd_zero_filled").div_ceil(at_once),
+        },
         full: counter("pt_stall_full_us").min(ran),
         budget_bytes: report.memory_budget_bytes,
         peak_bytes: report.peak_resident_bytes,
-        at_once: managed_us.div_ceil(elapsed_us.max(1)).max(1),
+        at_once,
         absences: &report.absences,
         paged_out: counter("pswpout") + counter("zswpout"),
         reading: counter("pt_stall_read_us"),
@@ -118,10 +125,9 @@ fn lines(report: &RunReport, machine_bytes: u64) -> String {
 }
 
 fn waiting(facts: &Facts, elapsed_ns: u64) -> String {
-    let (share, tenths) = (percent(facts.waited.share_bp()), elapsed_ns / 100_000_000);
+    let (share, ran) = (percent(facts.waited.share_bp()), seconds(elapsed_ns / 1000));
     let full = Waited { stalled: facts.full, ..facts.waited }.share_bp();
-    let seconds = format!("{}.{} s", tenths / 10, tenths % 10);
-    format!("waited for memory: {share} of {seconds}; while no thread did anything else: {}", percent(full))
+    format!("waited for memory: {share} of {ran}; while no thread did anything else: {}", percent(full))
 }
 
 fn memory(facts: &Facts) -> String {
@@ -137,9 +143,11 @@ fn memory(facts: &Facts) -> String {
     };
     let extra = prospect.extra_pages.saturating_mul(facts.at_once).saturating_mul(4096);
     let advised = facts.budget_bytes.saturating_add(extra).div_ceil(1 << 20) << 20;
-    let then = about(facts.waited.with_left(prospect.left_bp).share_bp());
+    let then = facts.waited.with(prospect);
+    let [left, before] = [then, facts.waited].map(|waited| seconds(waited.stalled / facts.at_once));
     let beyond = if advised > facts.machine_bytes { ", more than there is here" } else { "" };
-    format!("more memory: with {} instead of {now} {then}{beyond}", Bytes(advised))
+    let share = about(then.share_bp());
+    format!("more memory: with {} instead of {now} it waits {left}, not {before}: {share}{beyond}", Bytes(advised))
 }
 
 fn disk(facts: &Facts) -> String {
@@ -147,9 +155,9 @@ fn disk(facts: &Facts) -> String {
     if facts.waited.share_bp() < UNNOTICED_BP || facts.reads == 0 {
         return "a faster disk: no need".to_owned();
     }
-    let left = facts.waited.stalled - facts.reading.min(facts.waited.stalled) / 2;
-    let left_bp = Waited { ran: facts.waited.stalled, stalled: left }.share_bp();
-    let then = about(facts.waited.with_left(left_bp).share_bp());
+    let saved = facts.reading.min(facts.waited.stalled) / 2;
+    let (ran, stalled) = (facts.waited.ran.saturating_sub(saved), facts.waited.stalled - saved);
+    let then = about(Waited { ran, stalled, ..facts.waited }.share_bp());
     format!("a faster disk: with one twice as fast (a read took {read_us} us) {then}")
 }
 
@@ -158,7 +166,7 @@ fn line(before: Option<&Snapshot>, after: &Snapshot, ns: u64) -> String {
     let run = &after.run;
     let grown = |name| after.counter(name).saturating_sub(before.map_or(0, |before| before.counter(name)));
     let ran = grown("pt_managed_us").max(ns / 1000);
-    let share = Waited { ran, stalled: grown("pt_stall_some_us") }.share_bp();
+    let share = Waited { ran, stalled: grown("pt_stall_some_us"), ..Waited::default() }.share_bp();
     let majors = u128::from(grown("pgmajfault")) * 1_000_000_000 / u128::from(ns.max(1));
     format!(
         "pagetide: {} of {} resident, {} paged out, {majors} faults a second that read, waited {}",
@@ -167,6 +175,12 @@ fn line(before: Option<&Snapshot>, after: &Snapshot, ns: u64) -> String {
         Bytes(run.swapped_bytes),
         percent(share),
     )
+}
+
+/// Microseconds, as a person reads them.
+fn seconds(us: u64) -> String {
+    let tenths = us / 100_000;
+    format!("{}.{} s", tenths / 10, tenths % 10)
 }
 
 /// What is promised.
@@ -187,17 +201,17 @@ fn percent(share_bp: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Absences of a loop over 800 MiB in 200 MiB. They are counted in buckets, so what is advised may be some percent off.
+    /// Absences of a loop over 800 MiB in 200 MiB.
     fn looped() -> Absences {
-        let mut returns = [0; pagetide_core::absences::BUCKETS];
-        let bucket = (0..returns.len()).find(|&index| pagetide_core::absences::longest_pages(index) >= 600 << 8);
-        returns[bucket.expect("far less than all")] = 1_000_000;
-        Absences::of(returns, 1_150_000, 600 << 8)
+        let mut prices = [0; pagetide_core::absences::BUCKETS];
+        let bucket = (0..prices.len()).find(|&index| pagetide_core::absences::longest_pages(index) >= 600 << 8);
+        prices[bucket.expect("far less than all")] = 1_000_000;
+        Absences::of(prices, prices, 600 << 8)
     }
 
     fn facts(absences: &Absences) -> Facts<'_> {
         Facts {
-            waited: Waited { ran: 20_000_000, stalled: 12_000_000 },
+            waited: Waited { ran: 20_000_000, stalled: 12_000_000, first_touch: 2_000_000, first_touch_pages: 0 },
             full: 11_000_000,
             budget_bytes: 200 << 20,
             peak_bytes: 200 << 20,
@@ -217,7 +231,10 @@ mod tests {
         let facts = facts(&absences);
         let first = waiting(&facts, 20_000_000_000);
         assert_eq!(first, "waited for memory: 60 % of 20.0 s; while no thread did anything else: 55 %");
-        assert_eq!(memory(&facts), "more memory: with 785 MiB instead of 200 MiB under 1 %");
+        assert_eq!(
+            memory(&facts),
+            "more memory: with 819 MiB instead of 200 MiB it waits 2.0 s, not 12.0 s: about 20 %"
+        );
         assert_eq!(disk(&facts), "a faster disk: with one twice as fast (a read took 200 us) about 47 %");
         assert!(memory(&Facts { machine_bytes: 512 << 20, ..facts }).ends_with("more than there is here"));
     }
@@ -227,7 +244,7 @@ mod tests {
         let (none, looped) = (Absences::new(), looped());
         assert!(memory(&Facts { paged_out: 0, ..facts(&none) }).contains("all fitted"));
         assert!(memory(&facts(&none)).contains("not needed again"));
-        let quick = Facts { waited: Waited { ran: 20_000_000, stalled: 100_000 }, ..facts(&looped) };
+        let quick = Facts { waited: Waited { stalled: 100_000, ..facts(&looped).waited }, ..facts(&looped) };
         assert!(memory(&quick).contains("hardly waited") && disk(&quick).contains("no need"));
     }
 

@@ -1,4 +1,4 @@
-//! How much more memory would have saved how many reads: from how long pages stay away.
+//! How much more memory would have saved how many reads, and how much waiting: from how long pages stay away.
 //!
 //! An *absence* is the time from a page's leaving to its coming back, counted in pages that left meanwhile (its refault distance).
 //! Had every page stayed for `d` longer, absences up to `d` would not have been. What that takes follows from Little's law: one page
@@ -14,11 +14,39 @@
 //!                               d
 //! ```
 //!
+//! So each absence has its price: the extra memory that would have spared it. Programs change what they do, and the law holds of what
+//! stays as it is: the prices are reckoned in each *epoch* of the run by itself (`log.rs`), by the pages that left in it. The mean of
+//! a sort that goes through all its memory now and through a part of it then would advise what is enough for neither.
+//!
 //! It asks nothing of the policy: whatever a policy keeps is in memory, and what it lets go is seen here. A loop over `N` pages in
 //! `B` needs `N - B` more and no less; uniform access is saved in proportion. What is away at the end counts as if it never came
-//! back, so short runs are told too much rather than too little, and never more than what was away at once.
+//! back, so short runs are told too much rather than too little, and never more than what was away at once. Background reclaim keeps
+//! a share of the budget free, of more memory too: each advice is so much larger.
+//!
+//! # What is promised of the waiting
+//!
+//! What the program waits for then is a time, not a share of one: how much it computes meanwhile, nobody here knows (a wait is seen
+//! from when its fault is read to when it is answered, and what passes before and after looks like the program's own time). Of the
+//! time that was waited,
+//!
+//! ```text
+//!   waited = w(first touches) + w(returns)
+//!   left   = w(first touches) * (1 - extra / pages first touched) + w(returns) * (reads that are left)
+//! ```
+//!
+//! because a page's first touch is no return, and costs its fill whatever the memory; but a program is managed only when it nears its
+//! budget, so that with more memory as many more pages are filled without us. (A host that manages from the first page on saves none
+//! of these.) The share that follows, `left / (ran - waited + left)`, is the least that it can be: the time that looked like the
+//! program's own gets shorter, too.
+//!
+//! Where nearly all that was ever away at once would have to be there, it is all of it that is advised: the last pages cost little,
+//! and whether the program just fits or just does not makes all the difference.
 //!
 //! Invariants: integers only; nothing here decides anything; the same counts give the same answer.
+
+mod log;
+
+pub(crate) use log::AbsenceLog;
 
 /// Absences are told apart by so many pages.
 pub const UNIT_PAGES: u64 = 16;
@@ -31,14 +59,20 @@ pub(crate) const STAMP_BITS: u32 = 24;
 const WHOLE_BP: u64 = 10_000;
 /// Whoever waits for no more than this does not notice: 1 %.
 pub const UNNOTICED_BP: u64 = 100;
-/// Advice is to leave one part in so many of the share of time that was waited.
+/// Advice is to leave one part in so many of the waiting that more memory can save.
 const WORTH: u64 = 10;
+/// Advice of more than all but one part in so many of what was away at once is advice of all of it: the buckets are as coarse.
+const NEARLY_ALL: u64 = 4;
+
+/// Of more memory, one part in so many stays free: twice the default distance of the watermarks (`watermark-scale`), and what the
+/// buckets round.
+const KEPT_FREE: u64 = 32;
 
 /// Absences of the pages of one process, or of several together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absences {
     returns: [u64; BUCKETS],
-    leaves: u64,
+    prices: [u64; BUCKETS],
     away_pages_max: u64,
 }
 
@@ -52,12 +86,16 @@ pub struct Prospect {
 }
 
 /// Time that a program ran, and that it waited for memory in it, in one unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
     /// In all.
     pub ran: u64,
     /// At most all of it.
     pub stalled: u64,
+    /// What of `stalled` was waited for pages that had never been used.
+    pub first_touch: u64,
+    /// These pages, as far as more memory lets them be filled before the program is managed; 0: none.
+    pub first_touch_pages: u64,
 }
 
 impl Waited {
@@ -66,30 +104,49 @@ impl Waited {
         share_bp(self.stalled.min(self.ran), self.ran)
     }
 
-    /// The same if only so much of the waiting had been, in hundredths of a percent: the program would have run for less.
+    /// The same with more memory. The head of this file says how it follows.
     #[must_use]
-    pub fn with_left(self, left_bp: u64) -> Self {
+    pub fn with(self, prospect: Prospect) -> Self {
         let stalled = self.stalled.min(self.ran);
-        let left = u128::from(stalled) * u128::from(left_bp.min(WHOLE_BP)) / u128::from(WHOLE_BP);
-        let left = u64::try_from(left).unwrap_or(stalled);
-        Self { ran: self.ran - stalled + left, stalled: left }
+        let first_touch = self.first_touch.min(stalled);
+        let pages = self.first_touch_pages;
+        let managed = pages - prospect.extra_pages.min(pages);
+        let first_touch_left = if pages == 0 { first_touch } else { part(first_touch, managed, pages) };
+        let left = first_touch_left + part(stalled - first_touch, prospect.left_bp.min(WHOLE_BP), WHOLE_BP);
+        Self {
+            ran: self.ran - stalled + left,
+            stalled: left,
+            first_touch: first_touch_left,
+            first_touch_pages: managed,
+        }
     }
+}
+
+/// `number * numerator / denominator`, for a true fraction.
+fn part(number: u64, numerator: u64, denominator: u64) -> u64 {
+    let exact = u128::from(number) * u128::from(numerator) / u128::from(denominator.max(1));
+    u64::try_from(exact).unwrap_or(number)
 }
 
 impl Absences {
     /// None yet.
     pub const fn new() -> Self {
-        Self { returns: [0; BUCKETS], leaves: 0, away_pages_max: 0 }
+        Self { returns: [0; BUCKETS], prices: [0; BUCKETS], away_pages_max: 0 }
     }
 
-    /// As counted elsewhere: pages that came back by bucket, pages that left, and the most that were away at once.
-    pub const fn of(returns: [u64; BUCKETS], leaves: u64, away_pages_max: u64) -> Self {
-        Self { returns, leaves, away_pages_max }
+    /// As counted elsewhere: pages that came back by bucket, the same by their price, and the most pages that were away at once.
+    pub const fn of(returns: [u64; BUCKETS], prices: [u64; BUCKETS], away_pages_max: u64) -> Self {
+        Self { returns, prices, away_pages_max }
     }
 
-    /// Pages that came back, by bucket.
+    /// Pages that came back, by how many pages left meanwhile: a bucket each.
     pub const fn returns(&self) -> &[u64; BUCKETS] {
         &self.returns
+    }
+
+    /// Pages that came back, by how many pages of memory more would have spared them: a bucket each.
+    pub const fn prices(&self) -> &[u64; BUCKETS] {
+        &self.prices
     }
 
     /// Pages that came back: the most pages that left meanwhile, and how many came back so. Empty buckets are left out.
@@ -98,51 +155,27 @@ impl Absences {
         all.map(|(index, &returns)| (longest_pages(index), returns))
     }
 
-    /// Pages that left.
-    pub const fn leaves(&self) -> u64 {
-        self.leaves
-    }
-
     /// The most pages that were away at once.
     pub const fn away_pages_max(&self) -> u64 {
         self.away_pages_max
     }
 
-    /// A page leaves, and `away` are away with it. What it is to remember.
-    #[inline]
-    pub(crate) fn note_leave(&mut self, away: u32) -> u64 {
-        let stamp = self.stamp();
-        self.leaves += 1;
-        self.away_pages_max = self.away_pages_max.max(u64::from(away));
-        stamp
-    }
-
-    /// A page comes back with what it remembered.
-    #[inline]
-    pub(crate) fn note_return(&mut self, stamp: u64) {
-        let units = self.stamp().wrapping_sub(stamp) & ((1 << STAMP_BITS) - 1);
-        self.returns[bucket(units)] += 1;
-    }
-
-    const fn stamp(&self) -> u64 {
-        (self.leaves / UNIT_PAGES) & ((1 << STAMP_BITS) - 1)
-    }
-
     /// What more and more memory would have made of the reads, from none more on.
     pub fn prospects(&self) -> impl Iterator<Item = Prospect> {
-        let all = self.returns.iter().fold(0, |sum: u64, &returns| sum.saturating_add(returns));
-        let leaves = self.leaves.max(all).max(1);
-        let (mut extra, mut back) = (0_u128, 0_u64);
+        let all = self.prices.iter().fold(0, |sum: u64, &returns| sum.saturating_add(returns));
+        let mut back = 0_u64;
         let whole = core::iter::once(Prospect { extra_pages: 0, left_bp: if all > 0 { WHOLE_BP } else { 0 } });
         whole.chain((0..BUCKETS).filter(move |_| all > 0).map(move |index| {
-            let width = u128::from((end(index) - begin(index)) * UNIT_PAGES);
-            // Of those that come back within the bucket, the half are away in the mean.
-            let away = leaves - (back + self.returns[index] / 2).min(leaves);
-            extra += width * u128::from(away);
-            back = back.saturating_add(self.returns[index]);
-            let pages = u64::try_from(extra / u128::from(leaves)).unwrap_or(u64::MAX);
-            Prospect { extra_pages: pages.min(self.away_pages_max), left_bp: share_bp(all - back.min(all), all) }
+            back = back.saturating_add(self.prices[index]);
+            let extra_pages = self.with_kept_free(longest_pages(index));
+            Prospect { extra_pages, left_bp: share_bp(all - back.min(all), all) }
         }))
+    }
+
+    /// So many pages for the program, and what stays free beside them.
+    fn with_kept_free(&self, pages: u64) -> u64 {
+        let pages = pages.min(self.away_pages_max);
+        pages.saturating_add(pages / KEPT_FREE)
     }
 
     /// The least memory more that would have left at most this share of the reads, in hundredths of a percent. None: no page came
@@ -151,11 +184,19 @@ impl Absences {
         self.prospects().skip(1).find(|prospect| prospect.left_bp <= left_bp_max)
     }
 
-    /// The least memory more with which a program that waited so would have waited for a tenth of that share of its time, or hardly at
-    /// all. None: no page came back.
+    /// The least memory more with which a program that waited so would have waited for hardly more than it must, or hardly at all.
+    /// None: no page came back.
     pub fn advise_against(&self, waited: Waited) -> Option<Prospect> {
-        let share_bp_max = (waited.share_bp() / WORTH).max(UNNOTICED_BP);
-        self.prospects().skip(1).find(|prospect| waited.with_left(prospect.left_bp).share_bp() <= share_bp_max)
+        let all = Prospect { extra_pages: self.with_kept_free(self.away_pages_max), left_bp: 0 };
+        let least = waited.with(all).stalled;
+        let most = least + waited.stalled.saturating_sub(least) / WORTH;
+        let is_enough = |&prospect: &Prospect| {
+            let then = waited.with(prospect);
+            then.stalled <= most || then.share_bp() < UNNOTICED_BP
+        };
+        let enough = self.prospects().skip(1).find(is_enough)?;
+        let is_nearly_all = enough.extra_pages >= all.extra_pages - all.extra_pages / NEARLY_ALL;
+        Some(if is_nearly_all { all } else { enough })
     }
 }
 
@@ -206,7 +247,7 @@ mod tests {
     /// A memory of `memory` pages from which the oldest goes, and uses of pages in the order that `uses` gives. The absences, and the
     /// reads.
     fn live(memory: usize, uses: impl Iterator<Item = usize>, pages: usize) -> (Absences, u64) {
-        let mut absences = Absences::new();
+        let mut absences = AbsenceLog::new();
         let mut stamps: Vec<Option<u64>> = std::vec![None; pages];
         let mut there: Vec<bool> = std::vec![false; pages];
         let mut queue = VecDeque::new();
@@ -231,7 +272,7 @@ mod tests {
             there[page] = true;
             queue.push_back(page);
         }
-        (absences, reads)
+        (absences.absences(), reads)
     }
 
     /// Numbers below `below` that look random.
@@ -260,7 +301,7 @@ mod tests {
         let (absences, reads) = live(600, (0..20_000).map(|at| at % 1000), 1000);
         assert!(reads > 15_000);
         let advice = absences.advise(500).expect("pages came back");
-        assert!((380..=400).contains(&advice.extra_pages), "{advice:?}");
+        assert!((380..=415).contains(&advice.extra_pages), "{advice:?}");
         // Half of it saves nothing.
         let half = absences.prospects().take_while(|prospect| prospect.extra_pages <= 200).last();
         assert!(half.is_some_and(|prospect| prospect.left_bp > 9_900), "{half:?}");
@@ -295,20 +336,35 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_waits_less_runs_for_less() {
-        let waited = Waited { ran: 1000, stalled: 800 };
+    fn a_program_that_waits_less_runs_for_less_and_fills_what_it_touches_first() {
+        let waited = Waited { ran: 1000, stalled: 800, first_touch: 400, first_touch_pages: 200 };
         assert_eq!(waited.share_bp(), 8000);
-        assert_eq!(waited.with_left(2500), Waited { ran: 400, stalled: 200 });
-        assert_eq!(Waited { ran: 0, stalled: 5 }.with_left(5000).share_bp(), 0);
+        let more = Prospect { extra_pages: 50, left_bp: 2500 };
+        // 300 of the 400, and a quarter of the others.
+        assert_eq!(waited.with(more), Waited { ran: 600, stalled: 400, first_touch: 300, first_touch_pages: 150 });
+        // Managed from the first page on.
+        let always = Waited { first_touch_pages: 0, ..waited };
+        assert_eq!((always.with(more).stalled, always.with(Prospect { left_bp: 0, ..more }).stalled), (500, 400));
+        assert_eq!(Waited { stalled: 5, ..Waited::default() }.with(more).share_bp(), 0);
     }
 
     #[test]
     fn advice_is_to_wait_for_a_tenth_or_unnoticed() {
-        let (absences, _) = live(500, random(60_000, 2000), 2000);
-        let waited = Waited { ran: 100, stalled: 80 };
+        let uses = || random(60_000, 700).zip(random(60_000, 40_000)).enumerate();
+        let (absences, _) = live(500, uses().map(|(at, (hot, cold))| if at % 50 == 0 { cold } else { hot }), 40_000);
+        let waited = Waited { ran: 100_000, stalled: 80_000, first_touch: 20_000, first_touch_pages: 0 };
         let advice = absences.advise_against(waited).expect("pages came back");
-        assert!(waited.with_left(advice.left_bp).share_bp() <= 800, "{advice:?}");
-        assert!(advice.extra_pages > 1300, "{advice:?}");
+        assert!((20_000..=26_000).contains(&waited.with(advice).stalled), "{advice:?}");
+        assert!((150..400).contains(&advice.extra_pages), "{advice:?}");
+    }
+
+    #[test]
+    fn where_nearly_all_is_needed_all_is_advised() {
+        let (absences, _) = live(500, random(60_000, 2000), 2000);
+        let waited = Waited { ran: 100, stalled: 80, ..Waited::default() };
+        let advice = absences.advise_against(waited);
+        assert_eq!(advice.map(|advice| advice.left_bp), Some(0));
+        assert!(advice.is_some_and(|advice| (1500..1560).contains(&advice.extra_pages)), "{advice:?}");
     }
 
     #[test]
@@ -323,6 +379,6 @@ mod tests {
         let all: Vec<Prospect> = absences.prospects().collect();
         assert!(all.is_sorted_by_key(|prospect| prospect.extra_pages));
         assert!(all.iter().rev().is_sorted_by_key(|prospect| prospect.left_bp));
-        assert!(all.iter().all(|prospect| prospect.extra_pages <= 600), "no more than what was away at once");
+        assert!(all.iter().all(|prospect| prospect.extra_pages <= 620), "no more than what was away at once");
     }
 }

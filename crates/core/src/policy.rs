@@ -107,8 +107,8 @@ impl Core {
     }
 
     /// How long anonymous pages stayed away that came back.
-    pub const fn absences(&self) -> &crate::absences::Absences {
-        &self.tasks.paging.reclaim.absences
+    pub fn absences(&self) -> crate::absences::Absences {
+        self.tasks.paging.reclaim.absences.absences()
     }
 
     /// The settings.

@@ -25,7 +25,7 @@ use crate::store::Traffic;
 /// Buckets of the latency histogram: four to each power of two of nanoseconds.
 pub(crate) const LATENCY_BUCKETS: usize = 160;
 /// Counters of the machine, beside the core's: name, what it counts.
-pub const MACHINE_COUNTERS: [(&str, &str); 21] = [
+pub const MACHINE_COUNTERS: [(&str, &str); 22] = [
     ("uffd_moved_in", "Pages moved into the program."),
     ("uffd_moved_out", "Pages moved out of the program."),
     ("uffd_copied", "Pages copied into the program."),
@@ -46,6 +46,7 @@ pub const MACHINE_COUNTERS: [(&str, &str); 21] = [
     ("pt_stall_some_us", "Time of it in which at least one thread of the process waited for memory."),
     ("pt_stall_full_us", "Time of that in which none of its threads did anything else; sampled."),
     ("pt_stall_read_us", "Time of `pt_stall_some_us` in which the disk was read."),
+    ("pt_stall_first_touch_us", "Time of `pt_stall_some_us` that was waited for pages that had never been used."),
     ("pt_away_pages_max", "Pages of a process that were paged out at once, at most: the sum over the processes."),
 ];
 /// Where a counter of the machine is among an entry's.
@@ -165,6 +166,8 @@ pub(crate) struct Entry {
     pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
     /// Pages that came back, by how long they were away.
     pub(crate) returns: [AtomicU64; absences::BUCKETS],
+    /// The same, by how much more memory would have spared them.
+    pub(crate) prices: [AtomicU64; absences::BUCKETS],
     pub(crate) spans: Spans,
     pub(crate) heat: Heat,
 }

@@ -517,6 +517,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             us(self.stalls.some_ns(now)),
             us(self.stalls.full_ns()),
             us(self.stalls.reading_ns(now)),
+            us(self.stalls.first_touch_ns()),
             absences.away_pages_max(),
         ]
     }

@@ -406,7 +406,7 @@ impl Pool {
         let tier = machine.tier_stats();
         counters.extend(setup::with_tier(state.session.pager.core().vmstat(), tier));
         let absences = state.session.pager.core().absences();
-        counters.extend(MACHINE_COUNTERS.iter().map(|(name, _)| *name).zip(machine.counters(absences)));
+        counters.extend(MACHINE_COUNTERS.iter().map(|(name, _)| *name).zip(machine.counters(&absences)));
         counters
     }
 

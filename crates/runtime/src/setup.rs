@@ -303,11 +303,13 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
         word.store(value, relaxed);
     }
     let absences = pager.core().absences();
-    for (word, value) in words.zip(machine.counters(absences)) {
+    for (word, value) in words.zip(machine.counters(&absences)) {
         word.store(value, relaxed);
     }
-    for (word, &returns) in entry.returns.iter().zip(absences.returns()) {
-        word.store(returns, relaxed);
+    for (words, counts) in [(&entry.returns, absences.returns()), (&entry.prices, absences.prices())] {
+        for (word, &count) in words.iter().zip(counts) {
+            word.store(count, relaxed);
+        }
     }
     entry.major_faults.store(vmstat.get(Counter::pgmajfault), relaxed);
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::rc::Rc;
 
+use pagetide_core::absences::{Absences, Waited};
 use pagetide_core::config::Compress;
 use pagetide_core::types::{Nanos, PageIdx, PageRange};
 use pagetide_core::{Config, HostKind, MemoryMode};
@@ -84,6 +85,10 @@ pub struct ReplayRow {
     pub time_ns: Nanos,
     /// The accesses alone, without any fault.
     pub compute_ns: Nanos,
+    /// The program's own times, and what it waited for. Here it is managed from the first page on.
+    pub waited: Waited,
+    /// How long its pages were away.
+    pub absences: Absences,
     /// The core's counters.
     pub vmstat: Vec<(&'static str, u64)>,
     /// What a compressed tier did.
@@ -114,11 +119,19 @@ pub fn replay(trace: &Rc<DenseTrace>, memory_pages: u32, setup: &ReplaySetup) ->
     let task = &mut world.tasks[0];
     task.settle();
     let time_ns = task.stats.ended_at.unwrap_or(task.clock);
+    let compute_ns = trace.records.len() as u64 * setup.access_ns;
     Ok(ReplayRow {
         memory_pages,
         end,
         time_ns,
-        compute_ns: trace.records.len() as u64 * setup.access_ns,
+        compute_ns,
+        waited: Waited {
+            ran: time_ns,
+            stalled: time_ns.saturating_sub(compute_ns),
+            first_touch: task.stats.first_touch_ns,
+            first_touch_pages: 0,
+        },
+        absences: world.core.absences(),
         latency: latency_json(&task.stats.latency),
         vmstat: world.core.vmstat().iter().collect(),
         tier: world.tier_counts(),

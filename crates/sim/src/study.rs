@@ -184,3 +184,5 @@ mod tests {
         }
     }
 }
+#[cfg(test)]
+mod advice;

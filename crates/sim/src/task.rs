@@ -169,6 +169,8 @@ pub struct TaskStats {
     pub faults: u64,
     /// CPU time of paging in its faults and calls.
     pub system_ns: Nanos,
+    /// How much longer than a hit the accesses took that were the first of their page.
+    pub first_touch_ns: Nanos,
     /// Of all accesses counted: how long each took.
     pub latency: Histogram,
     /// When the counting began (the filling was over).
@@ -200,6 +202,8 @@ pub struct Task {
     pub pending: Option<(PageIdx, Access, Nanos)>,
     /// The access that faulted was done when its fault was answered.
     pub served: bool,
+    /// The access that faulted is the first of its page.
+    pub is_first_touch: bool,
     /// The call that it is in, and since when.
     pub call: Option<(Call, Nanos)>,
     /// When the unit of work at hand began.
@@ -225,6 +229,7 @@ impl Task {
             access_ns: access_ns.max(1),
             pending: None,
             served: false,
+            is_first_touch: false,
             call: None,
             unit_from: 0,
             slice_from: 0,
@@ -257,6 +262,9 @@ impl Task {
         } else {
             self.clock = self.clock.max(tried_at) + self.access_ns;
             self.stats.latency.record(self.clock - tried_at);
+            if std::mem::take(&mut self.is_first_touch) {
+                self.stats.first_touch_ns += self.clock - tried_at - self.access_ns;
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use pagetide_core::effect::Source;
 use pagetide_core::event::DeviceSpec;
 use pagetide_core::types::{Access, DeviceId, Nanos, PMD_PAGES, PageIdx, PageRange, RegionId, TaskId};
-use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind};
+use pagetide_core::{Config, Core, Counter, Effect, Effects, Event, HostKind, PageState};
 
 use crate::cpu::{Cpus, SLICE_NS};
 use crate::device::{DeviceParams, Mechanism};
@@ -481,7 +481,9 @@ impl World {
             self.tasks[id as usize].stats.poisoned += 1;
             return true;
         }
+        let is_untouched = self.core.state(page) == PageState::Untouched;
         let task = &mut self.tasks[id as usize];
+        task.is_first_touch |= is_untouched;
         task.stats.faults += 1;
         task.pending = Some((page, access, first_tried_at));
         // Until the core says `Wake`, the task waits; a wake within the call takes the state back.

@@ -155,7 +155,7 @@ fn span(before: &Snapshot, after: &Snapshot) -> Span {
 }
 
 fn share(ran: u64, stalled: u64) -> u64 {
-    Waited { ran, stalled }.share_bp()
+    Waited { ran, stalled, ..Waited::default() }.share_bp()
 }
 
 fn per_second(grown: u64, ns: u64) -> u64 {

@@ -12,7 +12,7 @@ mod shrink;
 mod watch;
 mod workingset;
 
-use crate::absences::Absences;
+use crate::absences::AbsenceLog;
 use crate::config::Config;
 use crate::effect::Effects;
 use crate::host::{Host, MAX_RECLAIM_RETRIES};
@@ -41,7 +41,7 @@ pub(crate) struct Reclaim {
     kswapd: Kswapd,
     watch: Watch,
     /// How long pages stay away: counted, and not decided by.
-    pub(crate) absences: Absences,
+    pub(crate) absences: AbsenceLog,
 }
 
 /// The background reclaimer.
@@ -80,7 +80,7 @@ impl Reclaim {
             ws_snapshot: [0; 2],
             kswapd: Kswapd::new(),
             watch: Watch::new(),
-            absences: Absences::new(),
+            absences: AbsenceLog::new(),
             host,
             cfg: config.clone(),
         }

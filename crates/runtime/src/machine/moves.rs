@@ -215,7 +215,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     ) -> u32 {
         if done > 0 {
             let range = PageRange::new(piece.first, done);
-            self.count_answered(range);
+            self.count_answered(range, matches!(rest, Effect::Map { source: Source::Zero, .. }));
             self.woken = range;
             self.placeless = None;
             answers.push(Event::Mapped { range, answer: MoveAnswer::Done });

@@ -1,7 +1,9 @@
 //! How long threads of the program have waited for memory: as the kernel's pressure stall information has it, *some* is the time in
 //! which at least one waited, *full* the part of it in which none did anything else.
 //!
-//! *Reading* is the part of *some* in which the disk was read: what a faster disk would have cut.
+//! *Reading* is the part of *some* in which the disk was read: what a faster disk would have cut. *First touch* is the part that was
+//! waited for pages that had never been used: what more memory would not have cut. Faults of both kinds may wait at once; then
+//! the time belongs to them as their waits are long.
 //!
 //! *Some* is exact: from when the first fault is read to when the last one is answered. What the other threads do is looked at now
 //! and then (`note_look`), and the time since the last look goes by what was seen: so *full* is a sample, and never more than *some*.
@@ -19,6 +21,10 @@ pub(crate) struct Stalls {
     reads: u32,
     reading_since: Nanos,
     reading_ns: Nanos,
+    /// Faults answered since `since`: how long they waited in all, and those of them for the first touch of a page.
+    waits_ns: Nanos,
+    first_waits_ns: Nanos,
+    first_touch_ns: Nanos,
     /// What `some_ns` was at the last look.
     looked_at_ns: Nanos,
 }
@@ -31,8 +37,18 @@ impl Stalls {
         }
     }
 
+    /// A fault is answered that waited for so long; or for the first touch of a page.
+    pub(super) const fn note_wait(&mut self, ns: Nanos, is_first_touch: bool) {
+        self.waits_ns += ns;
+        self.first_waits_ns += if is_first_touch { ns } else { 0 };
+    }
+
     /// No fault waits any more.
     pub(super) fn end(&mut self, now: Nanos) {
+        let ended_ns = self.since.map_or(0, |since| now.saturating_sub(since));
+        let first = u128::from(ended_ns) * u128::from(self.first_waits_ns) / u128::from(self.waits_ns.max(1));
+        self.first_touch_ns += Nanos::try_from(first).unwrap_or(ended_ns);
+        (self.waits_ns, self.first_waits_ns) = (0, 0);
         (self.some_ns, self.reading_ns) = (self.some_ns(now), self.reading_ns(now));
         self.since = None;
     }
@@ -64,6 +80,11 @@ impl Stalls {
         self.some_ns + self.since.map_or(0, |since| now.saturating_sub(since))
     }
 
+    /// At least one thread waited, and that was for the first touch of a page. Told when nobody waits any more.
+    pub(super) const fn first_touch_ns(&self) -> Nanos {
+        self.first_touch_ns
+    }
+
     /// None did anything else.
     pub(super) const fn full_ns(&self) -> Nanos {
         self.full_ns
@@ -93,6 +114,23 @@ mod tests {
         stalls.begin(300);
         stalls.end(310);
         assert_eq!((stalls.some_ns(900), stalls.full_ns()), (110, 0));
+    }
+
+    #[test]
+    fn first_touches_have_the_share_of_the_time_that_their_waits_have() {
+        let mut stalls = Stalls::default();
+        stalls.begin(0);
+        stalls.note_wait(40, true);
+        stalls.note_wait(120, false);
+        stalls.end(120);
+        assert_eq!(stalls.first_touch_ns(), 30);
+        stalls.begin(200);
+        stalls.note_wait(10, true);
+        stalls.end(210);
+        stalls.begin(300);
+        stalls.note_wait(10, false);
+        stalls.end(310);
+        assert_eq!((stalls.some_ns(310), stalls.first_touch_ns()), (140, 40));
     }
 
     #[test]

@@ -66,17 +66,21 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.answered_at
     }
 
-    pub(super) fn count_answered(&mut self, range: PageRange) {
+    /// The faults on this range are answered; or they were the first touches of its pages.
+    pub(super) fn count_answered(&mut self, range: PageRange, is_first_touch: bool) {
         if self.waiting.is_empty() {
             return;
         }
         let now = self.space.now();
         self.answered_at = now;
-        let answered = &mut self.answered;
+        let (answered, stalls) = (&mut self.answered, &mut self.stalls);
         self.waiting.retain(|&Waiting { page, thread, since }| {
-            let is_answered = range.contains(page);
+            let (is_answered, ns) = (range.contains(page), now.saturating_sub(since));
+            if is_answered {
+                stalls.note_wait(ns, is_first_touch);
+            }
             if is_answered && answered.len() < answered.capacity() {
-                answered.push(Answered { page, thread, since, ns: now.saturating_sub(since) });
+                answered.push(Answered { page, thread, since, ns });
             }
             !is_answered
         });

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use pagetide_core::absences::{self, Absences};
-use pagetide_core::vmstat::Counter;
 
 use crate::control::{COUNTERS_MAX, Entry, LATENCY_BUCKETS, machine_counter};
 use crate::space::unpaged::UNPAGED;
@@ -14,6 +13,7 @@ pub(super) struct Totals {
     pub(super) counters: [u64; COUNTERS_MAX],
     pub(super) latency: [u64; LATENCY_BUCKETS],
     pub(super) returns: [u64; absences::BUCKETS],
+    pub(super) prices: [u64; absences::BUCKETS],
     pub(super) metadata_pages_max: u64,
     pub(super) managed_pages_max: u64,
     pub(super) unpaged_pages_max: [u64; UNPAGED.len()],
@@ -27,6 +27,7 @@ impl Totals {
             counters: [0; COUNTERS_MAX],
             latency: [0; LATENCY_BUCKETS],
             returns: [0; absences::BUCKETS],
+            prices: [0; absences::BUCKETS],
             metadata_pages_max: 0,
             managed_pages_max: 0,
             unpaged_pages_max: [0; UNPAGED.len()],
@@ -38,7 +39,7 @@ impl Totals {
     /// How long pages stayed away that came back.
     pub(super) fn absences(&self) -> Absences {
         let away = machine_counter("pt_away_pages_max").map_or(0, |index| self.counters[index]);
-        Absences::of(self.returns, self.counters[Counter::pgsteal_anon as usize], away)
+        Absences::of(self.returns, self.prices, away)
     }
 
     /// Add what a process counted. The words may be forged: numbers, and no more.
@@ -50,8 +51,10 @@ impl Totals {
         for (total, word) in self.latency.iter_mut().zip(&entry.latency) {
             *total = total.saturating_add(word.load(relaxed));
         }
-        for (total, word) in self.returns.iter_mut().zip(&entry.returns) {
-            *total = total.saturating_add(word.load(relaxed));
+        for (totals, words) in [(&mut self.returns, &entry.returns), (&mut self.prices, &entry.prices)] {
+            for (total, word) in totals.iter_mut().zip(words) {
+                *total = total.saturating_add(word.load(relaxed));
+            }
         }
         self.metadata_pages_max = self.metadata_pages_max.max(entry.metadata_pages_max.load(relaxed));
         self.managed_pages_max = self.managed_pages_max.max(entry.managed_pages_max.load(relaxed));
