@@ -135,9 +135,15 @@ fn a_run_is_shown_in_a_terminal_steered_by_keys_and_unharmed_by_a_kill() {
     terminal.wait_for(&["of 17M"]);
     terminal.kill(Signal::KILL);
     terminal.wait_for(&["ended with 137"]);
+    drop(terminal);
+
+    let terminal = Terminal::open(&scratch, ["101", "30"], "screen-256color");
+    terminal.wait_for(&["of 17M"]);
     // It has checked every byte again and again; a wrong one would have ended it with 1.
     run.signal(Signal::TERM);
     run.finish().expect_exit(Exit::Code(143)).expect_no_process_left();
+    terminal.wait_for(&["shown: the run has ended", "ended with 0"]);
+    terminal.expect_usable();
 }
 
 #[test]

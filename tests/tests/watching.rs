@@ -92,8 +92,22 @@ fn a_run_is_listed_while_it_runs_and_its_counters_are_told() {
     let _turn = serial::turn();
     let mut watched = Watched::new("seen");
     let pid = watched.run.as_ref().expect("it runs").pid().as_raw_nonzero().to_string();
-    let line = watched.tell(&["ps"]).lines().nth(1).unwrap_or_default().to_owned();
-    assert!(line.starts_with("seen ") && line.contains(&pid) && line.contains("hostile hold 64"), "{line}");
+    // Its name, process, budget and so on, up to the share of time that it waits: it does nothing else.
+    let is_told = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [name, process, budget, resident, swapped, majors, stall, _, rest @ ..] = fields.as_slice() else {
+            return false;
+        };
+        let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+        assert!(
+            (*name, *process, *budget) == ("seen", pid.as_str(), "16M") && line.ends_with("hostile hold 64"),
+            "{line}"
+        );
+        assert!(resident.ends_with('M') && swapped.ends_with('M') && rest.len() == 3, "{line}");
+        number(majors) > 0 && (1..=100).contains(&number(stall))
+    };
+    let line = || watched.tell(&["ps"]).lines().nth(1).unwrap_or_default().to_owned();
+    assert!(clock::wait_until(Duration::from_secs(20), || is_told(&line())), "{}", line());
 
     let counters = watched.tell(&["stat", "seen"]);
     let swapped = counters.lines().find_map(|line| line.strip_prefix("pt_swapped_pages "));
@@ -105,7 +119,14 @@ fn a_run_is_listed_while_it_runs_and_its_counters_are_told() {
     let course = watched.tell(&["stat", "seen", "--interval", "0.1", "--count", "3"]);
     assert_eq!(course.lines().count(), 2 + 3, "{course}");
 
+    // Who watches a run that ends meanwhile has seen all of it: no error.
+    let watcher =
+        watched.command(&["stat", "seen", "--interval", "0.1"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let watcher = watcher.expect("pagetide starts");
+    clock::pause(Duration::from_millis(300));
     watched.expect_good_end();
+    let seen = watcher.wait_with_output().expect("it was started");
+    assert!(seen.status.success() && seen.stderr.is_empty(), "{}", String::from_utf8_lossy(&seen.stderr));
     assert_eq!(watched.tell(&["ps"]).lines().count(), 1, "only the heads of the columns");
     watched.expect_refusal(&["stat", "seen"], &["there is no run 'seen'", "pagetide ps"]);
 }
@@ -220,7 +241,8 @@ fn another_user_may_not_watch_a_run() {
             .env("HOME", "/nonexistent")
             .output()
             .expect("setpriv starts");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        let [told, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        (output.status.code(), told + &errors)
     };
     std::process::Command::new("chmod")
         .args(["-R", "a+rX"])
@@ -229,6 +251,8 @@ fn another_user_may_not_watch_a_run() {
         .expect("chmod starts");
     let (code, errors) = ask(&["stat", &pid]);
     assert!(code == Some(1) && errors.contains("belongs to user 0"), "{errors}");
+    let (code, listed) = ask(&["ps"]);
+    assert!(code == Some(0) && !listed.contains("private") && !listed.contains(&pid), "{listed}");
     let (code, errors) = ask(&["ctl", "private", "memory", "8M"]);
     assert!(code == Some(1) && errors.contains("there is no run 'private'"), "{errors}");
     watched.expect_good_end();

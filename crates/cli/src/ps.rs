@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use pagetide_core::absences::Waited;
+
 use crate::args::PsArgs;
 use crate::backend::{self, RunView, Snapshot};
 use crate::failure::Failure;
@@ -28,20 +30,21 @@ pub(crate) fn run(args: &PsArgs) -> Result<(), Failure> {
 /// The table, at `now` seconds since 1970.
 fn table(snapshots: &[Snapshot], now: u64) -> String {
     let mut text = format!(
-        "{:<16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9}  {}\n",
-        "NAME", "PID", "BUDGET", "RESIDENT", "SWAPPED", "MAJ/S", "SINCE", "COMMAND"
+        "{:<16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>9}  {}\n",
+        "NAME", "PID", "BUDGET", "RESIDENT", "SWAPPED", "MAJ/S", "STALL%", "SINCE", "COMMAND"
     );
     for snapshot in snapshots {
         let run = &snapshot.run;
         let name = if run.name.is_empty() { "-" } else { &run.name };
         let since = now.saturating_sub(run.started_unix_ns / 1_000_000_000);
         text.push_str(&format!(
-            "{name:<16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9}  {}\n",
+            "{name:<16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>9}  {}\n",
             run.pid,
             Short(run.budget_bytes).to_string(),
             Short(run.resident_bytes).to_string(),
             Short(run.swapped_bytes).to_string(),
             recent_majors(run),
+            recent_stall_percent(run),
             duration(since),
             plain(&snapshot.command),
         ));
@@ -53,6 +56,12 @@ fn table(snapshots: &[Snapshot], now: u64) -> String {
 fn recent_majors(run: &RunView) -> u64 {
     let per_second = u128::from(run.recent_major_faults) * 1_000_000_000 / u128::from(run.recent_ns.max(1));
     u64::try_from(per_second).unwrap_or(u64::MAX)
+}
+
+/// Of the last ten seconds, the share in which at least one thread waited for memory, in percent; of several processes the mean.
+fn recent_stall_percent(run: &RunView) -> u64 {
+    let ran = run.recent_managed_us.max(run.recent_ns / 1000);
+    (Waited { ran, stalled: run.recent_stall_us, ..Waited::default() }.share_bp() + 50) / 100
 }
 
 /// `2-03:04:05`, `3:04:05`, `04:05`: days, hours, minutes, seconds, as ps(1) has them.
@@ -82,11 +91,13 @@ mod tests {
             started_unix_ns: 1_000_000_000_000,
             recent_ns: 2_000_000_000,
             recent_major_faults: 50,
+            recent_managed_us: 1_900_000,
+            recent_stall_us: 500_000,
             ..RunView::default()
         };
         let snapshot = Snapshot { run, command: "sort\u{1b}[2J".to_owned(), ..Snapshot::default() };
         let text = table(&[snapshot], 1_000 + 3_725);
         let line: Vec<&str> = text.lines().nth(1).expect("a line for the run").split_whitespace().collect();
-        assert_eq!(line, ["-", "7", "1.5G", "0", "0", "25", "1:02:05", "sort", "[2J"]);
+        assert_eq!(line, ["-", "7", "1.5G", "0", "0", "25", "25", "1:02:05", "sort", "[2J"]);
     }
 }

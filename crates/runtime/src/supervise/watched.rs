@@ -44,12 +44,20 @@ const RECENT_S: usize = 10;
 struct Mark {
     at: Nanos,
     major_faults: u64,
+    managed_us: u64,
+    stall_us: u64,
 }
 
 impl Mark {
     /// Now.
     fn of(totals: &Totals) -> Self {
-        Self { at: clock::now(), major_faults: totals.counters[Counter::pgmajfault as usize] }
+        let machine = |name| machine_counter(name).map_or(0, |index| totals.counters[index]);
+        Self {
+            at: clock::now(),
+            major_faults: totals.counters[Counter::pgmajfault as usize],
+            managed_us: machine("pt_managed_us"),
+            stall_us: machine("pt_stall_some_us"),
+        }
     }
 }
 
@@ -112,7 +120,7 @@ impl Watched {
             command,
             started_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
             waiting: Vec::new(),
-            marks: VecDeque::from([Mark { at: clock::now(), major_faults: 0 }]),
+            marks: VecDeque::from([Mark { at: clock::now(), ..Mark::default() }]),
         })
     }
 
@@ -277,6 +285,8 @@ impl Supervisor {
                 swapped_bytes: swapped.saturating_mul(PAGE_BYTES),
                 recent_ns: last.at - first.at,
                 recent_major_faults: last.major_faults.saturating_sub(first.major_faults),
+                recent_managed_us: last.managed_us.saturating_sub(first.managed_us),
+                recent_stall_us: last.stall_us.saturating_sub(first.stall_us),
                 processes: count(list.len()),
                 managed_processes: count(list.iter().filter(|process| process.is_managed()).count()),
                 name: self.watched.name.clone().unwrap_or_default(),

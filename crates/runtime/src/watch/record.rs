@@ -64,6 +64,10 @@ records! {
         recent_ns,
         /// Faults in them for which a page had to be read.
         recent_major_faults,
+        /// Time in them under management, in microseconds: the sum over the processes.
+        recent_managed_us,
+        /// Time of that in which at least one thread of the process waited for memory.
+        recent_stall_us,
         /// Processes that live.
         processes,
         /// Those whose memory is managed.
