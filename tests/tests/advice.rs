@@ -141,8 +141,8 @@ fn a_run_tells_of_itself_on_a_terminal_and_between_only_when_asked() {
         lines.len() == 3 && lines.iter().zip(starts).all(|(line, start)| line.starts_with(start))
     };
     assert!(is_summary(&told(terminal(""))), "by itself on a terminal: {:?}", told(terminal("")));
-    assert_eq!(told(terminal("--summary=never")), [String::new(); 0]);
-    assert_eq!(told(shell("")), [String::new(); 0], "not to a file that nobody asked for it");
+    assert_eq!(told(terminal("--summary=never")), Vec::<String>::new());
+    assert_eq!(told(shell("")), Vec::<String>::new(), "not to a file that nobody asked for it");
     let lines = told(shell("--summary=0.1"));
     let (between, end) = lines.split_at(lines.len().saturating_sub(3));
     assert!(is_summary(end), "{lines:?}");
