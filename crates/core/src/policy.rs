@@ -106,7 +106,12 @@ impl Core {
         &self.tasks.paging.space.mem.stats
     }
 
-    /// How long anonymous pages stayed away that came back.
+    /// The most anonymous pages that were away at once.
+    pub const fn away_pages_max(&self) -> u64 {
+        self.tasks.paging.reclaim.absences.away_pages_max()
+    }
+
+    /// How long anonymous pages stayed away that came back: reckoned at each call.
     pub fn absences(&self) -> crate::absences::Absences {
         self.tasks.paging.reclaim.absences.absences()
     }

@@ -372,6 +372,7 @@ impl Agent {
         }
         let is_time = now >= managed.next_measure;
         if is_time {
+            setup::publish_absences(self.entry(), &managed.session);
             self.measure(managed, now);
         }
         let busy = managed.session.pager.machine().stats.busy_pages;

@@ -23,7 +23,6 @@ mod waits;
 mod windows;
 
 use pagetide_core::Core;
-use pagetide_core::absences::Absences;
 use pagetide_core::effect::Effect;
 use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx, TaskId};
 use pagetide_driver::{Answers, Machine};
@@ -492,8 +491,8 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.space.zeropage(self.zeroes(1), Wake::Later).stop == Some(Stop::Again)
     }
 
-    /// The machine's counters, in the order of [`MACHINE_COUNTERS`]; `absences` are the core's.
-    pub(crate) fn counters(&self, absences: &Absences) -> [u64; MACHINE_COUNTERS.len()] {
+    /// The machine's counters, in the order of [`MACHINE_COUNTERS`]; `away_pages_max` is the core's.
+    pub(crate) fn counters(&self, away_pages_max: u64) -> [u64; MACHINE_COUNTERS.len()] {
         let (stats, tier, now) = (&self.stats, self.tier_stats(), self.space.now());
         let us = |ns: Nanos| ns / 1000;
         [
@@ -518,7 +517,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             us(self.stalls.full_ns()),
             us(self.stalls.reading_ns(now)),
             us(self.stalls.first_touch_ns()),
-            absences.away_pages_max(),
+            away_pages_max,
         ]
     }
 

@@ -405,8 +405,8 @@ impl Pool {
         let machine = state.session.pager.machine();
         let tier = machine.tier_stats();
         counters.extend(setup::with_tier(state.session.pager.core().vmstat(), tier));
-        let absences = state.session.pager.core().absences();
-        counters.extend(MACHINE_COUNTERS.iter().map(|(name, _)| *name).zip(machine.counters(&absences)));
+        let away_pages_max = state.session.pager.core().away_pages_max();
+        counters.extend(MACHINE_COUNTERS.iter().map(|(name, _)| *name).zip(machine.counters(away_pages_max)));
         counters
     }
 

@@ -302,16 +302,20 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
     for ((_, value), word) in with_tier(vmstat, machine.tier_stats()).zip(words.by_ref()) {
         word.store(value, relaxed);
     }
-    let absences = pager.core().absences();
-    for (word, value) in words.zip(machine.counters(&absences)) {
+    for (word, value) in words.zip(machine.counters(pager.core().away_pages_max())) {
         word.store(value, relaxed);
     }
+    entry.major_faults.store(vmstat.get(Counter::pgmajfault), relaxed);
+}
+
+/// Make visible how long pages stayed away that came back. That is reckoned anew each time, which takes some 10 us: not at every sleep.
+pub(crate) fn publish_absences(entry: &Entry, session: &Session) {
+    let absences = session.pager.core().absences();
     for (words, counts) in [(&entry.returns, absences.returns()), (&entry.prices, absences.prices())] {
         for (word, &count) in words.iter().zip(counts) {
-            word.store(count, relaxed);
+            word.store(count, Ordering::Relaxed);
         }
     }
-    entry.major_faults.store(vmstat.get(Counter::pgmajfault), relaxed);
 }
 
 /// Make visible what those who look are told often: where its pages are, and what each part of its memory does.

@@ -45,6 +45,11 @@ impl AbsenceLog {
         self.epochs[usize::try_from(epoch).expect("few epochs")][bucket(units)] += 1;
     }
 
+    /// The most pages that were away at once.
+    pub(crate) const fn away_pages_max(&self) -> u64 {
+        self.away_pages_max
+    }
+
     const fn unit(&self) -> u64 {
         self.leaves / UNIT_PAGES
     }
