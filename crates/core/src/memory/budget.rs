@@ -9,6 +9,8 @@ use crate::config::{Config, HostKind, MemoryMode, Readahead, Sample};
 /// The watermarks go up by so much of their distance when a frame is missed, and down by so much when none was for a while.
 const RAISE_SHARE: u32 = 4;
 const LOWER_SHARE: u32 = 16;
+/// The least distance of those that go down: enough for one thread's faults while a write is under way. Streams ask for more.
+const STEP_LEAST: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -67,7 +69,7 @@ impl Budget {
         let least = (self.min / 4).max(window);
         self.step_most = least.max(u32::try_from(share).expect("at most 30 % of a u32")).min(pages / 4);
         let adapts = config.host == HostKind::Blind && config.sample == Sample::Watch;
-        self.step_least = if adapts { least.min(self.step_most) } else { self.step_most };
+        self.step_least = if adapts { STEP_LEAST.min(self.step_most) } else { self.step_most };
         self.set_step(self.step);
         if matches!(config.memory, MemoryMode::Memcg { .. }) {
             (self.min, self.low, self.high) = (0, 0, 0);
@@ -93,7 +95,7 @@ impl Budget {
     /// It is time to lower the watermarks, if nobody has missed a frame since the last time.
     pub(crate) fn lower_watermarks(&mut self) {
         if !core::mem::take(&mut self.is_missed) && self.step > self.step_least {
-            self.set_step(self.step - self.step / LOWER_SHARE);
+            self.set_step(self.step - self.step.div_ceil(LOWER_SHARE));
         }
     }
 
@@ -226,19 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn our_watermarks_go_down_to_a_window_while_all_find_a_frame_and_up_when_one_is_missed() {
+    fn our_watermarks_go_down_while_all_find_a_frame_and_up_when_one_is_missed() {
         let config = Config::profile("pagetide", HostKind::Blind).expect("a profile");
         let config = config.memory(MemoryMode::Watermarks, 1, 32_768);
         let mut budget = Budget::new(&config);
         assert_eq!((budget.low, budget.high), (327, 654), "one in a hundred at first");
         (0..100).for_each(|_| budget.lower_watermarks());
-        assert_eq!((budget.low, budget.high), (64, 128));
+        assert_eq!((budget.low, budget.high), (16, 32));
         budget.missed();
         budget.lower_watermarks();
-        assert_eq!(budget.low, 81, "it was missed just now");
+        assert_eq!(budget.low, 21, "it was missed just now");
         budget.set(&config, 32_000);
-        assert_eq!(budget.low, 81, "another budget is no reason to begin again");
-        (0..10).for_each(|_| budget.missed());
+        assert_eq!(budget.low, 21, "another budget is no reason to begin again");
+        (0..20).for_each(|_| budget.missed());
         assert_eq!(budget.low, 320);
     }
 }

@@ -30,7 +30,7 @@
 //!   passed over at its next turn, then at two, then at three (its level), so that looks go to where something is to be found. While
 //!   more is kept than the judge allows, what was hot before tells nothing: none is passed over, and up to a third is watched.
 //! - Pages read ahead that nobody has asked for go before all others.
-//! - Little goes at a time while little is asked for (the watermarks go down to the room for a window, see `memory::budget`): the
+//! - Little goes at a time while little is asked for (the watermarks go down, see `memory::budget`): the
 //!   few pages that are watched would else be taken out and let go in one step, with no time to be used in between.
 //!
 //! Measured by `pagetide sim study`: see docs/sim.md.
