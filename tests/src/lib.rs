@@ -19,6 +19,7 @@ pub mod sources;
 pub mod pagetide;
 pub mod steered;
 pub mod small_disk;
+pub mod loop_device;
 pub mod nobody;
 pub mod stats;
 pub mod budgeted;

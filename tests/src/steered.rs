@@ -41,9 +41,14 @@ impl Steered {
 
     fn start(mode: &str, mib: u32, argument: u32, budget_bytes: u64, extra: &[&str]) -> Self {
         let scratch = Scratch::new();
-        scratch.directory("sockets");
         let binary = victim::build(&scratch, "session");
         let argv = [OsString::from(binary), mode.into(), mib.to_string().into(), argument.to_string().into()];
+        Self::program(scratch, argv, budget_bytes, extra)
+    }
+
+    /// Another program, which says "steered" when it has begun.
+    pub fn program<const N: usize>(scratch: Scratch, argv: [OsString; N], budget_bytes: u64, extra: &[&str]) -> Self {
+        scratch.directory("sockets");
         let run = PagetideRun::new(&scratch, budget_bytes).argument("--name").argument(NAME);
         let run = extra.iter().fold(run, |run, argument| run.argument(argument));
         let program = run.wrap(&Program::new(argv)).env("XDG_RUNTIME_DIR", scratch.file("sockets"));
@@ -149,10 +154,15 @@ impl Steered {
 
     /// The same; what it has told on standard error.
     pub fn end_well(self) -> String {
+        self.end_with("ok\n")
+    }
+
+    /// The same; the last that it prints is `words`.
+    pub fn end_with(self, words: &str) -> String {
         self.run.signal(Signal::TERM);
         let ended = self.run.finish();
         ended.expect_success().expect_no_process_left();
-        assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
+        assert!(ended.stdout().ends_with(words), "{}", ended.report());
         ended.stderr()
     }
 

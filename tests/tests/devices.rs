@@ -198,6 +198,39 @@ fn a_budget_goes_to_eight_times_and_to_half_of_what_it_was() {
     run.expect_good_end();
 }
 
+/// Programs inherit an environment that says what the budget was when the run began.
+#[test]
+fn a_program_that_starts_later_hears_of_the_budget_of_its_time() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    // So much more than three quarters of the smaller budget is not to be locked. (It hears a moment after it has begun.)
+    let locks = "import ctypes, mmap, sys, time
+size = 24 << 20
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+at = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+libc, size = ctypes.CDLL(None), ctypes.c_size_t(size)
+for _ in range(400):
+    answer = libc.mlock(at, size)
+    if answer == int(sys.argv[1]):
+        break
+    libc.munlock(at, size)
+    time.sleep(0.05)
+print('locked', answer)";
+    let waits =
+        "trap 'on=1' TERM; echo steered; while [ -z \"$on\" ]; do sleep 0.05; done; python3 -c \"$0\" \"$1\"; echo ok";
+    for (first, then, answer) in [("16M", "256M", "0"), ("256M", "16M", "-1")] {
+        let scratch = pagetide_tests::scratch::Scratch::new();
+        let argv = ["/bin/sh", "-c", waits, locks, answer].map(Into::into);
+        let budget = if first == "16M" { BUDGET } else { 16 * BUDGET };
+        let run = Steered::program(scratch, argv, budget, &[]);
+        run.tell(&["memory", then]);
+        let told = run.end_with(&format!("locked {answer}\nok\n"));
+        assert!(!told.contains("cannot be paged"), "{told}");
+    }
+}
+
 #[test]
 fn knobs_change_while_it_works_and_paging_out_is_paused() {
     if !need::has(&[Feature::Uffd]) {

@@ -27,11 +27,11 @@ use pagetide_sys::{Errno, clock, signal, thread};
 use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
 use crate::pager::Pager;
-use crate::protocol::{ALONE, CHILD, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
+use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
 use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
-use crate::space::locks;
+use crate::store::SwapFile;
 use crate::{credentials, foothold, limits, setup, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
@@ -63,7 +63,7 @@ pub(crate) struct Agent {
     control: Control,
     hello: Hello,
     /// One swap file for each device, until the pager has them.
-    swap_files: Vec<Fd>,
+    swap_files: Vec<SwapFile>,
     uffd_device: Option<Fd>,
     /// Where records of events go.
     record_directory: Option<Fd>,
@@ -146,19 +146,23 @@ impl Agent {
             return Err(Errno::ECONNREFUSED);
         };
         let hello = Hello::decode(&packet[..bytes]).ok_or(Errno::EPROTO)?;
-        let expected = 5 + usize::from(hello.forked) + hello.devices.len() + usize::from(hello.record.is_some());
+        let expected = 5
+            + usize::from(hello.forked)
+            + hello.devices.iter().map(DeviceOffer::fds).sum::<usize>()
+            + usize::from(hello.record.is_some());
         if count < expected {
             return Err(Errno::EPROTO);
         }
         let mut fds = fds.into_iter().flatten();
         let control = Control::open(&fds.next().ok_or(Errno::EPROTO)?)?;
-        locks::note_budget(control.entry().budget_pages.load(Ordering::Relaxed));
+        foothold::note_budget(control.entry().budget_pages.load(Ordering::Relaxed));
         proc::stay(&fds.next().ok_or(Errno::EPROTO)?)?;
         for which in [Given::Pagemap, Given::Maps, Given::Statm] {
             proc::give(which, fds.next());
         }
         let call = if hello.forked { fds.next() } else { None };
-        let swap_files: Vec<Fd> = fds.by_ref().take(hello.devices.len()).collect();
+        let mut file_of = |device: &DeviceOffer| SwapFile::take(&mut fds, device.division.is_some());
+        let swap_files: Vec<SwapFile> = hello.devices.iter().filter_map(&mut file_of).collect();
         let record_directory = hello.record.is_some().then(|| fds.next()).flatten();
         let uffd_device = fds.next();
         let maps_buffer = vec![0; 64 << 10];
@@ -196,7 +200,7 @@ impl Agent {
     }
 
     /// The files, for the pager to have: they end with their devices.
-    pub(crate) fn take_swap_files(&mut self) -> Vec<Fd> {
+    pub(crate) fn take_swap_files(&mut self) -> Vec<SwapFile> {
         std::mem::take(&mut self.swap_files)
     }
 
@@ -330,13 +334,15 @@ impl Agent {
 
     fn hear_supervisor(&self, managed: &mut Managed) {
         let mut packet = [0; 1024];
-        let mut fds = [const { None }; 1];
+        let mut fds = [const { None }; 2];
         match socket::receive(&self.supervisor, &mut packet, &mut fds, false) {
             Ok(Received::Closed) | Err(_) => self.orphaned(),
             Ok(Received::Message { bytes, .. }) => match &packet[..bytes] {
                 CHILD => managed.forks.on_child(fds[0].take()),
                 ALONE => managed.forks.on_child(None),
-                other => answers::hear(&mut managed.session, other, fds[0].take()),
+                other => {
+                    answers::hear(&mut managed.session, other, SwapFile::take(&mut fds.into_iter().flatten(), true))
+                }
             },
             Ok(Received::Empty | Received::Cut) => {}
         }
@@ -453,11 +459,11 @@ impl Agent {
         let overhead = managed.session.pager.overhead();
         let outside = managed.session.unseen_pages() + overhead.sums + overhead.page_tables;
         self.entry().pinned_pages.store(outside + managed.stuck_pages, Ordering::Relaxed);
-        locks::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
+        foothold::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
         let budget = share.saturating_sub(outside).max(setup::BUDGET_PAGES_MIN);
         // Beside what cannot be taken out, the rest needs room to be paged in.
         let budget = if managed.stuck_pages == 0 { budget } else { budget.max(managed.stuck_pages + budget / 4) };
-        locks::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
+        foothold::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
         if !managed.session.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX)) && !managed.frames_told {
             managed.frames_told = true;
             let text = "no addresses can be mapped for the frames of its budget: it keeps to less";

@@ -77,14 +77,13 @@ fn birth() -> &'static Birth {
 }
 
 /// At load: note what exists, and offer the supervisor its words. `run` is the value of `RUN_VARIABLE`: the pages of the
-/// budget, of which an eighth may be mapped at once without a word, and the mode if it is signal mode.
+/// budget that the run began with, and the mode if it is signal mode.
 pub fn start(run: &[u8], memory: &'static OwnMemory) {
     let Some((budget_pages, mode)) = pagetide_sys::text::decimal(run) else { return };
     if mode == b" signal" {
         IS_SIGNAL_MODE.store(true, Ordering::Relaxed);
         find_sequences();
     }
-    locks::note_budget(budget_pages);
     let birth = &raw mut BIRTH;
     // SAFETY: no thread of ours exists yet.
     let birth = unsafe { &mut *birth };
@@ -103,7 +102,7 @@ pub fn start(run: &[u8], memory: &'static OwnMemory) {
     }
     MEMORY.store(std::ptr::from_ref(memory).cast_mut(), Ordering::Relaxed);
     let stack = (&raw const ENTER_STACK).addr() + ENTER_STACK_BYTES;
-    foothold::publish(enter as *const () as u64, stack as u64, budget_pages / 8);
+    foothold::publish(enter as *const () as u64, stack as u64, budget_pages);
 }
 
 /// True if a mapping that exists at load is never to be managed: it may hold what the loader, the C library or the runtime needs.

@@ -39,7 +39,7 @@ impl Job {
         let mut pieces = [IoVec::default(); REQUEST_PAGES];
         let used = request.pieces();
         pieces[..used.len()].copy_from_slice(used);
-        let (direction, fd, offset) = (request.direction, request.fd, request.offset());
+        let (direction, fd, offset) = (request.direction, request.fd, request.offset);
         Self { direction, fd, offset, pieces, pieces_len: used.len() }
     }
 
@@ -482,10 +482,11 @@ mod tests {
             let slot = SlotIdx(if slot.0 < PAGES / 2 { slot.0 * 2 } else { (slot.0 - PAGES / 2) * 2 + 1 });
             requests.push(Transfer { direction, io, device, slot, range: PageRange::one(PageIdx(slot.0)) });
             let (token, _) = requests.begin(false).expect("an entry is free");
-            let (page, slot, io) = requests.next_page(token).expect("a page");
+            let (page, slot, io) = requests.next_page(token, |_| false).expect("a page");
             requests.add(token, slot, PagePart { page, io, sum: 0 });
             let part = memory.range().part(page.0 as usize * PAGE_BYTES, PAGE_BYTES);
-            requests.fill(token, file.raw(), std::iter::once(part));
+            let offset = u64::from(slot.0) * PAGE_BYTES as u64;
+            requests.fill(token, (file.raw(), offset), std::iter::once(part));
             engine.submit(token, requests.get(token));
         }
         engine.flush();

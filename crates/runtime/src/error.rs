@@ -14,7 +14,7 @@ pub enum ErrorKind {
     Permission,
     /// A system call failed that should not.
     Io,
-    /// There is no room for the swap file.
+    /// There is no room for the swap file, or the place to swap to cannot be used.
     NoSwapSpace,
     /// The program cannot be started.
     Command,
@@ -61,8 +61,10 @@ impl ErrorKind {
             ),
             Self::NoSwapSpace => (
                 "NoSwapSpace",
-                "There is no room for the swap file, it cannot be made there, or the place lies in memory (tmpfs).",
-                "name a directory on a disk with room (`--swap DIR`), or ask for less (`--swap DIR:SIZE`)",
+                "There is no room for the swap file, it cannot be made there, or the place lies in memory (tmpfs); a block device is in use, \
+                 holds something, or may not be written.",
+                "name a directory on a disk with room (`--swap DIR`), ask for less (`--swap DIR:SIZE`), or say that a device is for \
+                 swapping (`mkswap DEVICE`)",
                 3,
             ),
             Self::Command => (

@@ -28,7 +28,7 @@ const WAITS_MAX: u32 = 4000;
 
 const MAGIC: [u64; 3] = [0x7065_6761_7469_6465, 0x666f_6f74_686f_6c64, 0x9e37_79b9_7f4a_7c15];
 /// Of the words' layout and of what the commands mean.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// No agent.
 pub(crate) const NATIVE: u32 = 1;
@@ -78,6 +78,9 @@ pub(crate) struct Foothold {
     pid: AtomicI32,
     /// Forks so far, as far as libc made them: the supervisor looks for the children.
     forks: AtomicU64,
+    /// The run's budget: at load what the environment says, which is what the run began with. The supervisor, or the agent if there is
+    /// one, writes what it is now.
+    budget_pages: AtomicU64,
 }
 
 /// Bytes of the words.
@@ -88,6 +91,8 @@ pub(crate) const LEFT_AT: u64 = std::mem::offset_of!(Foothold, left_pages) as u6
 pub(crate) const WANTED_AT: u64 = std::mem::offset_of!(Foothold, wanted_pages) as u64;
 /// As `LEFT_AT`.
 pub(crate) const STATE_AT: u64 = std::mem::offset_of!(Foothold, state) as u64;
+/// As `LEFT_AT`.
+pub(crate) const BUDGET_AT: u64 = std::mem::offset_of!(Foothold, budget_pages) as u64;
 
 // In the object's initialised data: the search looks there.
 static FOOTHOLD: Foothold = Foothold {
@@ -103,6 +108,7 @@ static FOOTHOLD: Foothold = Foothold {
     state: AtomicU32::new(NATIVE),
     pid: AtomicI32::new(0),
     forks: AtomicU64::new(0),
+    budget_pages: AtomicU64::new(0),
 };
 
 /// The words as the supervisor reads them.
@@ -118,6 +124,7 @@ pub(crate) struct View {
     pub(crate) state: u32,
     pub(crate) pid: i32,
     pub(crate) forks: u64,
+    pub(crate) budget_pages: u64,
 }
 
 impl View {
@@ -143,6 +150,7 @@ impl View {
             state: u32::from_ne_bytes(last[..4].try_into().expect("four bytes")),
             pid: i32::from_ne_bytes(last[4..].try_into().expect("four bytes")),
             forks: word(12)?,
+            budget_pages: word(13)?,
         })
     }
 
@@ -152,13 +160,30 @@ impl View {
         bytes.chunks_exact(8).enumerate().filter(move |(_, word)| *word == first).map(|(index, _)| index * 8)
     }
 }
-const _: () = assert!(BYTES == 13 * 8 && STATE_AT == 11 * 8 && LEFT_AT == 9 * 8 && WANTED_AT == 10 * 8);
+const _: () =
+    assert!(BYTES == 14 * 8 && BUDGET_AT == 13 * 8 && STATE_AT == 11 * 8 && LEFT_AT == 9 * 8 && WANTED_AT == 10 * 8);
 
-/// At load: publish the words. A mapping of more than `left_pages` is told of until the supervisor says otherwise.
-pub(crate) fn publish(enter: u64, stack: u64, left_pages: u64) {
+/// A mapping of more pages than this is told of, in a run of this budget, until the supervisor says otherwise.
+pub(crate) const fn left_at_first(budget_pages: u64) -> u64 {
+    budget_pages / 8
+}
+
+/// The run's budget in pages; 0 if there is no run.
+pub(crate) fn budget_pages() -> u64 {
+    FOOTHOLD.budget_pages.load(Ordering::Relaxed)
+}
+
+/// The run has this budget now.
+pub(crate) fn note_budget(pages: u64) {
+    FOOTHOLD.budget_pages.store(pages, Ordering::Relaxed);
+}
+
+/// At load: publish the words.
+pub(crate) fn publish(enter: u64, stack: u64, budget_pages: u64) {
+    note_budget(budget_pages);
     FOOTHOLD.enter.store(enter, Ordering::Relaxed);
     FOOTHOLD.stack.store(stack, Ordering::Relaxed);
-    FOOTHOLD.left_pages.store(left_pages, Ordering::Relaxed);
+    FOOTHOLD.left_pages.store(left_at_first(budget_pages), Ordering::Relaxed);
     FOOTHOLD.pid.store(thread::getpid(), Ordering::Relaxed);
     FOOTHOLD.address.store(std::ptr::from_ref(&FOOTHOLD).addr() as u64, Ordering::Release);
 }
@@ -241,13 +266,13 @@ mod tests {
     fn words_are_known_by_their_magic_version_and_place() {
         let mut bytes = [0u8; BYTES];
         let words =
-            [MAGIC[0], MAGIC[1], MAGIC[2], VERSION, 0x7000, 1, 2, 3, 4, 5, 6, u64::from(FORKED) | (42 << 32), 7];
+            [MAGIC[0], MAGIC[1], MAGIC[2], VERSION, 0x7000, 1, 2, 3, 4, 5, 6, u64::from(FORKED) | (42 << 32), 7, 8];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
         let view = View::decode(&bytes, 0x7000).expect("good words");
         assert_eq!((view.enter, view.stack, view.wanted_pages, view.state, view.pid), (1, 2, 6, FORKED, 42));
-        assert_eq!(view.forks, 7);
+        assert_eq!((view.forks, view.budget_pages), (7, 8));
         assert_eq!(View::decode(&bytes, 0x7008), None, "a copy of them elsewhere");
         assert_eq!(View::decode(&bytes[..BYTES - 1], 0x7000), None, "cut");
         assert_eq!(View::offsets(&bytes).collect::<Vec<_>>(), [0]);

@@ -11,6 +11,8 @@ use pagetide_sys::fd::Fd;
 use pagetide_sys::file::IoVec;
 use pagetide_sys::mem::ManagedRange;
 
+use crate::extents::begins_extent;
+
 /// Pages in one request at most.
 pub(crate) const REQUEST_PAGES: usize = 64;
 /// Pages that are worth a write of their own while there is time: 128 KiB.
@@ -57,6 +59,8 @@ pub(crate) struct Request {
     pieces: [IoVec; REQUEST_PAGES],
     pieces_len: usize,
     pub(crate) fd: i32,
+    /// Where in the file it begins.
+    pub(crate) offset: u64,
     /// A write that no order of the core asked for: it has no parts.
     pub(crate) is_own: bool,
     /// The next page of the queue has to wait until another write has ended.
@@ -142,14 +146,14 @@ impl Requests {
         device: DeviceId,
         slot: SlotIdx,
         len: u32,
-        fd: i32,
+        (fd, offset): (i32, u64),
         memory: ManagedRange,
     ) -> Option<u32> {
         let token = self.free.pop().or_else(|| self.new_entry())?;
         let request = &mut self.table[token as usize];
         (request.direction, request.device, request.slot) = (Direction::Write, device, slot);
         (request.len, request.is_own) = (len as usize, true);
-        self.fill(token, fd, std::iter::once(memory));
+        self.fill(token, (fd, offset), std::iter::once(memory));
         Some(token)
     }
 
@@ -176,6 +180,7 @@ impl Requests {
             pieces: [IoVec::default(); REQUEST_PAGES],
             pieces_len: 0,
             fd: -1,
+            offset: 0,
             is_own: false,
             is_blocked: false,
             begun: 0,
@@ -192,7 +197,12 @@ impl Requests {
 
     /// The next page for this entry: one in the slot behind its last one. Pages of several transfers become one request:
     /// random pages that are evicted together have neighbouring slots, and a device does few large transfers faster.
-    pub(crate) fn next_page(&mut self, token: u32) -> Option<(PageIdx, SlotIdx, IoId)> {
+    /// `is_divided`: neighbouring slots of this device may lie apart.
+    pub(crate) fn next_page(
+        &mut self,
+        token: u32,
+        is_divided: impl Fn(DeviceId) -> bool,
+    ) -> Option<(PageIdx, SlotIdx, IoId)> {
         let request = &self.table[token as usize];
         let (len, device, direction) = (request.len, request.device, request.direction);
         let expected = SlotIdx(request.slot.0 + u32::try_from(len).expect("a small constant"));
@@ -202,6 +212,9 @@ impl Requests {
         let queue = self.queue(direction);
         let front = queue.front_mut()?;
         if len > 0 && (front.slot != expected || front.device != device) {
+            return None;
+        }
+        if len > 0 && begins_extent(expected) && is_divided(device) {
             return None;
         }
         let (page, slot, io, device) = (front.range.first, front.slot, front.io, front.device);
@@ -230,10 +243,10 @@ impl Requests {
         self.table[token as usize].begun = now;
     }
 
-    /// Name the memory of the entry, run by run, and its file.
-    pub(crate) fn fill(&mut self, token: u32, fd: i32, memory: impl Iterator<Item = ManagedRange>) {
+    /// Name the memory of the entry, run by run, its file, and where in the file it begins.
+    pub(crate) fn fill(&mut self, token: u32, (fd, offset): (i32, u64), memory: impl Iterator<Item = ManagedRange>) {
         let request = &mut self.table[token as usize];
-        (request.fd, request.pieces_len) = (fd, 0);
+        (request.fd, request.offset, request.pieces_len) = (fd, offset, 0);
         for piece in memory {
             request.pieces[request.pieces_len] = IoVec::new(piece);
             request.pieces_len += 1;
@@ -272,11 +285,6 @@ impl Request {
     /// The memory, piece by piece.
     pub(crate) fn pieces(&self) -> &[IoVec] {
         &self.pieces[..self.pieces_len]
-    }
-
-    /// Where in the file it begins.
-    pub(crate) fn offset(&self) -> u64 {
-        u64::from(self.slot.0) << crate::space::PAGE_SHIFT
     }
 
     /// Bytes in all.

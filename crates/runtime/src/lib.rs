@@ -24,6 +24,7 @@ mod machine;
 mod frames;
 mod io;
 mod engine;
+mod extents;
 mod store;
 mod tier;
 pub mod alloc;

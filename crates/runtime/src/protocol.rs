@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use crate::extents::Division;
 use crate::session::command::PlaceId;
 
 /// Bytes of a packet at most.
@@ -14,7 +15,7 @@ pub(crate) const PACKET_BYTES: usize = 8192;
 pub(crate) const PACKET_FDS: usize = 32;
 
 /// Of the packets' form: the two ends are of one build, or do not talk.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// An agent to the supervisor: what follows is for the person's eyes.
 pub(crate) const SAY: &[u8] = b"say ";
@@ -46,7 +47,7 @@ pub(crate) const DEVICES_MAX: usize = 32;
 /// A child's agent to its parent's: everything has been taken over.
 pub(crate) const TAKEN: &[u8] = b"taken";
 
-/// The supervisor to an agent: a number, and a command of `session/command.rs`; a swap file if it is one that needs it.
+/// The supervisor to an agent: a number, and a command of `session/command.rs`; a swap file if it is one that needs it, as in `Hello`.
 pub(crate) const DO: &[u8] = b"do ";
 /// An agent to the supervisor: the number, and the answer.
 pub(crate) const DID: &[u8] = b"did ";
@@ -65,10 +66,40 @@ pub(crate) struct DeviceOffer {
     /// As in `DeviceSpec`.
     pub(crate) priority: Option<i16>,
     pub(crate) rotational: bool,
+    /// It is a device that all processes share.
+    pub(crate) division: Option<Division>,
+}
+
+impl DeviceOffer {
+    /// Descriptors that belong to it: a file, and what keeps others from a device.
+    pub(crate) fn fds(&self) -> usize {
+        1 + usize::from(self.division.is_some())
+    }
+
+    /// As words.
+    pub(crate) fn encode(&self) -> String {
+        let priority = self.priority.map_or_else(|| "auto".to_owned(), |priority| priority.to_string());
+        let (place, slots, rotational) = (self.place.0, self.slots, u8::from(self.rotational));
+        let Division { extent_slots, extents } = self.division.unwrap_or_default();
+        format!("{place} {slots} {priority} {rotational} {extent_slots} {extents}")
+    }
+
+    /// From words.
+    pub(crate) fn decode<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Self> {
+        let place = PlaceId(words.next()?.parse().ok()?);
+        let slots = words.next()?.parse().ok()?;
+        let priority = match words.next()? {
+            "auto" => None,
+            number => Some(number.parse().ok().filter(|&priority: &i16| priority >= 0)?),
+        };
+        let rotational = words.next()? == "1";
+        let division = Division::of(words.next()?.parse().ok()?, words.next()?.parse().ok()?)?;
+        Some(Self { place, slots, priority, rotational, division })
+    }
 }
 
 /// What an agent learns when it starts. Its descriptors: the control file, its pagemap, maps and statm, the socket of the parent's agent if it is a forked
-/// child's, an empty swap file for each device, the directory of the records if there are any, then a /dev/userfaultfd if there is one.
+/// child's, an empty swap file for each device (of a device that is divided two: `DeviceOffer::fds`), the directory of the records if there are any, then a /dev/userfaultfd if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// It takes over from its parent's agent.
@@ -96,9 +127,7 @@ impl Hello {
         line("signal", &u8::from(self.signal_mode));
         line("floor", &self.floor_bytes);
         for device in &self.devices {
-            let priority = device.priority.map_or_else(|| "auto".to_owned(), |priority| priority.to_string());
-            let (place, slots, rotational) = (device.place.0, device.slots, u8::from(device.rotational));
-            line("device", &format_args!("{place} {slots} {priority} {rotational}"));
+            line("device", &device.encode());
         }
         if let Some(name) = &self.record {
             line("record", name);
@@ -131,13 +160,7 @@ impl Hello {
                 "floor" => hello.floor_bytes = value.parse().ok()?,
                 "device" => {
                     let mut words = value.split(' ');
-                    let place = PlaceId(words.next()?.parse().ok()?);
-                    let slots = words.next()?.parse().ok()?;
-                    let priority = match words.next()? {
-                        "auto" => None,
-                        number => Some(number.parse().ok()?),
-                    };
-                    hello.devices.push(DeviceOffer { place, slots, priority, rotational: words.next()? == "1" });
+                    hello.devices.push(DeviceOffer::decode(&mut words).filter(|_| words.next().is_none())?);
                 }
                 "record" => hello.record = Some(value.to_owned()),
                 "set" => {
@@ -158,6 +181,7 @@ pub(crate) struct DeviceHandover {
     pub(crate) place: PlaceId,
     pub(crate) slots_max: u32,
     pub(crate) slots_backed: u32,
+    pub(crate) division: Option<Division>,
 }
 
 /// What a forked child takes over, beside the descriptors: its userfaultfd in thread mode, the snapshot, then for each device its file, its
@@ -178,8 +202,9 @@ impl Handover {
     /// As a packet.
     pub(crate) fn encode(&self) -> String {
         let mut text = format!("{} {} {} {}", self.seed, self.fds, self.regions, self.runs);
-        for DeviceHandover { device, place, slots_max, slots_backed } in &self.devices {
-            write!(text, " {device} {} {slots_max} {slots_backed}", place.0)
+        for &DeviceHandover { device, place, slots_max, slots_backed, division } in &self.devices {
+            let Division { extent_slots, extents } = division.unwrap_or_default();
+            write!(text, " {device} {} {slots_max} {slots_backed} {extent_slots} {extents}", place.0)
                 .expect("writing to a String does not fail");
         }
         text
@@ -200,7 +225,8 @@ impl Handover {
             let device = u8::try_from(device).ok()?;
             let mut number = || u32::try_from(next()?).ok();
             let (place, slots_max, slots_backed) = (PlaceId(number()?), number()?, number()?);
-            devices.push(DeviceHandover { device, place, slots_max, slots_backed });
+            let division = Division::of(number()?, number()?)?;
+            devices.push(DeviceHandover { device, place, slots_max, slots_backed, division });
         }
         Some(Self { seed, devices, fds, regions, runs })
     }
@@ -212,19 +238,20 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
+        let division = Division::of(512, 9).expect("a good division");
         let hello = Hello {
             forked: true,
             signal_mode: true,
             floor_bytes: 1 << 30,
             devices: vec![
-                DeviceOffer { place: PlaceId(0), slots: 100, priority: None, rotational: true },
-                DeviceOffer { place: PlaceId(7), slots: 5, priority: Some(9), rotational: false },
+                DeviceOffer { place: PlaceId(0), slots: 100, priority: None, rotational: true, division: None },
+                DeviceOffer { place: PlaceId(7), slots: 5, priority: Some(9), rotational: false, division },
             ],
             record: Some("a=b\r".to_owned()),
             settings: vec![("swappiness".to_owned(), "60".to_owned())],
         };
         assert_eq!(Hello::decode(hello.encode().as_bytes()), Some(hello));
-        let device = |device| DeviceHandover { device, place: PlaceId(3), slots_max: 2, slots_backed: 1 };
+        let device = |device| DeviceHandover { device, place: PlaceId(3), slots_max: 2, slots_backed: 1, division };
         let handover = Handover { seed: u64::MAX, devices: vec![device(0), device(9)], fds: 33, regions: 5, runs: 6 };
         assert_eq!(Handover::decode(handover.encode().as_bytes()), Some(handover));
     }
@@ -233,7 +260,7 @@ mod tests {
     fn a_foreign_packet_is_refused() {
         assert_eq!(Hello::decode(b""), None);
         assert_eq!(Hello::decode(b"pagetide=1\nforked=1\n"), None);
-        assert_eq!(Hello::decode(b"pagetide=3\nfloor=x\n"), None);
+        assert_eq!(Hello::decode(b"pagetide=4\nfloor=x\n"), None);
         assert_eq!(Hello::decode(&[0xff, 0xfe]), None);
         assert_eq!(Handover::decode(b"1 2"), None);
         assert_eq!(Handover::decode(b"1 99 2 3"), None);

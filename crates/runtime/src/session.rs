@@ -29,6 +29,7 @@ use crate::pager::{Fault, FaultAnswer, Followup, Pager};
 use crate::session::command::{Answer, Command, PlaceReport, Report};
 use crate::session::devices::Devices;
 use crate::session::page_out::PageOut;
+use crate::store::SwapFile;
 
 /// Messages read in one turn at most.
 const MESSAGES: usize = 1024;
@@ -65,7 +66,7 @@ pub(crate) struct Kept {
 struct Order {
     number: u64,
     command: Command,
-    file: Option<Fd>,
+    file: Option<SwapFile>,
 }
 
 /// The session.
@@ -305,7 +306,7 @@ impl<K: AddressSpace> Session<K> {
     }
 
     /// Take a command in: it is carried out at the next `work`. `file`: the empty swap file of a `SwapOn`.
-    pub(crate) fn order(&mut self, number: u64, command: Command, file: Option<Fd>) {
+    pub(crate) fn order(&mut self, number: u64, command: Command, file: Option<SwapFile>) {
         self.orders.push_back(Order { number, command, file });
     }
 
@@ -315,7 +316,7 @@ impl<K: AddressSpace> Session<K> {
     }
 
     /// Carry a command out at once.
-    pub(crate) fn carry_out(&mut self, now: Nanos, command: Command, file: Option<Fd>) -> Answer {
+    pub(crate) fn carry_out(&mut self, now: Nanos, command: Command, file: Option<SwapFile>) -> Answer {
         match command {
             Command::SetBudget { bytes } => {
                 let pages = u32::try_from(bytes >> crate::space::PAGE_SHIFT).unwrap_or(u32::MAX);
@@ -326,10 +327,7 @@ impl<K: AddressSpace> Session<K> {
                 }
             }
             Command::Set { knob, value } => self.set_knob(now, &knob, &value),
-            Command::SwapOn { place, slots, priority, rotational } => {
-                let offer = crate::protocol::DeviceOffer { place, slots, priority, rotational };
-                refusal(self.devices.swapon(&mut self.pager, now, offer, file))
-            }
+            Command::SwapOn(offer) => refusal(self.devices.swapon(&mut self.pager, now, offer, file)),
             Command::SwapOff { place, mode } => {
                 if let Some(mode) = mode
                     && let refused @ Answer::Refused(_) = self.set_knob(now, "swapoff", mode.name())

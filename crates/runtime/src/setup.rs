@@ -28,7 +28,7 @@ use crate::session::command::{PlaceId, PlaceReport};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{HELD, Held};
 use crate::space::unshare::{MakePrivate, Unsharer};
-use crate::store::{Store, Traffic};
+use crate::store::{Store, SwapFile, Traffic};
 use crate::tier::TierStats;
 use crate::{limits, own};
 
@@ -208,18 +208,15 @@ pub(crate) fn add_swap(
     offer: DeviceOffer,
     floor_bytes: u64,
 ) -> Result<(), SetupError> {
-    let mut store = open_store(step("the swap file", swap_file(directory))?, offer)?;
+    let mut store = open_store(step("the swap file", swap_file(directory))?.into(), offer)?;
     step("the swap file", store.grow(floor_bytes, clock::now()))?;
     add_store(pager, device, store);
     Ok(())
 }
 
 /// The store in an empty file.
-fn open_store(file: Fd, offer: DeviceOffer) -> Result<Store, SetupError> {
-    let DeviceOffer { place, slots, priority, rotational } = offer;
-    let mut store = step("the swap file", Store::new(place, file, slots))?;
-    store.set_kind(priority, rotational);
-    Ok(store)
+fn open_store(file: SwapFile, offer: DeviceOffer) -> Result<Store, SetupError> {
+    step("the swap file", Store::new(offer, file))
 }
 
 fn add_store(pager: &mut Pager, device: DeviceId, store: Store) {

@@ -14,9 +14,10 @@ use pagetide_sys::file;
 use pagetide_sys::mem::{ManagedRange, Mapping, Protection};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use crate::extents::Division;
 use crate::io::Direction;
 use crate::limits;
-use crate::protocol::DeviceHandover;
+use crate::protocol::{DeviceHandover, DeviceOffer};
 use crate::session::command::PlaceId;
 use crate::space::{PAGE_BYTES, PAGE_SHIFT};
 
@@ -38,15 +39,45 @@ impl Traffic {
     }
 }
 
+/// Where a process may swap to.
+#[derive(Debug)]
+pub(crate) struct SwapFile {
+    /// An empty file, or an open description of a device that no other process has.
+    file: Fd,
+    /// Keeps everybody but this run from the device, as long as it may be written.
+    claim: Option<Fd>,
+}
+
+impl From<Fd> for SwapFile {
+    fn from(file: Fd) -> Self {
+        Self { file, claim: None }
+    }
+}
+
+impl SwapFile {
+    /// The next of these descriptors, and the one that keeps others from a device.
+    pub(crate) fn take(fds: &mut impl Iterator<Item = Fd>, is_divided: bool) -> Option<Self> {
+        let file = fds.next()?;
+        Some(Self { file, claim: is_divided.then(|| fds.next()).flatten() })
+    }
+}
+
 /// One swap file of this process, or of the parent it was forked from.
 #[derive(Debug)]
 pub(crate) struct Store {
     place: PlaceId,
     file: Fd,
     sums_file: Fd,
+    /// A word for each slot, then one for each extent that it has of a device: the extent's number.
     sums: Mapping,
     slots_max: u32,
     slots_backed: u32,
+    /// It is a device that is shared with others.
+    division: Option<Division>,
+    _claim: Option<Fd>,
+    /// Of a device: the extents that are its own, and where it looks for the next one.
+    own_extents: Vec<bool>,
+    next_extent: u32,
     /// It is a forked parent's, and read only: whose it is keeps the slots as they are while somebody holds this open.
     lease: Option<Fd>,
     /// As the core was told: places with the highest are filled first.
@@ -78,14 +109,18 @@ const RETRY_NS: Nanos = 100_000_000;
 const GROW_SLOTS: u32 = 8192;
 
 impl Store {
-    /// A store of at most `slots_max` slots in `file`, which is empty; no slot is backed yet.
-    pub(crate) fn new(place: PlaceId, file: Fd, slots_max: u32) -> Result<Self, pagetide_sys::Errno> {
+    /// A store in `file`, which is empty, or no part of which it has yet; no slot is backed.
+    pub(crate) fn new(offer: DeviceOffer, file: SwapFile) -> Result<Self, pagetide_sys::Errno> {
+        let DeviceOffer { place, slots, priority, rotational, division } = offer;
         let sums_file = pagetide_sys::fd::memfd(c"pagetide-checksums")?;
         let raised = limits::for_file_size();
-        file::truncate(&sums_file, u64::from(slots_max) * 16)?;
+        file::truncate(&sums_file, words_of(slots, division) * 16)?;
         drop(raised);
-        let sums = map_sums(&sums_file, slots_max)?;
-        Ok(Self::over(file, sums_file, sums, (place, slots_max)))
+        let sums = map_sums(&sums_file, words_of(slots, division))?;
+        let own_extents = vec![false; division.map_or(0, |division| division.extents as usize)];
+        let SwapFile { file, claim } = file;
+        let store = Self::over(file, sums_file, sums, (place, slots));
+        Ok(Self { priority, rotational, division, own_extents, _claim: claim, ..store })
     }
 
     const fn over(file: Fd, sums_file: Fd, sums: Mapping, (place, slots_max): (PlaceId, u32)) -> Self {
@@ -96,6 +131,10 @@ impl Store {
             sums,
             slots_max,
             slots_backed: 0,
+            division: None,
+            _claim: None,
+            own_extents: Vec::new(),
+            next_extent: 0,
             lease: None,
             priority: None,
             rotational: false,
@@ -116,10 +155,10 @@ impl Store {
         lease: Fd,
         what: &DeviceHandover,
     ) -> Result<Self, pagetide_sys::Errno> {
-        let &DeviceHandover { place, slots_max, slots_backed, .. } = what;
-        let sums = map_sums(&sums_file, slots_max)?;
+        let &DeviceHandover { place, slots_max, slots_backed, division, .. } = what;
+        let sums = map_sums(&sums_file, words_of(slots_max, division))?;
         let store = Self::over(file, sums_file, sums, (place, slots_max));
-        Ok(Self { slots_backed, lease: Some(lease), ..store })
+        Ok(Self { slots_backed, division, lease: Some(lease), ..store })
     }
 
     /// What is left of it when nothing is read from it any more.
@@ -129,15 +168,16 @@ impl Store {
 
     /// What a forked child has to know of it.
     pub(crate) const fn handover(&self, device: DeviceId) -> DeviceHandover {
-        let Self { place, slots_max, slots_backed, .. } = *self;
-        DeviceHandover { device: device.0, place, slots_max, slots_backed }
+        let Self { place, slots_max, slots_backed, division, .. } = *self;
+        DeviceHandover { device: device.0, place, slots_max, slots_backed, division }
     }
 
     /// A store whose pages are a modelled device's: it only keeps the checksums.
     #[cfg(test)]
     pub(crate) fn modelled(slots: u32) -> Self {
         let file = pagetide_sys::fd::memfd(c"pagetide-test").expect("a memory file");
-        let store = Self::new(PlaceId(0), file, slots).expect("a few checksums");
+        let offer = DeviceOffer { place: PlaceId(0), slots, priority: None, rotational: false, division: None };
+        let store = Self::new(offer, file.into()).expect("a few checksums");
         Self { slots_backed: slots, ..store }
     }
 
@@ -176,11 +216,6 @@ impl Store {
     /// What keeps the slots of a forked parent as they are, for its owner's grandchildren to hold as well.
     pub(crate) const fn lease(&self) -> Option<&Fd> {
         self.lease.as_ref()
-    }
-
-    /// What its place is.
-    pub(crate) const fn set_kind(&mut self, priority: Option<i16>, rotational: bool) {
-        (self.priority, self.rotational) = (priority, rotational);
     }
 
     /// As the core is to know it.
@@ -257,6 +292,9 @@ impl Store {
 
     /// Slots that it may have at most: what is backed, and what the disk has room for beyond the floor.
     pub(crate) fn slots_possible(&self, floor_bytes: u64) -> u32 {
+        if self.division.is_some() {
+            return self.slots_max;
+        }
         let free = file::fs_info(&self.file).map_or(0, |info| info.available_bytes.saturating_sub(floor_bytes));
         let more = u32::try_from(free / PAGE_BYTES).unwrap_or(u32::MAX);
         self.slots_backed.saturating_add(more).min(self.slots_max)
@@ -271,11 +309,16 @@ impl Store {
     }
 
     fn allocate_more(&mut self, floor_bytes: u64) -> Result<u32, pagetide_sys::Errno> {
-        // Larger steps as it gets larger: the core keeps a list of the pieces.
-        let step = GROW_SLOTS.max(self.slots_backed / 8 / GROW_SLOTS * GROW_SLOTS);
+        // Larger steps as it gets larger: the core keeps a list of the pieces. Of a device, a 64th, which leaves something to others.
+        let least =
+            self.division.map_or(GROW_SLOTS, |device| GROW_SLOTS.min(device.slots() / 64).max(device.extent_slots));
+        let step = least.max(self.slots_backed / 8 / GROW_SLOTS * GROW_SLOTS);
         let next = self.slots_backed.saturating_add(step).min(self.slots_max);
         if next == self.slots_backed {
             return Err(pagetide_sys::Errno::ENOSPC);
+        }
+        if let Some(division) = self.division {
+            return self.take_extents(division, next);
         }
         let bytes = u64::from(next - self.slots_backed) * PAGE_BYTES;
         if file::fs_info(&self.file)?.available_bytes < floor_bytes.saturating_add(bytes) {
@@ -294,29 +337,79 @@ impl Store {
         Ok(next)
     }
 
-    fn entry(&self, slot: SlotIdx) -> *mut u128 {
-        assert!(slot.0 < self.slots_max, "slot {} of {}", slot.0, self.slots_max);
-        let address = self.sums.range().start() + slot.0 as usize * 16;
+    /// Have extents that nobody else has, until there are `slots` slots or no more can be had.
+    fn take_extents(&mut self, division: Division, slots: u32) -> Result<u32, pagetide_sys::Errno> {
+        let (first, before) = (self.next_extent, self.slots_backed);
+        let mut have = before / division.extent_slots;
+        for offset in 0..division.extents {
+            if have * division.extent_slots >= slots {
+                break;
+            }
+            let extent = (first + offset) % division.extents;
+            self.next_extent = (extent + 1) % division.extents;
+            if self.own_extents[extent as usize] || !division.take(&self.file, extent)? {
+                continue;
+            }
+            self.own_extents[extent as usize] = true;
+            self.set_word(self.slots_max + have, u128::from(extent));
+            have += 1;
+            self.slots_backed = have * division.extent_slots;
+        }
+        if self.slots_backed == before { Err(pagetide_sys::Errno::ENOSPC) } else { Ok(self.slots_backed) }
+    }
+
+    /// Neighbouring slots may lie apart.
+    pub(crate) const fn is_divided(&self) -> bool {
+        self.division.is_some()
+    }
+
+    /// Where `slot`, which is backed, lies in the file.
+    pub(crate) fn offset(&self, slot: SlotIdx) -> u64 {
+        let Some(division) = self.division else { return u64::from(slot.0) * PAGE_BYTES };
+        let extent = u32::try_from(self.word(self.slots_max + slot.0 / division.extent_slots));
+        // The program may write to what it shares with its children: no number leads out of the device.
+        division.offset(extent.unwrap_or(0).min(division.extents - 1), slot)
+    }
+
+    fn at(&self, index: u32) -> *mut u128 {
+        assert!(u64::from(index) < words_of(self.slots_max, self.division), "word {index} of {}", self.slots_max);
+        let address = self.sums.range().start() + index as usize * 16;
         std::ptr::with_exposed_provenance_mut(address)
+    }
+
+    fn word(&self, index: u32) -> u128 {
+        // SAFETY: it lies in the mapping, which is aligned; a store to it by a parent would be to another word.
+        unsafe { self.at(index).read_volatile() }
+    }
+
+    fn set_word(&mut self, index: u32, word: u128) {
+        assert!(!self.is_inherited(), "a parent's slot is never written");
+        // SAFETY: as in `word`; the store is ours alone.
+        unsafe { self.at(index).write_volatile(word) };
     }
 
     /// The checksum of the page that `slot` holds; 0 if none was written.
     pub(crate) fn sum(&self, slot: SlotIdx) -> u128 {
-        // SAFETY: the slot lies in the mapping, which is aligned; a store to it by a parent would be to another slot.
-        unsafe { self.entry(slot).read_volatile() }
+        assert!(slot.0 < self.slots_max, "slot {} of {}", slot.0, self.slots_max);
+        self.word(slot.0)
     }
 
     /// `slot` now holds, or is about to hold, a page with this checksum.
     pub(crate) fn set_sum(&mut self, slot: SlotIdx, sum: u128) {
-        assert!(!self.is_inherited(), "a parent's slot is never written");
-        // SAFETY: as in `sum`; the store is ours alone.
-        unsafe { self.entry(slot).write_volatile(sum) };
+        assert!(slot.0 < self.slots_max, "slot {} of {}", slot.0, self.slots_max);
+        self.set_word(slot.0, sum);
     }
 }
 
+/// Words of the table: for slots, and for extents.
+fn words_of(slots_max: u32, division: Option<Division>) -> u64 {
+    u64::from(slots_max) + division.map_or(0, |division| u64::from(division.extents))
+}
+
 /// Whole pages, backed when they are used.
-fn map_sums(file: &Fd, slots_max: u32) -> Result<Mapping, pagetide_sys::Errno> {
-    let bytes = (slots_max as usize * 16).next_multiple_of(1 << PAGE_SHIFT);
+fn map_sums(file: &Fd, words: u64) -> Result<Mapping, pagetide_sys::Errno> {
+    let words = usize::try_from(words).expect("addresses are 64 bit");
+    let bytes = (words * 16).next_multiple_of(1 << PAGE_SHIFT);
     limits::make_room(bytes);
     Mapping::shared(file, 0, bytes, Protection::ReadWrite)
 }
@@ -324,4 +417,65 @@ fn map_sums(file: &Fd, slots_max: u32) -> Result<Mapping, pagetide_sys::Errno> {
 /// The checksum of a page. Never 0, which stands for none.
 pub(crate) fn checksum(seed: u64, page: &[u8]) -> u128 {
     xxh3_128_with_seed(page, seed).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use pagetide_sys::file::flags;
+
+    use super::*;
+
+    /// Stores of two processes on one device: a large file stands for it.
+    fn sharing(mib: u64) -> [Store; 2] {
+        let device = pagetide_sys::fd::memfd(c"pagetide-test").expect("a memory file");
+        file::truncate(&device, mib << 20).expect("it may grow");
+        let path = format!("/proc/self/fd/{}\0", device.raw());
+        let path = CStr::from_bytes_with_nul(path.as_bytes()).expect("a path");
+        let division = Division::of_bytes(mib << 20);
+        let slots = division.expect("room").slots();
+        let offer = DeviceOffer { place: PlaceId(0), slots, priority: None, rotational: false, division };
+        let open = || Fd::open(path, flags::READ_WRITE, 0).expect("it may be opened again");
+        [(); 2].map(|()| Store::new(offer, open().into()).expect("a few checksums"))
+    }
+
+    fn grow(store: &mut Store) -> Option<u32> {
+        store.grow(0, 0).ok()
+    }
+
+    #[test]
+    fn processes_never_share_a_page_of_a_device_and_use_all_of_it() {
+        let [mut one, mut two] = sharing(102);
+        // Both grow in steps until neither can.
+        while [grow(&mut one), grow(&mut two)].iter().any(Option::is_some) {}
+        assert!(one.is_stuck() && two.is_stuck() && one.slots_backed() >= 49 * 256 && two.slots_backed() >= 49 * 256);
+        let offsets =
+            |store: &Store| -> Vec<u64> { (0..store.slots_backed()).map(|slot| store.offset(SlotIdx(slot))).collect() };
+        let mut all = [offsets(&one), offsets(&two)].concat();
+        all.sort_unstable();
+        let expected: Vec<u64> = (0..100 * 256).map(|page| (1 << 20) + page * PAGE_BYTES).collect();
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn a_child_finds_the_pages_that_it_inherits_where_its_parent_put_them() {
+        let [mut other, mut parent] = sharing(70);
+        assert!(grow(&mut other).is_some() && grow(&mut parent).is_some());
+        let copy = |fd: &Fd| fd.dup_high(0).expect("a descriptor is left");
+        let (lease, _) = pagetide_sys::fd::pipe(0).expect("descriptors are left");
+        let what = parent.handover(DeviceId(3));
+        let child =
+            Store::inherit(copy(parent.file()), copy(parent.sums_file()), lease, &what).expect("a few checksums");
+        let at = |store: &Store, slot: u32| store.offset(SlotIdx(slot));
+        assert!((0..parent.slots_backed()).all(|slot| at(&child, slot) == at(&parent, slot)));
+        // What the child needs stays its own when its parent has ended.
+        let inherited = parent.slots_backed();
+        drop(parent);
+        while grow(&mut other).is_some() {}
+        assert_eq!(other.slots_backed(), 68 * 256 - inherited);
+        drop(child);
+        while grow(&mut other).is_some() {}
+        assert_eq!(other.slots_backed(), 68 * 256);
+    }
 }

@@ -52,7 +52,8 @@ use crate::supervise::watched::Watched;
 pub use crate::control::LatencySummary;
 pub use options::{FaultMode, IfUnsupported, Progress, RunOptions, RunReport, SwapSpec};
 
-/// Name of the environment variable that makes the preloaded object offer itself to the supervisor: the budget in pages.
+/// Name of the environment variable that makes the preloaded object offer itself to the supervisor: the budget in pages with
+/// which the run began, and the mode. What the budget is now a process hears from the supervisor.
 pub const RUN_VARIABLE: &str = "PAGETIDE_RUN";
 /// The smallest budget that is accepted: 8 MiB. Less does not hold a C program's own libraries.
 pub const BUDGET_BYTES_MIN: u64 = 8 << 20;

@@ -29,6 +29,7 @@ pub mod futex;
 pub mod text;
 mod vdso;
 
+pub mod block;
 pub mod fd;
 pub mod file;
 pub mod mem;

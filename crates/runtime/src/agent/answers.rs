@@ -6,9 +6,10 @@ use pagetide_sys::socket;
 use crate::protocol::{CLOSE, DID, DO};
 use crate::session::Session;
 use crate::session::command::Command;
+use crate::store::SwapFile;
 
 /// A command of the supervisor.
-pub(super) fn hear(session: &mut Session, packet: &[u8], file: Option<Fd>) {
+pub(super) fn hear(session: &mut Session, packet: &[u8], file: Option<SwapFile>) {
     let text = packet.strip_prefix(DO).and_then(|text| std::str::from_utf8(text).ok());
     let Some((number, command)) = text.and_then(|text| text.split_once(' ')) else { return };
     if let (Ok(number), Some(command)) = (number.parse(), Command::decode(command)) {

@@ -118,8 +118,9 @@ impl<K: AddressSpace> LiveMachine<K> {
         // One run a turn, so that a fault need not wait for more; all that there is room for if a fork waits.
         while let Some(run) = tier.next_run(core, now) {
             let store = self.stores.iter().find(|(id, _)| *id == run.device);
-            let fd = store.expect("it holds pages of this store").1.file().raw();
-            let Some(token) = self.requests.begin_own_write(run.device, run.slot, run.len, fd, run.memory) else {
+            let store = &store.expect("it holds pages of this store").1;
+            let place = (store.file().raw(), store.offset(run.slot));
+            let Some(token) = self.requests.begin_own_write(run.device, run.slot, run.len, place, run.memory) else {
                 tier.cancel(&run);
                 break;
             };

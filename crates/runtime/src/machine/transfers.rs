@@ -44,10 +44,16 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.engine.flush();
     }
 
+    fn next_page(&mut self, token: u32) -> Option<(PageIdx, SlotIdx, IoId)> {
+        let stores = &self.stores;
+        let is_divided = |device| stores.iter().any(|(id, store)| *id == device && store.is_divided());
+        self.requests.next_page(token, is_divided)
+    }
+
     /// Gather pages as long as their slots are neighbours; answer for those that are in memory, compressed.
     fn gather_read(&mut self, token: u32, answers: &mut Answers) {
         let mut ended = Ended::default();
-        while let Some((page, slot, io)) = self.requests.next_page(token) {
+        while let Some((page, slot, io)) = self.next_page(token) {
             let device = self.requests.get(token).device;
             match self.read_from_tier(page, device, slot) {
                 Some(outcome) => {
@@ -64,7 +70,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Hash the pages; answer for those that need no write; gather the others as long as their slots are neighbours.
     fn gather_write(&mut self, token: u32, answers: &mut Answers) {
         let mut ended = Ended::default();
-        while let Some((page, slot, io)) = self.requests.next_page(token) {
+        while let Some((page, slot, io)) = self.next_page(token) {
             let frame = self.frame(page).expect("a page under write has its frame");
             let sum = self.frame_sum(frame);
             let device = self.requests.get(token).device;
@@ -101,8 +107,9 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     pub(super) fn submit(&mut self, token: u32) {
         let request = self.requests.get(token);
-        let (device, len) = (request.device, request.len);
-        let fd = self.store(device).file().raw();
+        let (device, slot, len) = (request.device, request.slot, request.len);
+        let store = self.store(device);
+        let place = (store.file().raw(), store.offset(slot));
         let mut runs = [FrameRun { first: Frame(0), len: 0 }; REQUEST_PAGES];
         let mut count = 0;
         for index in 0..len {
@@ -116,7 +123,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             }
         }
         let staging = &self.staging;
-        self.requests.fill(token, fd, runs[..count].iter().map(|&run| staging.memory(run)));
+        self.requests.fill(token, place, runs[..count].iter().map(|&run| staging.memory(run)));
         let now = self.space.now();
         self.requests.note_begin(token, now);
         if self.requests.get(token).direction == Direction::Read {
@@ -261,7 +268,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             return result;
         }
         let Some(_raised) = limits::for_file_size() else { return result };
-        let (device, offset) = (request.device, request.offset());
+        let (device, offset) = (request.device, request.offset);
         let Some((_, store)) = self.stores.iter().find(|(id, _)| *id == device) else { return result };
         file::pwritev(store.file(), self.requests.get(token).pieces(), offset, 0)
     }

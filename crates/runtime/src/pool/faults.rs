@@ -62,7 +62,7 @@ impl Engine for FaultyEngine {
         if fault_of(request.direction) == Some(Fault::OtherBytes) {
             // SAFETY: the swap file is open while its store lives.
             let file = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(request.fd) });
-            file::pwrite(&file, &GARBAGE.0, request.offset()).expect("the swap file can be written");
+            file::pwrite(&file, &GARBAGE.0, request.offset).expect("the swap file can be written");
             MADE.fetch_add(1, Ordering::SeqCst);
         }
         self.inner.submit(token, request);

@@ -11,6 +11,7 @@ use super::{Place, Pool, slots_of};
 use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer, Command, PlaceId, PlaceState};
 use crate::setup;
+use crate::store::SwapFile;
 use crate::{Error, ErrorKind};
 
 /// How a swap place of a pool stands.
@@ -58,6 +59,7 @@ pub(super) fn open(place: &Place, id: PlaceId) -> Result<(Fd, DeviceOffer), Erro
         slots: slots_of(place.bytes),
         priority: place.priority,
         rotational: setup::is_rotational(&place.directory),
+        division: None,
     };
     Ok((directory, offer))
 }
@@ -83,11 +85,10 @@ impl Pool {
         let id = PlaceId(state.places_made);
         state.places_made += 1;
         drop(state);
-        let (directory, DeviceOffer { slots, priority, rotational, .. }) = open(&place, id)?;
+        let (directory, offer) = open(&place, id)?;
         let file = setup::swap_file(&directory)
             .map_err(|errno| refusal(&place.directory, &format!("no swap file can be made ({})", errno.name())))?;
-        let command = Command::SwapOn { place: id, slots, priority, rotational };
-        self.carry_out(command, Some(file)).map_err(|text| refusal(&place.directory, &text))?;
+        self.carry_out(Command::SwapOn(offer), Some(file.into())).map_err(|text| refusal(&place.directory, &text))?;
         self.running.shared.lock("a new place").places.push((id, place.directory));
         Ok(())
     }
@@ -170,7 +171,7 @@ impl Pool {
     }
 
     /// Carry a command out at once. The error says why it was refused.
-    pub(super) fn carry_out(&self, command: Command, file: Option<Fd>) -> Result<(), String> {
+    pub(super) fn carry_out(&self, command: Command, file: Option<SwapFile>) -> Result<(), String> {
         let shared = &self.running.shared;
         let answer = shared.lock("a command").session.carry_out(clock::now(), command, file);
         shared.ring();

@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 
 use pagetide_core::config::SwapoffMode;
 
+use crate::protocol::DeviceOffer;
+
 /// A place to swap to, by its number in the run or the pool. Numbers are not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PlaceId(pub(crate) u32);
@@ -21,7 +23,7 @@ pub(crate) enum Command {
     /// A knob of the policy has this value from now on.
     Set { knob: String, value: String },
     /// A further place; its empty swap file comes beside the command.
-    SwapOn { place: PlaceId, slots: u32, priority: Option<i16>, rotational: bool },
+    SwapOn(DeviceOffer),
     /// Take nothing into the place any more, and bring back what is there. `mode`: what the statistics of readahead learn; `None`: as
     /// the settings say.
     SwapOff { place: PlaceId, mode: Option<SwapoffMode> },
@@ -121,10 +123,7 @@ impl Command {
         match self {
             Self::SetBudget { bytes } => format!("budget {bytes}"),
             Self::Set { knob, value } => format!("set {knob} {value}"),
-            Self::SwapOn { place, slots, priority, rotational } => {
-                let priority = priority.map_or_else(|| "auto".to_owned(), |priority| priority.to_string());
-                format!("swapon {} {slots} {priority} {}", place.0, u8::from(*rotational))
-            }
+            Self::SwapOn(offer) => format!("swapon {}", offer.encode()),
             Self::SwapOff { place, mode } => format!("swapoff {} {}", place.0, mode.map_or("auto", SwapoffMode::name)),
             Self::StopSwapOff { place } => format!("stop-swapoff {}", place.0),
             Self::PageOut { pages } => format!("page-out {pages}"),
@@ -145,14 +144,7 @@ impl Command {
                 let (knob, value) = rest.split_once(' ')?;
                 return Some(Self::Set { knob: knob.to_owned(), value: value.to_owned() });
             }
-            "swapon" => {
-                let (place, slots) = (PlaceId(next()?.parse().ok()?), next()?.parse().ok()?);
-                let priority = match next()? {
-                    "auto" => None,
-                    number => Some(number.parse().ok().filter(|&priority: &i16| priority >= 0)?),
-                };
-                Self::SwapOn { place, slots, priority, rotational: next()? == "1" }
-            }
+            "swapon" => Self::SwapOn(DeviceOffer::decode(&mut std::iter::from_fn(&mut next))?),
             "swapoff" => {
                 let place = PlaceId(next()?.parse().ok()?);
                 let mode = match next()? {
@@ -236,12 +228,12 @@ mod tests {
 
     #[test]
     fn commands_and_answers_are_decoded_as_they_were_encoded() {
-        let place = PlaceId(7);
+        let (place, division) = (PlaceId(7), crate::extents::Division::of(512, 3).expect("a good division"));
         let commands = [
             Command::SetBudget { bytes: 1 << 33 },
             Command::Set { knob: "swappiness".to_owned(), value: "60".to_owned() },
-            Command::SwapOn { place, slots: 512, priority: Some(5), rotational: true },
-            Command::SwapOn { place, slots: 512, priority: None, rotational: false },
+            Command::SwapOn(DeviceOffer { place, slots: 512, priority: Some(5), rotational: true, division: None }),
+            Command::SwapOn(DeviceOffer { place, slots: 512, priority: None, rotational: false, division }),
             Command::SwapOff { place, mode: None },
             Command::SwapOff { place, mode: Some(SwapoffMode::LookupStats) },
             Command::StopSwapOff { place },
@@ -268,7 +260,9 @@ mod tests {
         for text in [
             "",
             "swapon 1 2",
-            "swapon 1 2 -3 0",
+            "swapon 1 2 -3 0 0 0",
+            "swapon 1 2 3 0 0 1",
+            "swapon 1 2 3 0 1000 4",
             "swapoff x auto",
             "swapoff 1 never",
             "pause 1",

@@ -21,7 +21,7 @@ use pagetide_sys::fd::{self, Fd, PollFd, events};
 use crate::pager::Pager;
 use crate::protocol::{DEVICES_MAX, DeviceOffer};
 use crate::session::command::{PlaceId, PlaceReport, PlaceState};
-use crate::store::Store;
+use crate::store::{Store, SwapFile};
 
 /// A drain that the core gave up for want of room begins anew after this time ...
 const AGAIN_NS: Nanos = 50_000_000;
@@ -119,7 +119,7 @@ impl Devices {
         pager: &mut Pager<K>,
         now: Nanos,
         offer: DeviceOffer,
-        file: Option<Fd>,
+        file: Option<SwapFile>,
     ) -> Result<(), String> {
         let Some(file) = file else { return Err("no swap file came with the command".to_owned()) };
         let stores = pager.machine().stores();
@@ -129,9 +129,12 @@ impl Devices {
         let free = (0..).take(DEVICES_MAX).map(DeviceId).find(|device| stores.iter().all(|(id, _)| id != device));
         let Some(device) = free else { return Err(format!("{DEVICES_MAX} devices are in use")) };
         let failed = |errno: pagetide_sys::Errno| format!("the swap file: {}", errno.name());
-        let mut store = Store::new(offer.place, file, offer.slots).map_err(failed)?;
-        store.set_kind(offer.priority, offer.rotational);
-        store.grow(self.floor_bytes, now).map_err(failed)?;
+        let mut store = Store::new(offer, file).map_err(failed)?;
+        let grown = store.grow(self.floor_bytes, now);
+        // A supervisor has seen that there was room: what others have taken since may come back.
+        if !self.is_supervised {
+            grown.map_err(failed)?;
+        }
         let spec = store.spec();
         pager.machine_mut().add_store(device, store);
         pager.step(now, Event::DeviceAdded { device, spec });

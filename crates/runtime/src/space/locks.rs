@@ -3,31 +3,21 @@
 //! A locked page cannot be paged. Locks beyond what leaves room for everything else are refused where they are asked for, as a
 //! system with a small RLIMIT_MEMLOCK refuses them; granted ones would end the run later, in the midst of something else.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use pagetide_sys::maps::{Kind, MapsText, NAME_BYTES};
 use pagetide_sys::mem::{self, ManagedRange};
 use pagetide_sys::{Errno, proc};
 
-use crate::own;
 use crate::space::PAGE_BYTES;
+use crate::{foothold, own};
 
 /// `MCL_CURRENT`, `MCL_FUTURE`, `MCL_ONFAULT`.
 const CURRENT: u32 = 1;
 const FUTURE: u32 = 2;
 const ON_FAULT: u32 = 4;
 
-/// The run's budget in pages; 0 as long as it is not known.
-static BUDGET_PAGES: AtomicU64 = AtomicU64::new(0);
-
-/// What the run has.
-pub(crate) fn note_budget(pages: u64) {
-    BUDGET_PAGES.store(pages, Ordering::Relaxed);
-}
-
 /// Locked bytes that one process may have: three quarters of the budget.
 fn bytes_max() -> u64 {
-    match BUDGET_PAGES.load(Ordering::Relaxed) {
+    match foothold::budget_pages() {
         0 => u64::MAX,
         pages => pages * PAGE_BYTES / 4 * 3,
     }

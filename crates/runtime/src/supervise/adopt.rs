@@ -7,10 +7,11 @@ use pagetide_sys::text::Text;
 use pagetide_sys::{file, proc, signal, socket};
 
 use crate::control::Control;
-use crate::foothold;
+use crate::foothold::{self, View};
 use crate::protocol::{ALONE, CHILD, Hello};
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::shares;
+use crate::supervise::places::Place;
 use crate::supervise::start::{self, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
 use crate::supervise::{Birth, FaultMode, Supervisor};
@@ -71,6 +72,9 @@ impl Supervisor {
             let process = &self.tree.list[index];
             if view.state != foothold::NATIVE || process.link.is_some() {
                 continue;
+            }
+            if view.budget_pages != self.budget_pages {
+                process.correct_budget(at, view, self.budget_pages);
             }
             if view.wanted_pages == 0 {
                 if view.left_pages != u64::MAX && view.left_pages != left && process.rings {
@@ -206,8 +210,8 @@ impl Supervisor {
             }
             // The program may have given up the right to make files there. Where none can be made, it does without that place.
             let open = self.places.iter_mut().filter(|place| place.drain.is_none());
-            let (devices, swap_files): (Vec<_>, Vec<Fd>) =
-                open.filter_map(|place| Some((place.offer, place.file_for(pid)?))).unzip();
+            let swap: Vec<(Fd, &Place)> = open.filter_map(|place| Some((place.file_for(pid)?, &*place))).collect();
+            let devices = swap.iter().map(|(_, place)| place.offer).collect();
             let hello = Hello { forked: call.is_some(), devices, ..self.hello.clone() };
             let open = |name: &str| {
                 let path = Text::<64>::format(format_args!("/proc/{pid}/{name}"));
@@ -216,7 +220,7 @@ impl Supervisor {
             let [pagemap, maps, statm] = [open("pagemap")?, open("maps")?, open("statm")?];
             let mut fds = vec![&page, &self.proc, &pagemap, &maps, &statm];
             fds.extend(&call);
-            fds.extend(&swap_files);
+            fds.extend(swap.iter().flat_map(|(file, place)| std::iter::once(file).chain(place.claim())));
             fds.extend(&self.record_directory);
             fds.extend(&self.uffd_device);
             socket::send(&socket, hello.encode().as_bytes(), &fds, false)?;
@@ -348,6 +352,16 @@ impl Supervisor {
 }
 
 impl Process {
+    /// What its environment said was right when the run began.
+    fn correct_budget(&self, at: u64, view: View, budget_pages: u64) {
+        start::write(self.pid, at + foothold::BUDGET_AT, &budget_pages.to_ne_bytes());
+        // Who has rung knows what is left, and who is refused need not ring.
+        if !self.rings && view.left_pages != u64::MAX {
+            let left = foothold::left_at_first(budget_pages);
+            start::write(self.pid, at + foothold::LEFT_AT, &left.to_ne_bytes());
+        }
+    }
+
     /// Its memory is complete: let it go on, wherever it has come to.
     fn let_wait_no_more(&mut self, at: u64) {
         let Some(view) = start::read(self.pid, at) else { return };

@@ -27,12 +27,12 @@ use pagetide_sys::{Errno, clock, socket};
 
 use crate::control::PlaceWords;
 use crate::error::{Error, ErrorKind};
-use crate::protocol::{DO, DeviceOffer};
+use crate::protocol::DO;
 use crate::session::command::{Answer, Command, PlaceId, PlaceState, Report};
 use crate::setup;
 use crate::space::PAGE_BYTES;
 use crate::store::Traffic;
-use crate::supervise::places::{Place, open_place};
+use crate::supervise::places::{Place, is_same, open_place};
 use crate::supervise::{Supervisor, SwapSpec};
 
 /// Answers that nobody has fetched yet, at most.
@@ -176,7 +176,7 @@ impl Supervisor {
             Command::ResumeReclaim => self.is_paused = false,
             Command::SetBudget { .. }
             | Command::Set { .. }
-            | Command::SwapOn { .. }
+            | Command::SwapOn(_)
             | Command::SwapOff { .. }
             | Command::StopSwapOff { .. }
             | Command::PageOut { .. }
@@ -264,15 +264,12 @@ impl Supervisor {
     }
 
     fn find_place(&self, path: &Path) -> Result<usize, Error> {
-        let found = self.places.iter().position(|place| place.path == path);
+        let found = self.places.iter().position(|place| is_same(&place.path, path));
         found
             .ok_or_else(|| Error::new(ErrorKind::Config, format!("{}: the run has no such swap place", path.display())))
     }
 
     fn begin_swapon(&mut self, spec: &SwapSpec) -> Result<Command, Error> {
-        let is_same = |a: &Path, b: &Path| {
-            a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().is_ok_and(|b| a == b))
-        };
         if self.places.iter().any(|place| is_same(&place.path, &spec.path)) {
             let text = format!("{}: the run swaps there already", spec.path.display());
             return Err(Error::new(ErrorKind::Config, text));
@@ -281,9 +278,9 @@ impl Supervisor {
             return Err(Error::new(ErrorKind::Config, format!("a run has at most {PLACES_MAX} swap places")));
         }
         let place = open_place(spec, self.next_place(), self.budget_pages)?;
-        let DeviceOffer { place: id, slots, priority, rotational } = place.offer;
+        let offer = place.offer;
         self.places.push(place);
-        Ok(Command::SwapOn { place: id, slots, priority, rotational })
+        Ok(Command::SwapOn(offer))
     }
 
     fn next_place(&mut self) -> PlaceId {
@@ -419,10 +416,14 @@ impl Supervisor {
             let Some(link) = process.link.as_ref().filter(|link| link.control.entry().is_managed()) else { continue };
             let Some(queue) = self.commands.queues.get_mut(&process.pid) else { continue };
             while let Some((number, command)) = queue.front() {
-                match file_of(command, &self.places) {
-                    // Not told: the agent has to read what is there first. Any other error is its end, which is about to be seen.
-                    Ok(file) if tell(&link.socket, *number, command, file.as_ref()) == Err(Errno::EAGAIN) => break,
-                    Ok(_) => {}
+                match files_of(command, &self.places) {
+                    Ok((file, claim)) => {
+                        let fds: Vec<&Fd> = file.iter().chain(claim).collect();
+                        // Not told: the agent has to read what is there first. Any other error is its end, which is about to be seen.
+                        if tell(&link.socket, *number, command, &fds) == Err(Errno::EAGAIN) {
+                            break;
+                        }
+                    }
                     Err(why) => refused.push((process.pid, *number, why)),
                 }
                 queue.pop_front();
@@ -445,18 +446,20 @@ impl Supervisor {
     fn note_answer(&mut self, pid: i32, number: u64, answer: Answer) {
         match self.commands.note(pid, number, answer) {
             Some((Command::SwapOff { place, .. }, _)) => self.drain_refused(place),
-            Some((Command::SwapOn { place, .. }, true)) => self.place_refused(place),
+            Some((Command::SwapOn(offer), true)) => self.place_refused(offer.place),
             Some(_) | None => {}
         }
     }
 }
 
-/// The swap file that belongs to a command, if one does. The error says why there can be none.
-fn file_of(command: &Command, places: &[Place]) -> Result<Option<Fd>, String> {
+/// The descriptors that belong to a command: an empty swap file, and what keeps others from its device. The error says why there can be
+/// none.
+fn files_of<'a>(command: &Command, places: &'a [Place]) -> Result<(Option<Fd>, Option<&'a Fd>), String> {
     match command {
-        Command::SwapOn { place, .. } => {
-            let place = places.iter().find(|known| known.offer.place == *place);
-            place.map(Place::new_file).unwrap_or_else(|| Err("the place was given up".to_owned())).map(Some)
+        Command::SwapOn(offer) => {
+            let place = places.iter().find(|known| known.offer.place == offer.place);
+            let place = place.ok_or_else(|| "the place was given up".to_owned())?;
+            Ok((Some(place.new_file()?), place.claim()))
         }
         Command::SetBudget { .. }
         | Command::Set { .. }
@@ -465,13 +468,12 @@ fn file_of(command: &Command, places: &[Place]) -> Result<Option<Fd>, String> {
         | Command::PageOut { .. }
         | Command::PauseReclaim
         | Command::ResumeReclaim
-        | Command::Report => Ok(None),
+        | Command::Report => Ok((None, None)),
     }
 }
 
-fn tell(socket: &Fd, number: u64, command: &Command, file: Option<&Fd>) -> Result<(), Errno> {
+fn tell(socket: &Fd, number: u64, command: &Command, fds: &[&Fd]) -> Result<(), Errno> {
     let mut packet = DO.to_vec();
     packet.extend(format!("{number} {}", command.encode()).as_bytes());
-    let fds: Vec<&Fd> = file.into_iter().collect();
-    socket::send(socket, &packet, &fds, false)
+    socket::send(socket, &packet, fds, false)
 }

@@ -66,10 +66,13 @@ impl Supervisor {
                 words.backed.load(Ordering::Relaxed).saturating_sub(words.used.load(Ordering::Relaxed))
             });
             let (left, floor) = (left.fold(0, u64::saturating_add) >> 8, FLOOR_BYTES >> 20);
-            let path = self.places[index].path.display();
-            eprintln!(
-                "pagetide: {path}: the disk is full up to {floor} MiB, or a quota is reached: {left} MiB of swap are left there"
-            );
+            let place = &self.places[index];
+            let why = if place.is_device() {
+                "the device is full".to_owned()
+            } else {
+                format!("the disk is full up to {floor} MiB, or a quota is reached")
+            };
+            eprintln!("pagetide: {}: {why}: {left} MiB of swap are left there", place.path.display());
         }
     }
 

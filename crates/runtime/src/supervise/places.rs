@@ -1,14 +1,17 @@
-//! What a run is given before its program starts: a userfaultfd, directories for swap files and for records.
+//! What a run is given before its program starts: a userfaultfd, places to swap to, a directory for records.
+
+mod device;
 
 use std::ffi::CString;
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pagetide_sys::fd::Fd;
 use pagetide_sys::uffd::{ReadMode, Uffd};
 use pagetide_sys::{Errno, file};
 
 use crate::error::{Error, ErrorKind};
+use crate::extents::Division;
 use crate::protocol::{DeviceOffer, Hello};
 use crate::session::command::PlaceId;
 use crate::setup;
@@ -102,12 +105,21 @@ fn check_features(uffd: &Uffd) -> Result<(), Error> {
     ))
 }
 
-/// A place to swap to: every process has a file of its own there.
+/// What a place lies on.
+#[derive(Debug)]
+enum Ground {
+    /// Every process has a file of its own in this directory.
+    Directory(Fd),
+    /// Every process has extents of this device, which was opened so that nobody else can mount it, swap to it or open it so.
+    Device { claim: Fd, division: Division },
+}
+
+/// A place to swap to.
 #[derive(Debug)]
 pub(super) struct Place {
     /// As it was named.
     pub(super) path: PathBuf,
-    pub(super) directory: Fd,
+    ground: Ground,
     /// As agents learn of it.
     pub(super) offer: DeviceOffer,
     /// It is being drained.
@@ -119,15 +131,38 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Pages that fit on its file system beyond the floor.
+    /// Pages that fit on its file system beyond the floor, or on what nobody has of its device.
     pub(super) fn free_pages(&self) -> u64 {
-        let free = file::fs_info(&self.directory).map_or(0, |info| info.available_bytes);
-        free.saturating_sub(FLOOR_BYTES) / PAGE_BYTES
+        match &self.ground {
+            Ground::Directory(directory) => {
+                let free = file::fs_info(directory).map_or(0, |info| info.available_bytes);
+                free.saturating_sub(FLOOR_BYTES) / PAGE_BYTES
+            }
+            Ground::Device { claim, division } => u64::from(division.free_slots(claim)),
+        }
     }
 
-    /// An empty swap file for a process.
+    /// Its room is a device's, of which nothing is left to others.
+    pub(super) const fn is_device(&self) -> bool {
+        matches!(self.ground, Ground::Device { .. })
+    }
+
+    /// What keeps others from its device, which goes with each file.
+    pub(super) const fn claim(&self) -> Option<&Fd> {
+        match &self.ground {
+            Ground::Directory(_) => None,
+            Ground::Device { claim, .. } => Some(claim),
+        }
+    }
+
+    /// An empty swap file for a process, or an open description of the device.
     pub(super) fn new_file(&self) -> Result<Fd, String> {
-        new_file(&self.directory)
+        match &self.ground {
+            Ground::Directory(directory) => new_file(directory),
+            Ground::Device { claim, .. } => {
+                device::open_again(claim).map_err(|errno| format!("it cannot be opened again ({})", errno.name()))
+            }
+        }
     }
 
     /// The same for process `pid`, which does without this place if there is none; the person is told once.
@@ -151,16 +186,33 @@ fn new_file(directory: &Fd) -> Result<Fd, String> {
 /// The places that the options name.
 pub(super) fn open_places(options: &RunOptions) -> Result<Vec<Place>, Error> {
     let budget_pages = options.budget_bytes / PAGE_BYTES;
-    (0..).map(PlaceId).zip(&options.swap).map(|(id, spec)| open_place(spec, id, budget_pages)).collect()
+    let mut places: Vec<Place> = Vec::with_capacity(options.swap.len());
+    for (id, spec) in (0..).map(PlaceId).zip(&options.swap) {
+        if places.iter().any(|place| is_same(&place.path, &spec.path)) {
+            let text = format!("--swap {}: it is named twice", spec.path.display());
+            return Err(Error::new(ErrorKind::Config, text));
+        }
+        places.push(open_place(spec, id, budget_pages)?);
+    }
+    Ok(places)
+}
+
+/// True if two names name the same place.
+pub(super) fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().is_ok_and(|b| a == b))
 }
 
 /// Open a place, and size it.
 pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Result<Place, Error> {
     let refuse = |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
+    let place = |ground: Ground, slots: u32, division: Option<Division>| {
+        let rotational = setup::is_rotational(&spec.path);
+        let offer = DeviceOffer { place: id, slots, priority: spec.priority, rotational, division };
+        Place { path: spec.path.clone(), ground, offer, drain: None, is_full_told: false, is_lack_told: false }
+    };
     if std::fs::metadata(&spec.path).is_ok_and(|what| what.file_type().is_block_device()) {
-        return Err(refuse(
-            "a block device: the processes of a run need files of their own; name a directory on it".to_owned(),
-        ));
+        let (claim, division) = device::open(&spec.path, spec.size_bytes).map_err(refuse)?;
+        return Ok(place(Ground::Device { claim, division }, division.slots(), Some(division)));
     }
     let directory = open_directory(&spec.path)?;
     let info = system("the file system's size", file::fs_info(&directory))?;
@@ -171,9 +223,7 @@ pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Res
     new_file(&directory).map_err(refuse)?;
     let budget_bytes = budget_pages.saturating_mul(PAGE_BYTES);
     let slots = slots_of(info.available_bytes, spec.size_bytes, budget_bytes).map_err(refuse)?;
-    let rotational = setup::is_rotational(&spec.path);
-    let offer = DeviceOffer { place: id, slots, priority: spec.priority, rotational };
-    Ok(Place { path: spec.path.clone(), directory, offer, drain: None, is_full_told: false, is_lack_told: false })
+    Ok(place(Ground::Directory(directory), slots, None))
 }
 
 /// Slots of a place on a file system with so much room; `asked` is the SIZE that was given. The error says what is missing.

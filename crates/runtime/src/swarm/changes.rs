@@ -1,6 +1,7 @@
 //! What is changed about a running session: its budget, its places, a device that fails.
 
 use super::{Dice, Swarm};
+use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer, Command, PlaceId, PlaceState};
 
 /// Places at a time, the first one included.
@@ -44,7 +45,13 @@ impl Swarm {
                 let priority = changes.dice.chance(5_000).then_some(5);
                 let id = PlaceId(changes.places);
                 changes.places += 1;
-                let command = Command::SwapOn { place: id, slots: SLOTS, priority, rotational: false };
+                let command = Command::SwapOn(DeviceOffer {
+                    place: id,
+                    slots: SLOTS,
+                    priority,
+                    rotational: false,
+                    division: None,
+                });
                 assert_eq!(self.rig.carry_out(command), Answer::Done, "there is room for a place");
             }
             2..8 => {

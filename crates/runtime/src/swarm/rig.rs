@@ -26,7 +26,7 @@ use crate::session::{Host, Kept, Session};
 use crate::setup::{live_config, swap_file};
 use crate::space::PAGE_SHIFT;
 use crate::space::unshare::MakePrivate;
-use crate::store::Store;
+use crate::store::{Store, SwapFile};
 
 /// Where the runtime's own memory is; the program's lies below.
 pub(super) const OWN_VPN: u64 = 1 << 30;
@@ -219,7 +219,7 @@ impl Rig {
         let is_swapon = matches!(command, Command::SwapOn { .. });
         let file = is_swapon.then(|| directory().and_then(|at| swap_file(&at)).expect("a file without a name"));
         let now = self.now();
-        self.session.carry_out(now, command, file)
+        self.session.carry_out(now, command, file.map(SwapFile::from))
     }
 
     /// Everything that is written to this place fails from now on.

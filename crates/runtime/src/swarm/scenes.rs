@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use pagetide_kernel::model::{Answer, Call, Extent, Mapping, Quirks, Tid};
 
 use super::rig::Rig;
+use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer as Done, Command, PlaceId, PlaceState};
 
 const HOME: u64 = 0x1000;
@@ -144,7 +145,8 @@ fn memory_moved_to_a_place_that_was_left_keeps_its_bytes_and_so_does_what_left()
 
 /// A place to swap to beside the first one.
 fn swap_on(rig: &mut Rig, place: u32) {
-    let command = Command::SwapOn { place: PlaceId(place), slots: 1 << 14, priority: None, rotational: false };
+    let (place, slots) = (PlaceId(place), 1 << 14);
+    let command = Command::SwapOn(DeviceOffer { place, slots, priority: None, rotational: false, division: None });
     assert_eq!(rig.carry_out(command), Done::Done, "there is room for a place");
 }
 

@@ -4,6 +4,8 @@ use pagetide_core::Core;
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
 use pagetide_sys::mem::PAGE_BYTES;
 
+use crate::extents::begins_extent;
+
 use super::cells::SLAB_PAGES;
 use super::{
     AFTER_FAILURE_NS, DAMAGED, DIRTY, Entry, GONE, LOOKS, NONE, RENEWED, RUN_PAGES, Run, Tier, WRITING, Write,
@@ -61,6 +63,7 @@ impl Tier {
         let mut first = slot.0;
         while first > 0
             && slot.0 - first < RUN_PAGES - 1
+            && !begins_extent(SlotIdx(first))
             && self.is_writable(core, device, SlotIdx(first - 1)).is_some()
         {
             first -= 1;
@@ -69,6 +72,7 @@ impl Tier {
             self.buffers.range().part(buffer * RUN_PAGES as usize * PAGE_BYTES, RUN_PAGES as usize * PAGE_BYTES);
         let mut len = 0;
         while len < RUN_PAGES
+            && (len == 0 || !begins_extent(SlotIdx(first + len)))
             && self.slots_of(device) > first + len
             && let Some(index) = self.is_writable(core, device, SlotIdx(first + len))
         {
