@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
+mod calls;
 mod contest;
 mod figure;
 mod hot;

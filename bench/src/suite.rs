@@ -50,6 +50,11 @@ pub(crate) const SUITES: &[Suite] = &[
         about: "swapoff of 1 GiB of an idle and of a busy program, for each statistics mode",
         run: crate::swapoff::run,
     },
+    Suite {
+        name: "calls",
+        about: "what signal mode adds to a system call, before anything is paged out and afterwards",
+        run: crate::calls::run,
+    },
     Suite { name: "latency", about: "what a fault costs, in both fault modes", run: latency },
     Suite {
         name: "simulator",
