@@ -7,16 +7,21 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -364,6 +369,86 @@ static void case_cancelled(void) {
     close(ends[1]);
 }
 
+static void *waits_for_bus(void *told) {
+    sigset_t *set = (sigset_t *)stack_memory;
+    siginfo_t info;
+    sigemptyset(set);
+    sigaddset(set, SIGBUS);
+    *(int *)told = sigwaitinfo(set, &info) == SIGBUS && info.si_pid == getpid();
+    return NULL;
+}
+
+// Signals that mean faults, but are sent: they wait as others do, for whoever asks for them.
+static void case_waited_for(void) {
+    sigset_t *set = (sigset_t *)stack_memory, *pending = (sigset_t *)(stack_memory + PAGE), none;
+    siginfo_t *info = (siginfo_t *)(stack_memory + 2 * PAGE);
+    struct timespec *now = (struct timespec *)(stack_memory + 3 * PAGE);
+    sigemptyset(&none);
+    sigemptyset(set);
+    sigaddset(set, SIGSEGV);
+    sigaddset(set, SIGBUS);
+    sigaddset(set, SIGSYS);
+    *now = (struct timespec){0};
+    EXPECT(pthread_sigmask(SIG_BLOCK, set, NULL) == 0);
+    EXPECT(kill(getpid(), SIGSEGV) == 0 && kill(getpid(), SIGSYS) == 0 && kill(getpid(), SIGSEGV) == 0);
+    page_out();
+    EXPECT(sigpending(pending) == 0);
+    EXPECT(sigismember(pending, SIGSEGV) && sigismember(pending, SIGSYS) && !sigismember(pending, SIGBUS));
+    for (int i = 0, seen = 0; i < 2; i++) {
+        page_out();
+        int number = sigtimedwait(set, info, now);
+        EXPECT((number == SIGSEGV || number == SIGSYS) && info->si_signo == number && info->si_pid == getpid());
+        EXPECT(number != seen);
+        seen = number;
+    }
+    EXPECT(sigtimedwait(set, info, now) == -1 && errno == EAGAIN);
+    pthread_t thread;
+    int told = 0;
+    EXPECT(pthread_create(&thread, NULL, waits_for_bus, &told) == 0);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    EXPECT(kill(getpid(), SIGBUS) == 0);
+    EXPECT(pthread_join(thread, NULL) == 0 && told);
+    on(SIGSEGV, counts, 0);
+    count = 0;
+    EXPECT(kill(getpid(), SIGSEGV) == 0 && count == 0);
+    page_out();
+    EXPECT(pthread_sigmask(SIG_SETMASK, &none, NULL) == 0 && count == 1);
+    off(SIGSEGV);
+}
+
+static void answers(int number, siginfo_t *info, void *context) {
+    ucontext_t *registers = context;
+    void *behind = (void *)(uintptr_t)registers->uc_mcontext.gregs[REG_RIP];
+    int is_right = number == SIGSYS && info->si_syscall == SYS_getppid && info->si_call_addr == behind;
+    registers->uc_mcontext.gregs[REG_RAX] = is_right ? 4242 : -1;
+}
+
+// A filter of the program's own that hands calls to its handler, as sandboxes do.
+static void *filters(void *unused) {
+    struct sock_filter lines[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof lines / sizeof *lines, lines};
+    EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    page_out();
+    EXPECT(syscall(SYS_getppid) == 4242);
+    EXPECT(getppid() == 4242);
+    long answer;
+    __asm__ volatile("syscall" : "=a"(answer) : "0"(SYS_getppid) : "rcx", "r11", "memory");
+    EXPECT(answer == 4242);
+    return unused;
+}
+
+static void case_filtered(void) {
+    pthread_t thread;
+    on(SIGSYS, answers, 0);
+    EXPECT(pthread_create(&thread, NULL, filters, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    off(SIGSYS);
+}
+
 static void case_spawned(void) {
     char **argv = (char **)(stack_memory + 8 * PAGE), **envp = argv + PAGE / 8;
     argv[0] = strcpy(stack_memory + 10 * PAGE, "sh");
@@ -414,6 +499,8 @@ static const struct {
     {"coroutines", case_coroutines},
     {"storm", case_storm},
     {"cancelled", case_cancelled},
+    {"waited_for", case_waited_for},
+    {"filtered", case_filtered},
     {"spawned", case_spawned},
 };
 

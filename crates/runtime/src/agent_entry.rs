@@ -91,6 +91,7 @@ pub fn start(run: &[u8], memory: &'static OwnMemory) {
     let Ok(mut maps) = MapsText::open(&mut buffer) else { return };
     let mut file_end = 0;
     while let Ok(Some(vma)) = maps.next_vma() {
+        note_library(vma.start..vma.end);
         let is_object_data = vma.start == file_end;
         if is_left_alone(&vma, is_object_data) && birth.initial_len < INITIAL_MAX {
             birth.initial[birth.initial_len] = (vma.start as u64, vma.end as u64);
@@ -132,6 +133,18 @@ fn find_sequences() {
 /// There is no signal mode.
 #[cfg(not(target_arch = "x86_64"))]
 const fn find_sequences() {}
+
+/// Note the mapping that has the C library's code.
+#[cfg(target_arch = "x86_64")]
+fn note_library(mapping: std::ops::Range<usize>) {
+    if mapping.contains(&(libc::gnu_get_libc_version as *const () as usize)) {
+        crate::signal::note_text(mapping.start, mapping.end);
+    }
+}
+
+/// There is no signal mode.
+#[cfg(not(target_arch = "x86_64"))]
+fn note_library(_mapping: std::ops::Range<usize>) {}
 
 /// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
 pub fn mapped(bytes: usize) {

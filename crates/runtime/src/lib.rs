@@ -39,6 +39,9 @@ mod swarm;
 pub use control::MACHINE_COUNTERS;
 pub use error::{Error, ErrorKind, ErrorPage};
 pub use pool::{Advice, EngineChoice, Hold, Pool, PoolBuilder, Region, SwapPlace, SwapState};
+#[cfg(target_arch = "x86_64")]
+#[doc(hidden)]
+pub use signal::call_in_place;
 pub use space::unpaged::UNPAGED;
 pub use spans::{ProcessSpans, Span, SpanKind, WAIT_DRAWN_NS};
 

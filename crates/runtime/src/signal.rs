@@ -17,7 +17,13 @@ mod clones;
 mod dispatch;
 mod entry;
 mod forks;
+mod inplace;
+mod sites;
+mod pieces;
+mod waiting;
 pub(crate) mod threads;
+
+pub use inplace::call_in_place;
 
 use pagetide_sys::signal::{AltStack, SignalSet};
 use pagetide_sys::{Errno, thread};
@@ -43,8 +49,14 @@ pub(crate) fn arm(hidden: u64) -> Result<(), Errno> {
     block.begin(tid, SignalSet(hidden), before, actions::of_process());
     entry::arm(block)?;
     dispatch::hold_control_block();
+    inplace::begin(block);
     block.switch().block();
     Ok(())
+}
+
+/// The code of the C library.
+pub(crate) fn note_text(start: usize, end: usize) {
+    sites::note_text(start, end);
 }
 
 /// Where the C library keeps what the kernel writes of a thread's restartable sequences, from its control block on.

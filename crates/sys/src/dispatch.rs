@@ -64,6 +64,11 @@ impl Switch {
         self.noted.store(signal, Ordering::SeqCst);
     }
 
+    /// True if a signal waits.
+    pub fn is_noted(&self) -> bool {
+        self.noted.load(Ordering::SeqCst) != 0
+    }
+
     /// The signal that waits, which does so no longer; 0: none.
     pub fn take_noted(&self) -> u32 {
         self.noted.swap(0, Ordering::SeqCst)
@@ -115,6 +120,7 @@ pub enum Register {
     Rsi = 9,
     Rdx = 12,
     Rax = 13,
+    Rcx = 14,
     Rsp = 15,
     Rip = 16,
     Flags = 17,
@@ -252,6 +258,12 @@ pub fn was_copy(context: &mut Context) -> bool {
         context.set(Register::Rip, place(pagetide_copy_failed));
     }
     is_ours
+}
+
+/// In a handler of SIGSYS: true if a call of ours was stopped, by something other than a switch.
+pub fn was_call(context: &Context) -> bool {
+    const INSTRUCTION_BYTES: u64 = 2;
+    context.get(Register::Rip) == place(pagetide_call_at) + INSTRUCTION_BYTES
 }
 
 /// Copy memory of which either side may not be there. False: it was not, and some of it may have been copied.

@@ -99,6 +99,10 @@ pub enum Protection {
     Read,
     /// Read and write.
     ReadWrite,
+    /// Read and execute.
+    ReadExecute,
+    /// All.
+    ReadWriteExecute,
 }
 
 impl Protection {
@@ -107,6 +111,8 @@ impl Protection {
             Self::None => k::PROT_NONE,
             Self::Read => k::PROT_READ,
             Self::ReadWrite => k::PROT_READ | k::PROT_WRITE,
+            Self::ReadExecute => k::PROT_READ | k::PROT_EXEC,
+            Self::ReadWriteExecute => k::PROT_READ | k::PROT_WRITE | k::PROT_EXEC,
         };
         bits as usize
     }

@@ -6,19 +6,22 @@
 //! and the frame is read back.
 //!
 //! Differences that stay: a handler that interrupts `sigsuspend` or `ppoll` runs with the mask from before the call, not with that of
-//! the call; `sigwait`, `signalfd` and `sigpending` do not see SIGSYS, SIGSEGV and SIGBUS that another process has sent,
-//! nor does a program that is executed, if they were blocked and came before; where further threads run, it finds these three
+//! the call; `signalfd` does not see SIGSYS, SIGSEGV and SIGBUS that somebody has sent, nor does a program that is executed, if they
+//! were blocked and came before; where further threads run, it finds these three
 //! with their default action even if they were ignored.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagetide_sys::dispatch::{Context, Register, copy, step_aside, vector_bytes, was_copy};
+use pagetide_sys::dispatch::{Context, Register, copy, step_aside, vector_bytes, was_call, was_copy};
 use pagetide_sys::signal::{self, Action, AltStack, DEFAULT, IGNORE, SigInfo, SignalSet, action_flags, number};
 use pagetide_sys::{Errno, text, thread};
 
+use super::dispatch::{read, write};
+use super::inplace::{self, Found};
 use super::threads::{self, INFO_WORDS, Thread};
-use super::{OURS, entry};
+use super::waiting::{self, code_of};
+use super::{OURS, entry, sites};
 
 /// `SIGSYS`
 pub(super) const SYS: u32 = 31;
@@ -38,6 +41,8 @@ const STACK_MIN: usize = 2048;
 const RESET_HAND: u64 = 0x8000_0000;
 const NO_CHILD_STOP: u64 = 1;
 const NO_CHILD_WAIT: u64 = 2;
+/// `si_code` of SIGSYS for a call that a system call filter has stopped.
+const BY_FILTER: i32 = 1;
 const AUTO_DISARM: i32 = i32::MIN;
 
 /// What a process wants to be done on each signal.
@@ -108,8 +113,10 @@ fn install(signal: u32, action: &Action) -> Result<(), Errno> {
 
 /// The three signals that must come to us, whatever the program wants.
 pub(super) fn install_ours() -> Result<(), Errno> {
-    // Calls are told of with the program's own mask: a call that sleeps is to be interrupted.
-    install(SYS, &Action::run(entry::on_call, action_flags::ON_STACK, SignalSet::NONE))?;
+    // Calls are told of with the program's own mask: a call that sleeps is to be interrupted. A filter of the program may stop the call
+    // that we make.
+    let flags = action_flags::ON_STACK | action_flags::NO_DEFER;
+    install(SYS, &Action::run(entry::on_call, flags, SignalSet::NONE))?;
     install(number::SEGV, &ours(0))?;
     install(number::BUS, &ours(0))
 }
@@ -269,22 +276,6 @@ fn is_on(stack: &AltStack, pointer: u64) -> bool {
         && pointer - start as u64 <= len as u64
 }
 
-fn read<T: Copy>(from: usize) -> Result<T, Errno> {
-    let mut value = std::mem::MaybeUninit::<T>::uninit();
-    // SAFETY: the bytes go into our own value.
-    if !unsafe { copy(value.as_mut_ptr().addr(), from, size_of::<T>()) } {
-        return Err(Errno::EFAULT);
-    }
-    // SAFETY: all its bytes were written; the types are integers throughout.
-    Ok(unsafe { value.assume_init() })
-}
-
-fn write<T: Copy>(to: usize, value: &T) -> Result<(), Errno> {
-    // SAFETY: the program has named the place for this.
-    let is_there = unsafe { copy(to, std::ptr::from_ref(value).addr(), size_of::<T>()) };
-    if is_there { Ok(()) } else { Err(Errno::EFAULT) }
-}
-
 /// A signal. The block whose thread is to go on by [`entry`]'s end; null: it returns as any handler does.
 ///
 /// # Safety
@@ -305,18 +296,31 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
     };
     if !block.contains(context.get(Register::Rsp)) {
         block.switch().allow();
+        sites::step_out(context);
+        if inplace::step_out(block, context) == Found::AtTouch && is_fault {
+            // Nothing is there: the kernel is to say so, to the site's own call.
+            return block;
+        }
         // SAFETY: the kernel's own record.
         unsafe { deliver(block, context, signal, info.cast()) };
         return block;
     }
-    if is_fault {
+    // A filter of the program has stopped the call that we make for it, as it would have stopped the program's.
+    let is_filter = signal == SYS && code == BY_FILTER && was_call(context);
+    if is_fault && !is_filter {
         let at = context.get(Register::Rip);
         text::die(format_args!("pagetide: signal {signal} in the handler of system calls, at {at:#x}"));
     }
     block.switch().allow();
-    // SAFETY: a record of so many bytes; the room is this thread's.
-    unsafe { block.noted().copy_from_nonoverlapping(info.cast(), 1) };
-    block.switch().note(signal);
+    if block.switch().is_noted() {
+        // One of ours that was sent: all others are blocked since the first one.
+        // SAFETY: a record of so many bytes.
+        block.late().put(signal, unsafe { &*info.cast() });
+    } else {
+        // SAFETY: a record of so many bytes; the room is this thread's.
+        unsafe { block.noted().copy_from_nonoverlapping(info.cast(), 1) };
+        block.switch().note(signal);
+    }
     step_aside(context);
     entry::step_aside(context);
     context.mask = SignalSet(!OURS.0);
@@ -329,22 +333,19 @@ pub(super) fn deliver_noted(block: &Thread, context: &mut Context) {
     if signal != 0 {
         // SAFETY: it was filled before the signal was noted, and no further one comes before this thread goes on.
         unsafe { deliver(block, context, signal, block.noted()) };
+        while let Some((signal, info)) = block.late().take(OURS, |_| true) {
+            // SAFETY: as it came.
+            unsafe { deliver(block, context, signal, &raw const info) };
+        }
     }
 }
 
 /// What was sent while the program believed it blocked, if it does not any more.
 pub(super) fn deliver_waiting(block: &Thread, context: &mut Context) {
-    let signal = block.waiting().get();
-    if signal != 0 && !SignalSet(block.hidden().get()).has(signal) {
-        block.waiting().set(0);
-        // SAFETY: filled when it came.
-        unsafe { deliver(block, context, signal, block.waiting_info()) };
+    while let Some((signal, info)) = block.waiting().take_unblocked(SignalSet(block.hidden().get())) {
+        // SAFETY: as it came.
+        unsafe { deliver(block, context, signal, &raw const info) };
     }
-}
-
-/// `si_code` of what came with a signal.
-const fn code_of(info: &[u64; INFO_WORDS]) -> i32 {
-    pagetide_sys::word::low_u32(info[1]).cast_signed()
 }
 
 /// Let the program find itself at the start of its handler, or let the kernel do what it does without one.
@@ -353,14 +354,16 @@ const fn code_of(info: &[u64; INFO_WORDS]) -> i32 {
 /// `info` is what came with the signal.
 unsafe fn deliver(block: &Thread, context: &mut Context, signal: u32, info: *const [u64; INFO_WORDS]) {
     // SAFETY: the caller's.
-    let info = unsafe { *info };
+    let mut info = unsafe { *info };
+    if signal == SYS && code_of(&info) == BY_FILTER {
+        // The program's own instruction, as its handler expects.
+        info[2] = context.get(Register::Rip);
+    }
     let is_forced = code_of(&info) > 0 && (matches!(signal, 4 | 5 | 8) || OURS.has(signal));
     let is_hidden = SignalSet(block.hidden().get()).has(signal);
     let action = block.actions().get(signal);
     if is_hidden && !is_forced {
-        // SAFETY: the room is this thread's.
-        unsafe { block.waiting_info().write(info) };
-        return block.waiting().set(signal);
+        return waiting::put(block, signal, &info);
     }
     match action.handler {
         IGNORE if !is_forced => {}

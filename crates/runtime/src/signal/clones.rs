@@ -12,7 +12,7 @@ use pagetide_sys::{Errno, thread, word};
 
 use super::dispatch::{hold_for_ever, refusal, tell_once};
 use super::threads::Thread;
-use super::{actions, entry, forks};
+use super::{actions, entry, forks, inplace};
 
 pub(super) const CLONE: u32 = 56;
 const FORK: u32 = 57;
@@ -24,6 +24,7 @@ const VM: u64 = 0x100;
 const SIGHAND: u64 = 0x800;
 const IS_VFORK: u64 = 0x4000;
 const THREAD: u64 = 0x1_0000;
+const SET_TLS: u64 = 0x8_0000;
 const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 
 /// Words of `struct clone_args`.
@@ -83,7 +84,14 @@ pub(super) fn make(block: &Thread, context: &mut Context, number: u32, arguments
         return refusal(Errno::EPERM);
     }
     let Some(child) = Thread::take() else { return refusal(Errno::EAGAIN) };
+    // Who shares our control block must not find our block in it: for as long as we wait, or for ever.
+    let paused = (wish.flags & SET_TLS == 0).then(inplace::pause);
     let answer = in_our_memory(block, context, number, &wish, child);
+    if let Some(paused) = paused
+        && (wish.flags & IS_VFORK != 0 || answer < 0)
+    {
+        inplace::go_on(paused);
+    }
     if answer < 0 || wish.flags & IS_VFORK != 0 {
         child.give_back();
     }
@@ -102,6 +110,7 @@ fn in_our_memory(block: &Thread, context: &Context, number: u32, wish: &Wish, ch
     let alternate = if wish.flags & IS_VFORK == 0 { AltStack::none() } else { block.alternate().get() };
     child.begin(TO_COME, SignalSet(block.hidden().get()), alternate, actions);
     child.set_filtered(block.is_filtered());
+    child.set_control_block(wish.flags & SET_TLS != 0);
     hold_words(number, wish);
     let frame = write_frame(context, wish, child);
     let (from, len) = child.stack().place();
@@ -178,6 +187,9 @@ pub(super) unsafe extern "C" fn begin(block: *const Thread) {
     // SAFETY: the block that its maker took for it.
     let block = unsafe { &*block };
     block.set_tid(thread::gettid());
+    if block.has_control_block() {
+        inplace::begin(block);
+    }
     // SAFETY: the block is the thread's as long as it lives.
     let stack = unsafe { AltStack::set(Some(&block.stack())) };
     let armed = stack.and_then(|_| entry::arm(block)).and_then(|()| {

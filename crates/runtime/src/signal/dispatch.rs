@@ -10,19 +10,16 @@ use pagetide_sys::{Errno, text, thread};
 
 use linux::*;
 
+use super::pieces::{PIECE_BYTES, make_long};
 use super::threads::{self, Thread};
-use super::{actions, clones, forks};
+use super::{actions, clones, forks, waiting};
 use crate::space::held::HELD;
 
 mod linux {
     //! Calls that are answered here, or changed.
-    pub(super) const READ: u32 = 0;
-    pub(super) const WRITE: u32 = 1;
     pub(super) const SIGACTION: u32 = 13;
     pub(super) const SIGPROCMASK: u32 = 14;
     pub(super) const SIGRETURN: u32 = 15;
-    pub(super) const PREAD: u32 = 17;
-    pub(super) const PWRITE: u32 = 18;
     pub(super) const MADVISE: u32 = 28;
     pub(super) const SETSOCKOPT: u32 = 54;
     pub(super) const CLONE: u32 = 56;
@@ -30,6 +27,8 @@ mod linux {
     pub(super) const VFORK: u32 = 58;
     pub(super) const EXECVE: u32 = 59;
     pub(super) const EXIT: u32 = 60;
+    pub(super) const SIGPENDING: u32 = 127;
+    pub(super) const SIGTIMEDWAIT: u32 = 128;
     pub(super) const SIGALTSTACK: u32 = 131;
     pub(super) const MLOCK: u32 = 149;
     pub(super) const PRCTL: u32 = 157;
@@ -47,8 +46,6 @@ mod linux {
     pub(super) const CLONE3: u32 = 435;
 }
 
-/// A read or write of more bytes is made in pieces, so that what is held stays small.
-const PIECE_BYTES: usize = 512 << 10;
 /// What is held around an argument of a call that is not known.
 const UNKNOWN_BYTES: usize = PAGE_BYTES;
 /// Of a thread's control block, with what the kernel writes of restartable sequences.
@@ -68,6 +65,24 @@ impl Memory for Program {
         // SAFETY: into a buffer of ours.
         unsafe { copy(into.as_mut_ptr().addr(), address, into.len()) }
     }
+}
+
+/// A value of the program's. EFAULT: it is not there.
+pub(super) fn read<T: Copy>(from: usize) -> Result<T, Errno> {
+    let mut value = std::mem::MaybeUninit::<T>::uninit();
+    // SAFETY: the bytes go into our own value.
+    if !unsafe { copy(value.as_mut_ptr().addr(), from, size_of::<T>()) } {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: all its bytes were written; the types are integers throughout.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// A value for the program. EFAULT: there is no room.
+pub(super) fn write<T: Copy>(to: usize, value: &T) -> Result<(), Errno> {
+    // SAFETY: the program has named the place for this.
+    let is_there = unsafe { copy(to, std::ptr::from_ref(value).addr(), size_of::<T>()) };
+    if is_there { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 /// A call was stopped. The block whose thread is to go on; null: it was a signal within one of our handlers.
@@ -128,6 +143,8 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
     match number {
         SIGACTION => registers(actions::set_action(block, arguments)),
         SIGPROCMASK => registers(actions::set_mask(block, context, arguments)),
+        SIGTIMEDWAIT => waiting::wait(block, number, arguments),
+        SIGPENDING => waiting::pending(block, number, arguments),
         SIGALTSTACK => registers(actions::set_stack(block, context, arguments)),
         CLONE | CLONE3 | FORK | VFORK => clones::make(block, context, number, arguments),
         EXIT => {
@@ -148,8 +165,7 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         // `SOL_SOCKET`, `SO_ZEROCOPY`
         SETSOCKOPT if arguments[1] == 1 && arguments[2] == 60 => refusal(Errno::EOPNOTSUPP),
         VMSPLICE => by_copy(block, arguments),
-        READ | PREAD | WRITE | PWRITE if arguments[2] > PIECE_BYTES => in_pieces(block, number, arguments),
-        _ => make(block, number, arguments),
+        _ => make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments)),
     }
 }
 
@@ -257,59 +273,6 @@ pub(super) fn hold_control_block() {
     let sequences = block.wrapping_add_signed(SEQUENCES_AT.load(Ordering::Relaxed));
     HELD.hold(sequences, SEQUENCES_BYTES);
     hold_for_ever(sequences, 1);
-}
-
-/// A long read or write, piece by piece where that is as good: files are read and written on, pipes and streams may be read short.
-fn in_pieces(block: &Thread, number: u32, arguments: [usize; 6]) -> isize {
-    let [fd, start, len, offset, ..] = arguments;
-    let Some(kind) = kind_of(block, fd) else { return make(block, number, arguments) };
-    let is_read = matches!(number, READ | PREAD);
-    let mut done = 0;
-    while done < len {
-        let piece = PIECE_BYTES.min(len - done);
-        let arguments = [fd, start + done, piece, offset.wrapping_add(done), 0, 0];
-        let answer = make(block, number, arguments);
-        block.release();
-        match usize::try_from(answer) {
-            Ok(bytes) => done += bytes,
-            Err(_) if done > 0 => break,
-            Err(_) => return answer,
-        }
-        if answer.cast_unsigned() < piece || (is_read && kind == Kind::Stream) {
-            break;
-        }
-    }
-    done.cast_signed()
-}
-
-/// What may be read and written in pieces.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    File,
-    Stream,
-}
-
-/// What a descriptor is; None: what has to be read and written at once.
-fn kind_of(block: &Thread, fd: usize) -> Option<Kind> {
-    const FSTAT: u32 = 5;
-    const GETSOCKOPT: u32 = 55;
-    const SO_TYPE: usize = 3;
-    let mut stat = [0_u32; 36];
-    // SAFETY: the kernel fills our own record.
-    let answer = unsafe { call(block.switch(), FSTAT, &[fd, stat.as_mut_ptr().addr(), 0, 0, 0, 0]) };
-    // The mode is the seventh word of 32 bits.
-    match (answer, stat[6] & 0o170_000) {
-        (0, 0o100_000 | 0o060_000) => Some(Kind::File),
-        (0, 0o010_000) => Some(Kind::Stream),
-        (0, 0o140_000) => {
-            let (mut kind, mut len) = (0_u32, 4_u32);
-            let arguments = [fd, 1, SO_TYPE, (&raw mut kind).addr(), (&raw mut len).addr(), 0];
-            // SAFETY: the kernel fills two words of ours.
-            let answer = unsafe { call(block.switch(), GETSOCKOPT, &arguments) };
-            (answer == 0 && kind == 1).then_some(Kind::Stream)
-        }
-        _ => None,
-    }
 }
 
 /// As vmsplice(2): the kernel would refer to the pages without holding them, so it copies.

@@ -10,7 +10,7 @@ use pagetide_sys::dispatch::{Context, NOTED_AT, Register, SELECTOR_AT};
 use pagetide_sys::signal::SigInfo;
 
 use super::threads::Thread;
-use super::{actions, clones, dispatch};
+use super::{actions, clones, dispatch, inplace};
 
 global_asm!(
     ".pushsection .text.pagetide_entry,\"ax\",@progbits",
@@ -50,8 +50,7 @@ global_asm!(
     "jne pagetide_tail_again",
     "mov byte ptr [r13 + {selector}], 1",
     "lea rsp, [rbx + 8]",
-    "mov eax, 15",
-    "syscall",
+    "jmp pagetide_gate",
     ".hidden pagetide_tail_end",
     ".globl pagetide_tail_end",
     "pagetide_tail_end:",
@@ -112,18 +111,16 @@ unsafe extern "C" {
 
 /// Calls of the calling thread go by the block's switch from now on.
 pub(super) fn arm(block: &Thread) -> Result<(), Errno> {
-    let from = pagetide_tail as *const () as usize;
-    let end = pagetide_tail_end as *const () as usize;
-    // The instruction's end is what the kernel compares.
+    let range = inplace::unstopped();
     // SAFETY: blocks are never paged or unmapped, and SIGSYS is handled here.
-    unsafe { block.switch().arm(from, end + 1 - from) }
+    unsafe { block.switch().arm(*range.start(), range.end() + 1 - range.start()) }
 }
 
 /// In a handler that has noted a signal: one of ours that was about to return looks again.
 pub(super) fn step_aside(context: &mut Context) {
     let at = context.get(Register::Rip);
     let (from, end) = (pagetide_tail as *const () as u64, pagetide_tail_end as *const () as u64);
-    if (from..end).contains(&at) {
+    if (from..end).contains(&at) || inplace::ends_handler(at) {
         context.set(Register::Rip, pagetide_tail_again as *const () as u64);
     }
 }

@@ -9,6 +9,7 @@
 //! its own thread writes a block, but for its number, which whoever takes it or finds its thread gone changes.
 
 use std::cell::{Cell, UnsafeCell};
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use pagetide_sys::dispatch::Switch;
@@ -18,6 +19,9 @@ use pagetide_sys::syscalls::Range;
 use pagetide_sys::{Errno, signal, thread};
 
 use super::actions::Actions;
+use super::inplace::{self, InPlace};
+use super::sites;
+use super::waiting::{Slots, Waiting};
 use crate::space::held::{HELD, Leading};
 use crate::{limits, own};
 
@@ -61,23 +65,34 @@ pub(crate) struct Thread {
     /// What is held.
     held: [Pages; RANGES],
     held_count: AtomicUsize,
+    in_place: InPlace,
     /// Its call may change the address space.
     is_changing: AtomicBool,
     /// It has a system call filter.
     is_filtered: AtomicBool,
+    /// It has a control block of its own.
+    has_control_block: Cell<bool>,
     /// Of [`super::OURS`]: what the program believes to be blocked.
     hidden: Cell<u64>,
     alternate: Cell<AltStack>,
     /// What came with the signal that the switch notes.
     noted: UnsafeCell<[u64; INFO_WORDS]>,
-    /// A signal of ours that was sent while the program believed it blocked, and what came with it; 0: none.
-    waiting: Cell<u32>,
-    waiting_info: UnsafeCell<[u64; INFO_WORDS]>,
+    /// Signals of ours that came while one was noted.
+    late: Slots,
+    waiting: Waiting,
     actions: Cell<*const Actions>,
     /// Of a process that shares our memory until it executes another program.
     pub(super) own_actions: Actions,
 }
 const _: () = assert!(size_of::<Thread>() <= BLOCK_BYTES / 2);
+
+/// Where a block has what `inplace` uses: pairs of words.
+pub(super) const HELD_AT: usize = offset_of!(Thread, held);
+/// As [`HELD_AT`].
+pub(super) const HELD_COUNT_AT: usize = offset_of!(Thread, held_count);
+/// As [`HELD_AT`].
+pub(super) const IN_PLACE_AT: usize = offset_of!(Thread, in_place);
+const _: () = assert!(size_of::<Pages>() == 16 && offset_of!(Pages, to) == 8);
 
 /// Make the blocks. Again: does nothing.
 pub(super) fn prepare() -> Result<(), Errno> {
@@ -89,6 +104,8 @@ pub(super) fn prepare() -> Result<(), Errno> {
     let options = AnonOptions { protection: Protection::ReadWrite, populate: false, inherit: true };
     let range = Mapping::anonymous(bytes, options)?.into_range();
     own::note(range);
+    inplace::prepare();
+    sites::change();
     MAPPED.0.store(range.start(), Ordering::Relaxed);
     MAPPED.1.store(range.len(), Ordering::Relaxed);
     FIRST.store(range.start().next_multiple_of(BLOCK_BYTES), Ordering::Release);
@@ -102,6 +119,7 @@ pub(crate) fn note() {
         // SAFETY: mapped for ever, and nothing else.
         own::note(unsafe { ManagedRange::new(start, len) });
     }
+    sites::note();
 }
 
 /// In a forked child: of all threads there is just this one, and no signal waits for it.
@@ -109,7 +127,8 @@ pub(super) fn begin_copy(own: &Thread) {
     for block in all() {
         block.set_changing(false);
         if std::ptr::eq(block, own) {
-            block.waiting.set(0);
+            block.late.clear();
+            block.waiting.clear();
             block.switch.take_noted();
             block.set_tid(thread::gettid());
         } else {
@@ -198,7 +217,8 @@ impl Thread {
         self.switch.take_noted();
         self.is_ending.store(false, Ordering::Relaxed);
         self.hidden.set(hidden.0);
-        self.waiting.set(0);
+        self.late.clear();
+        self.waiting.clear();
         self.alternate.set(alternate);
         self.actions.set(actions);
         self.tid.store(tid, Ordering::Release);
@@ -206,6 +226,10 @@ impl Thread {
 
     pub(super) fn is_of(&self, tid: i32) -> bool {
         self.tid.load(Ordering::Acquire) == tid
+    }
+
+    pub(super) fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Acquire)
     }
 
     pub(super) fn set_tid(&self, tid: i32) {
@@ -226,6 +250,14 @@ impl Thread {
 
     pub(super) fn is_filtered(&self) -> bool {
         self.is_filtered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_control_block(&self, is_own: bool) {
+        self.has_control_block.set(is_own);
+    }
+
+    pub(super) const fn has_control_block(&self) -> bool {
+        self.has_control_block.get()
     }
 
     pub(super) fn ends(&self) {
@@ -273,7 +305,11 @@ impl Thread {
         &self.alternate
     }
 
-    pub(super) const fn waiting(&self) -> &Cell<u32> {
+    pub(super) const fn late(&self) -> &Slots {
+        &self.late
+    }
+
+    pub(super) const fn waiting(&self) -> &Waiting {
         &self.waiting
     }
 
@@ -292,9 +328,8 @@ impl Thread {
         self.noted.get()
     }
 
-    /// Room for what came with the waiting signal.
-    pub(super) const fn waiting_info(&self) -> *mut [u64; INFO_WORDS] {
-        self.waiting_info.get()
+    pub(super) const fn in_place(&self) -> &InPlace {
+        &self.in_place
     }
 
     fn held(&self) -> impl Iterator<Item = (u64, u64)> {

@@ -34,6 +34,10 @@ pub(crate) struct Held {
     is_full: AtomicBool,
 }
 
+/// Where [`Held`] says whether pages are being taken: in its lowest bit.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const TAKING_AT: usize = std::mem::offset_of!(Held, taking);
+
 /// This process's.
 pub(crate) static HELD: Held = Held::new();
 
