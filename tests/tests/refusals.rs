@@ -114,6 +114,23 @@ fn a_disk_without_room_is_refused_with_the_room_it_has() {
     expect_refusal(&ended, 3, &["--swap", "256 MiB stay free"]);
 }
 
+#[test]
+fn a_place_that_is_named_twice_or_lies_in_memory_is_refused() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let link = scratch.file("link");
+    std::os::unix::fs::symlink(scratch.directory("swap"), &link).expect("our own directory");
+    for (place, words) in [(link.as_path(), "named twice"), ("/dev/shm".as_ref(), "tmpfs")] {
+        let run = PagetideRun::new(&scratch, BUDGET).argument("--swap").argument(place);
+        let ended = run.wrap(&Program::new(["/bin/echo", "it ran"])).run(&scratch, "twice");
+        let status = if ended.exit == Exit::Code(2) { 2 } else { 3 };
+        expect_refusal(&ended, status, &["--swap", &place.display().to_string(), words]);
+    }
+}
+
 /// Not refused: a script may name what the largest of its machines has.
 #[test]
 fn a_budget_beyond_what_the_machine_has_is_told_of_and_runs() {

@@ -19,10 +19,18 @@ pub(super) enum Fault {
     WriteFails,
     WriteIsShort,
     NoSpace,
+    Quota,
 }
 
-const FAULTS: [Fault; 6] =
-    [Fault::ReadFails, Fault::ReadIsShort, Fault::OtherBytes, Fault::WriteFails, Fault::WriteIsShort, Fault::NoSpace];
+const FAULTS: [Fault; 7] = [
+    Fault::ReadFails,
+    Fault::ReadIsShort,
+    Fault::OtherBytes,
+    Fault::WriteFails,
+    Fault::WriteIsShort,
+    Fault::NoSpace,
+    Fault::Quota,
+];
 
 /// One test at a time: what the device does is one value.
 pub(super) static ALONE: Mutex<()> = Mutex::new(());
@@ -45,7 +53,7 @@ fn fault_of(direction: Direction) -> Option<Fault> {
     let fault = FAULTS[FAULT.load(Ordering::SeqCst)];
     let is_its = match fault {
         Fault::ReadFails | Fault::ReadIsShort | Fault::OtherBytes => direction == Direction::Read,
-        Fault::WriteFails | Fault::WriteIsShort | Fault::NoSpace => direction == Direction::Write,
+        Fault::WriteFails | Fault::WriteIsShort | Fault::NoSpace | Fault::Quota => direction == Direction::Write,
     };
     (is_its && ARMED.load(Ordering::SeqCst)).then_some(fault)
 }
@@ -83,6 +91,7 @@ impl Engine for FaultyEngine {
                     match fault {
                         Fault::ReadIsShort | Fault::WriteIsShort => result.map(|bytes| bytes / 2),
                         Fault::NoSpace => Err(Errno::ENOSPC),
+                        Fault::Quota => Err(Errno::EDQUOT),
                         Fault::ReadFails | Fault::WriteFails | Fault::OtherBytes => Err(Errno::EIO),
                     }
                 }
@@ -247,6 +256,12 @@ fn short_writes_lose_nothing() {
 fn a_device_without_space_loses_nothing() {
     let _alone = ALONE.lock().expect("no test panics here");
     engines().into_iter().for_each(|engine| writes(engine, Fault::NoSpace));
+}
+
+#[test]
+fn a_quota_that_is_reached_at_a_write_loses_nothing() {
+    let _alone = ALONE.lock().expect("no test panics here");
+    engines().into_iter().for_each(|engine| writes(engine, Fault::Quota));
 }
 
 /// Names the fault that a child meets.
