@@ -18,6 +18,7 @@ need javac default-jdk-headless
 need sqlite3 sqlite3
 need tmux tmux
 need stress-ng stress-ng
+need redis-check-rdb redis-tools
 need sort coreutils
 need setpriv util-linux
 need script bsdutils

@@ -434,7 +434,10 @@ impl Agent {
             let (pid, seconds) = (thread::getpid(), waited / 1_000_000_000);
             match fault {
                 Some((page, _)) => write!(f, "process {pid}: a fault waits for {seconds} s: {:?}; ", core.page(page))?,
-                None => write!(f, "process {pid}: a fork waits for {seconds} s; ")?,
+                None => {
+                    let awaited = managed.forks.awaited();
+                    write!(f, "process {pid}: a fork waits for {seconds} s, for {awaited}; ")?;
+                }
             }
             write!(f, "charged {} of {} pages, lists {:?}, ", core.charged(), core.budget(), core.list_sizes())?;
             write!(

@@ -210,6 +210,17 @@ impl Forks {
         (self.rung[0] || self.rung[1]).then_some(self.rung_at)
     }
 
+    /// What a forking thread waits for, for the person who is told that it waits for long.
+    pub(crate) const fn awaited(&self) -> &'static str {
+        if self.shrinking.is_some() {
+            "half of the memory to be paged out"
+        } else if self.newborn.is_some() {
+            "the child's own agent to take over"
+        } else {
+            "what is under way to end"
+        }
+    }
+
     /// True from the announcement of a fork until the child is on its own: the budget is the fork's.
     pub(crate) const fn is_under_way(&self) -> bool {
         self.shrinking.is_some() || self.held
