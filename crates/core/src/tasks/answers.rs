@@ -7,6 +7,7 @@ use super::Tasks;
 use crate::effect::{Effect, Effects};
 use crate::event::{MoveAnswer, Outcome};
 use crate::memory::page::Flight;
+use crate::paging::STEP_ROOM;
 use crate::reclaim::Pageout;
 use crate::types::{IoId, PageIdx, PageRange};
 use crate::vmstat::Counter;
@@ -46,6 +47,20 @@ impl Tasks {
         if self.paging.space.mem.take_waited(p) {
             self.waiters.release(p);
         }
+    }
+
+    /// Faults that wait for the page are to fault again, if they still miss it: what keeps it from being mapped may never go (a guard),
+    /// or only when the host has heard of it, and to order the same again here would not end.
+    fn send_back(&mut self, p: u32, out: &mut Effects) {
+        if !self.paging.space.mem.take_waited(p) {
+            return;
+        }
+        while out.room() > STEP_ROOM
+            && let Some(waiter) = self.waiters.take(p)
+        {
+            out.wake(p, waiter.task);
+        }
+        self.waiters.release(p);
     }
 
     fn read_ended(&mut self, p: u32, outcome: Outcome, out: &mut Effects) {
@@ -179,7 +194,10 @@ impl Tasks {
                 MoveAnswer::Done | MoveAnswer::Clean | MoveAnswer::Present => {
                     self.mapped(p, answer == MoveAnswer::Present);
                 }
-                MoveAnswer::Gone => self.paging.space.forget(p),
+                MoveAnswer::Gone => {
+                    self.paging.space.forget(p);
+                    self.send_back(p, out);
+                }
                 // Still under way to write access, or not mapped at all: in both cases the discard decides.
                 MoveAnswer::Busy if page.is_discarded() => {
                     if page.is_mapped() {

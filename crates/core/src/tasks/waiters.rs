@@ -91,6 +91,28 @@ impl Waiters {
         true
     }
 
+    /// The fault that has waited longest for the page waits no more.
+    pub(crate) fn take(&mut self, page: u32) -> Option<Waiter> {
+        let bucket = Self::bucket(page);
+        let (mut previous, mut at) = (NONE, self.heads[bucket]);
+        while at != NONE {
+            let waiter = self.pool[at as usize];
+            if waiter.page == page {
+                if previous == NONE {
+                    self.heads[bucket] = waiter.next;
+                } else {
+                    self.pool[previous as usize].next = waiter.next;
+                }
+                self.pool[at as usize].next = self.free;
+                self.free = at;
+                self.len -= 1;
+                return Some(waiter);
+            }
+            (previous, at) = (at, waiter.next);
+        }
+        None
+    }
+
     fn push_ready(&mut self, at: u32) {
         self.pool[at as usize].next = NONE;
         if self.ready_tail == NONE {

@@ -113,6 +113,10 @@ pub enum Happened {
     Copied(Tid, Pid),
     /// The call ended.
     Ended(Tid, Call, Answer),
+    /// The runtime looked which of these pages are there.
+    Looked(Pid, Extent),
+    /// The runtime filled this page, which had a guard, and it has none any more.
+    Covered(Pid, u64),
 }
 
 /// A fault that is told.

@@ -9,7 +9,7 @@ use pagetide_sys::pagemap::{Categories, Run, Scanned};
 use pagetide_sys::smaps::Flags;
 use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Wake};
 
-use super::calls::Change;
+use super::calls::{Change, Extent, Happened};
 use super::memory::{Entry, ForkPolicy, Kind, Mapping, Rights};
 use super::{Pid, World};
 use crate::port::{AddressSpace, Message, OwnMapping, Sizes};
@@ -198,12 +198,17 @@ impl Model {
                 break;
             }
             match fill(&mut world, at - vpn) {
-                Ok(entry) => world.process_mut(self.pid).entries.insert(at, entry),
+                Ok(entry) => {
+                    let before = world.process_mut(self.pid).entries.insert(at, entry);
+                    if before == Some(Entry::Guard) {
+                        world.log.push(Happened::Covered(self.pid, at));
+                    }
+                }
                 Err(why) => {
                     stop = Some(why);
                     break;
                 }
-            };
+            }
             at += 1;
         }
         if wake == Wake::Now {
@@ -367,9 +372,10 @@ impl AddressSpace for Model {
     }
 
     fn leading(&self, range: ManagedRange, there: bool) -> Result<usize, Errno> {
-        let world = self.world();
-        let entries = &world.process(self.pid).entries;
+        let mut world = self.world();
         let (vpn, end) = pages(range);
+        world.log.push(Happened::Looked(self.pid, Extent { start: vpn, end }));
+        let entries = &world.process(self.pid).entries;
         // The page map shows markers as swapped, which is something that is there.
         let leading = (vpn..end).take_while(|vpn| entries.contains_key(vpn) == there).count();
         Ok(leading * PAGE_BYTES)

@@ -64,6 +64,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         if self.woken.contains(page) {
             return;
         }
+        self.count_answered(PageRange::one(page), false);
         if let Some((vpn, _)) = self.mappings.place(page).filter(|&(vpn, _)| !is_aside(vpn)) {
             // An error says that the place is not registered any more: then nobody waits there.
             let _ = self.space.wake(managed(vpn, 1));

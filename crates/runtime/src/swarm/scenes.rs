@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagetide_kernel::model::{Answer, Call, Extent, Mapping, Quirks, Tid};
+use pagetide_kernel::model::{Answer, Call, Extent, Mapping, Progress, Quirks, Tid};
 
 use super::rig::Rig;
 use crate::protocol::DeviceOffer;
@@ -56,6 +56,23 @@ fn zeroes_beside_a_touched_page_leave_guards_alone() {
             assert_eq!(rig.perform(tid, Call::Store(page, 1)), expected, "page {page:#x}, guards at {place}");
         }
     }
+}
+
+/// A guard that comes between a thread's fault and its answer, as a page of zeroes: the thread finds the guard, and the pager goes on.
+#[test]
+fn a_guard_that_comes_before_a_fault_is_answered_ends_the_fault() {
+    let (mut rig, tid) = process(400, 16);
+    let pid = rig.pid();
+    let other = rig.world().new_thread(pid);
+    let page = HOME + 0x420;
+    rig.world().map(pid, Mapping::anon(HOME + 0x400, HOME + 0x440));
+    rig.adopt();
+    rig.world().will(tid, Call::Load(page));
+    assert_eq!(rig.world().step(tid), Progress::Sleeps, "the fault waits");
+    assert_eq!(rig.perform(other, Call::GuardInstall(Extent::new(page, 4))), Answer::Done);
+    assert_eq!(rig.finish(tid), Answer::Segv);
+    assert_eq!(rig.perform(other, Call::GuardRemove(Extent::new(page, 4))), Answer::Done);
+    assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(0));
 }
 
 /// Pages come back some at a time, too. A guard that was installed as the preload object does it stays one.

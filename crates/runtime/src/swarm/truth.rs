@@ -15,6 +15,8 @@ struct PageTruth {
     rights: Rights,
     fork: ForkPolicy,
     guarded: bool,
+    /// The runtime has looked since the guard was installed.
+    guard_was_seen: bool,
     /// Of a child: the parent began to change it after the copy and while the fork was under way. Which of the two the runtime hears of
     /// first is the kernel's to choose, so the page may be empty: right after a discard, a known gap (K14) after the others.
     or_zero: bool,
@@ -26,6 +28,8 @@ pub(super) struct Truth {
     pages: BTreeMap<(Pid, u64), PageTruth>,
     owners: BTreeMap<Tid, Pid>,
     under_way: Vec<(Tid, Pid, Extent)>,
+    /// Accesses under way.
+    touching: Vec<(Tid, Extent)>,
     /// Forks under way whose copy is made: thread, parent and child.
     forking: Vec<(Tid, Pid, Pid)>,
     /// Where a device writes for a thread.
@@ -40,8 +44,8 @@ impl Truth {
     }
 
     pub(super) fn map(&mut self, pid: Pid, mapping: Mapping) {
-        let page =
-            PageTruth { value: Some(0), rights: mapping.rights, fork: mapping.fork, guarded: false, or_zero: false };
+        let (value, guarded, guard_was_seen, or_zero) = (Some(0), false, false, false);
+        let page = PageTruth { value, rights: mapping.rights, fork: mapping.fork, guarded, guard_was_seen, or_zero };
         self.pages.extend((mapping.start..mapping.end).map(|vpn| ((pid, vpn), page)));
     }
 
@@ -79,10 +83,31 @@ impl Truth {
         }
     }
 
+    fn touched(call: Call) -> Option<Extent> {
+        match call {
+            Call::Load(vpn) | Call::Store(vpn, _) | Call::Pin(vpn) => Some(Extent::new(vpn, 1)),
+            Call::Populate(extent) => Some(extent),
+            Call::Unmap(_)
+            | Call::Discard(_)
+            | Call::GuardInstall(_)
+            | Call::GuardRemove(_)
+            | Call::Protect(..)
+            | Call::Map(_)
+            | Call::Lock(_)
+            | Call::Unlock(_)
+            | Call::OnFork(..)
+            | Call::Remap(..)
+            | Call::Collapse(_)
+            | Call::Unpin(_)
+            | Call::Fork => None,
+        }
+    }
+
     /// `losses`: pages may have been lost, and say so by SIGBUS.
     pub(super) fn hear(&mut self, happened: Happened, losses: bool) {
         match happened {
             Happened::Began(tid, call) => {
+                self.touching.extend(Self::touched(call).map(|extent| (tid, extent)));
                 let Some(&pid) = self.owners.get(&tid) else { return };
                 let extents = Self::changed(call).into_iter().flatten();
                 for (_, _, child) in self.forking.clone().into_iter().filter(|&(_, parent, _)| parent == pid) {
@@ -91,7 +116,10 @@ impl Truth {
                 self.under_way.extend(extents.map(|extent| (tid, pid, extent)));
             }
             Happened::Copied(tid, child) => self.copy(tid, child),
+            Happened::Looked(pid, extent) => self.each(pid, extent, |page| page.guard_was_seen = page.guarded),
+            Happened::Covered(pid, vpn) => self.covered(pid, vpn),
             Happened::Ended(tid, call, answer) => {
+                self.touching.retain(|&(other, _)| other != tid);
                 let Some(&pid) = self.owners.get(&tid) else { return };
                 self.under_way.retain(|&(other, _, _)| other != tid);
                 self.forking.retain(|&(other, _, _)| other != tid);
@@ -121,6 +149,16 @@ impl Truth {
         self.pages.extend(copies);
     }
 
+    /// A guard was lost. That is so only of one that was installed after the runtime had looked (a known gap), or while a thread waited
+    /// for the very page.
+    fn covered(&mut self, pid: Pid, vpn: u64) {
+        let is_touched = self.touching.iter().any(|(_, extent)| (extent.start..extent.end).contains(&vpn));
+        let page = self.pages.get(&(pid, vpn));
+        let was_seen = page.is_some_and(|page| page.guarded && page.guard_was_seen);
+        assert!(is_touched || !was_seen, "a guard was filled over: page {vpn:#x} of {pid:?}, {page:?}");
+        self.each(pid, Extent::new(vpn, 1), |page| page.guarded = false);
+    }
+
     /// What an access must come to.
     fn check(&mut self, pid: Pid, vpn: u64, write: bool, answer: Answer, losses: bool) {
         if self.is_changing(pid, vpn) || (answer == Answer::Bus && losses) {
@@ -134,10 +172,7 @@ impl Truth {
         let what = format!("page {vpn:#x} of {pid:?}, {page:?}");
         match answer {
             Answer::Segv => assert!(!may || page.is_some_and(|page| page.value.is_none()), "SIGSEGV at {what}"),
-            // A guard that is installed at the very moment at which zeroes are filled in beside it may be lost (a known gap).
-            Answer::Value(0) | Answer::Done if page.is_some_and(|page| page.guarded && page.value == Some(0)) => {
-                self.each(pid, Extent::new(vpn, 1), |page| page.guarded = false);
-            }
+            Answer::Value(_) | Answer::Done if page.is_some_and(|page| page.guarded) => panic!("no guard at {what}"),
             Answer::Value(0) if may && page.is_some_and(|page| page.or_zero) => {
                 self.each(pid, Extent::new(vpn, 1), |page| (page.value, page.or_zero) = (Some(0), false));
             }
@@ -196,7 +231,9 @@ impl Truth {
                 self.each(pid, extent, |page| page.value = value);
             }
             Call::GuardInstall(extent) if done => {
-                self.each(pid, extent, |page| (page.value, page.guarded) = (Some(0), true));
+                self.each(pid, extent, |page| {
+                    (page.value, page.guarded, page.guard_was_seen) = (Some(0), true, false);
+                });
             }
             Call::GuardRemove(extent) if done => self.each(pid, extent, |page| page.guarded = false),
             Call::Protect(extent, rights) if done => self.each(pid, extent, |page| page.rights = rights),
@@ -269,6 +306,29 @@ mod tests {
             let told = told.expect_err("these are not what was stored");
             let text = told.downcast_ref::<String>().expect("a message");
             assert!(text.contains("wrong bytes"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_guard_is_lost_only_where_nobody_could_have_seen_it() {
+        let page = Extent::new(9, 1);
+        let installed = Happened::Ended(OF_CHILD, Call::GuardInstall(page), Answer::Done);
+        let (looked, covered) = (Happened::Looked(CHILD, page), Happened::Covered(CHILD, 9));
+        let waits = Happened::Began(CHANGING, Call::Load(9));
+        for told in [&[looked, installed, covered][..], &[waits, installed, looked, covered]] {
+            let mut truth = child();
+            told.iter().for_each(|&happened| truth.hear(happened, false));
+            loads(&mut truth, 9, 0);
+        }
+        for told in [
+            &[installed, looked, covered][..],
+            &[installed, Happened::Ended(OF_CHILD, Call::Load(9), Answer::Value(0))],
+        ] {
+            let mut truth = child();
+            let played = std::panic::AssertUnwindSafe(|| told.iter().for_each(|&happened| truth.hear(happened, false)));
+            let told = std::panic::catch_unwind(played).expect_err("a guard was there");
+            let text = told.downcast_ref::<String>().expect("a message");
+            assert!(text.contains("guard"), "{text}");
         }
     }
 }
