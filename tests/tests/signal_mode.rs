@@ -91,6 +91,11 @@ fn as_nobody_calls_of_every_class_lose_nothing() {
 }
 
 #[test]
+fn as_nobody_threads_with_a_filter_vforked_children_and_faults_of_their_own_are_served_or_told() {
+    expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "faults"), &["48"]).directory(scratch.path()));
+}
+
+#[test]
 fn as_nobody_handlers_masks_and_stacks_work_where_they_are_paged_out() {
     expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "signals"), &["24"]));
 }

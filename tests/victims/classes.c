@@ -287,10 +287,13 @@ static void case_watches(void) {
     int watch = inotify_add_watch(fd, name, IN_CREATE);
     strcpy(name, "classes-file");
     page_out();
-    close(open(name, O_CREAT | O_RDWR, 0600));
+    int made = open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    EXPECT(made >= 0 && close(made) == 0);
     struct inotify_event *event = (struct inotify_event *)(room + 9 * PAGE - 16);
     page_out();
-    EXPECT(read(fd, event, 512) > 16 && event->wd == watch && strcmp(event->name, "classes-file") == 0);
+    long got = read(fd, event, 512);
+    EXPECT(got > 16);
+    EXPECT(event->wd == watch && strcmp(event->name, "classes-file") == 0);
     EXPECT(read(fd, event, 512) == -1 && errno == EAGAIN);
     page_out();
     EXPECT(unlink(name) == 0);

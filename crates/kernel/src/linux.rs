@@ -29,7 +29,12 @@ pub struct Linux {
 impl Linux {
     /// This process through `uffd`, its handshake done.
     pub fn new(uffd: Uffd) -> Self {
-        Self { uffd, pagemap: Pagemap::open().ok(), query: MapsQuery::open().ok(), maps_buffer: vec![0; MAPS_BYTES] }
+        Self::with_pagemap(uffd, Pagemap::open().ok())
+    }
+
+    /// The same with a page map that is open.
+    pub fn with_pagemap(uffd: Uffd, pagemap: Option<Pagemap>) -> Self {
+        Self { uffd, pagemap, query: MapsQuery::open().ok(), maps_buffer: vec![0; MAPS_BYTES] }
     }
 
     /// The userfaultfd.

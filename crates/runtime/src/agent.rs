@@ -9,6 +9,7 @@
 //! behind. The end of the program ends the thread with it.
 
 mod answers;
+mod beside;
 mod inherited;
 mod native;
 
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pagetide_core::types::Nanos;
 use pagetide_kernel::Linux;
 use pagetide_sys::credentials::Credentials;
-use pagetide_sys::fd::Fd;
+use pagetide_sys::fd::{Fd, PollFd, events};
 use pagetide_sys::maps::MapsWalk;
 use pagetide_sys::proc::{self, Given, LoadFile, StatmFile};
 use pagetide_sys::socket::{self, Received};
@@ -28,6 +29,7 @@ use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
 use crate::pager::Pager;
 use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
+use crate::serve::{self, Files, Served};
 use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
@@ -65,6 +67,8 @@ pub(crate) struct Agent {
     /// One swap file for each device, until the pager has them.
     swap_files: Vec<SwapFile>,
     uffd_device: Option<Fd>,
+    /// In signal mode: what the program's threads need to serve their own faults. None: they do not.
+    pub(crate) files: Option<Files>,
     /// Where records of events go.
     record_directory: Option<Fd>,
     /// Address ranges that existed before the runtime.
@@ -172,6 +176,7 @@ impl Agent {
             hello,
             swap_files,
             uffd_device,
+            files: serve::take(),
             record_directory,
             initial,
             maps_buffer,
@@ -276,47 +281,66 @@ impl Agent {
     }
 
     /// The loop of the managed phase.
-    fn serve(mut self, mut managed: Managed) -> ! {
-        SERVED.store(&raw mut managed.session.pager, Ordering::Relaxed);
+    fn serve(mut self, managed: Managed) -> ! {
+        let served = Served::begin(managed, self.files.take());
+        let mut state = served.lock("the agent's first turn");
+        SERVED.store(&raw mut state.managed.session.pager, Ordering::Relaxed);
         if self.entry().spans.is_wanted() {
-            managed.session.pager.machine_mut().note_requests();
+            state.managed.session.pager.machine_mut().note_requests();
         }
         let mut timeout = 0;
         loop {
-            let [is_message, is_supervisor] = managed.session.pager.machine_mut().wait(&self.supervisor, timeout);
-            let now = clock::now();
-            credentials::follow();
-            if is_message {
-                self.read_messages(&mut managed, now);
-            }
-            let Managed { session, forks, .. } = &mut managed;
-            forks.look_at_copy(&self, &mut session.pager, now);
-            if !forks.is_frozen() {
-                session.answer_faults(now, &mut Serving { agent: &mut self, forks });
-            }
-            // A child's agent is met, and given what it needs, through descriptors.
-            let files = managed.forks.is_under_way().then(limits::for_files);
-            if is_supervisor {
-                self.hear_supervisor(&mut managed);
-            }
-            let mut busy = managed.session.work(now);
-            busy |= managed.forks.serve(&self, &mut managed.session.pager, now);
-            drop(files);
-            answers::send(&self.supervisor, &mut managed.session);
-            self.look_at_outbox(&mut managed);
-            if now >= managed.next_tick {
-                self.tick(&mut managed, now);
-            }
-            timeout = 0;
-            if busy {
-                continue;
-            }
-            let is_free = || managed.load.as_ref().is_some_and(LoadFile::has_cpus_for_all);
-            if !managed.session.pager.is_worth_looking(now, is_free) {
-                self.publish(&mut managed);
-                timeout = managed.sleep_ns(now);
+            let seen;
+            if let Some(sleepers) = &served.sleepers {
+                let event = sleepers.unwatched_event(state.watch.is_watched());
+                let uffd = PollFd::new(state.managed.session.pager.machine().uffd().fd(), events::IN);
+                state.is_agent_asleep = timeout > 0;
+                drop(state);
+                seen = self.sleep_beside(sleepers, uffd, event, timeout);
+                state = served.lock("the agent's turn");
+                timeout = self.turn_beside(&mut state, sleepers, seen);
+            } else {
+                seen = state.managed.session.pager.machine_mut().wait(&self.supervisor, timeout);
+                timeout = self.turn(&mut state.managed, seen, false);
             }
         }
+    }
+
+    /// One turn; how long nothing has to be done after it unless something happens. `are_served`: the threads of the program look for what
+    /// they wait for themselves.
+    fn turn(&mut self, managed: &mut Managed, [is_message, is_supervisor]: [bool; 2], are_served: bool) -> Nanos {
+        let now = clock::now();
+        credentials::follow();
+        if is_message {
+            self.read_messages(managed, now);
+        }
+        let Managed { session, forks, .. } = managed;
+        forks.look_at_copy(self, &mut session.pager, now);
+        if !forks.is_frozen() {
+            session.answer_faults(now, &mut Serving { agent: self, forks });
+        }
+        // A child's agent is met, and given what it needs, through descriptors.
+        let files = managed.forks.is_under_way().then(limits::for_files);
+        if is_supervisor {
+            self.hear_supervisor(managed);
+        }
+        let mut busy = managed.session.work(now);
+        busy |= managed.forks.serve(self, &mut managed.session.pager, now);
+        drop(files);
+        answers::send(&self.supervisor, &mut managed.session);
+        self.look_at_outbox(managed);
+        if now >= managed.next_tick {
+            self.tick(managed, now);
+        }
+        if busy {
+            return 0;
+        }
+        let is_free = || managed.load.as_ref().is_some_and(LoadFile::has_cpus_for_all);
+        if !are_served && managed.session.pager.is_worth_looking(now, is_free) {
+            return 0;
+        }
+        self.publish(managed);
+        managed.sleep_ns(now)
     }
 
     /// Read what the kernel tells. A child's userfaultfd needs a descriptor, beyond what the program may have: its message waits.
@@ -567,8 +591,10 @@ fn look_at_threads(managed: &mut Managed, now: Nanos) {
     let files = limits::for_files();
     let own = thread::gettid();
     let mut is_any_running = false;
+    // A thread that serves its own fault looks for its page without sleeping.
+    let waits = |tid: i32| managed.session.pager.machine().waits(tid.cast_unsigned());
     let told = proc::each_thread(|tid| {
-        is_any_running |= tid != own && proc::thread_state(tid).is_ok_and(|state| state == b'R');
+        is_any_running |= tid != own && !waits(tid) && proc::thread_state(tid).is_ok_and(|state| state == b'R');
     });
     drop(files);
     let machine = managed.session.pager.machine_mut();

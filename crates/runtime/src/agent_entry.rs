@@ -10,6 +10,7 @@ use pagetide_sys::maps::{Kind, MapsText, Vma};
 use pagetide_sys::mem;
 use pagetide_sys::seccomp::Program;
 use pagetide_sys::socket;
+use pagetide_sys::text::{Text, write_stderr};
 use pagetide_sys::thread::{self, Table};
 use pagetide_sys::{Errno, signal};
 
@@ -21,6 +22,7 @@ use crate::foothold;
 use crate::fork;
 use crate::limits;
 use crate::own;
+use crate::serve;
 use crate::space::held::HELD;
 use crate::space::locks;
 
@@ -263,6 +265,7 @@ pub(crate) fn begin_copy() {
 /// What the parent's runtime had does not exist in a copy of its address space.
 fn restart(state: u32) {
     foothold::restart(state, || {
+        serve::forget();
         HELD.after_fork();
         for end in &ENDS {
             close(end.swap(-1, Ordering::Relaxed));
@@ -338,6 +341,10 @@ fn start_agent(apart: bool) -> i64 {
         restart(foothold::FORKED);
     }
     mem::set_place(PLACE);
+    if IS_SIGNAL_MODE.load(Ordering::Relaxed) && !apart {
+        // Without them the agent serves all faults.
+        let _ = serve::open();
+    }
     OUTSIDE.store(-1, Ordering::Relaxed);
     let pair = if apart { Ok(None) } else { socket::pair().map(Some) };
     let made = pair.and_then(|pair| {
@@ -387,6 +394,15 @@ fn tell_of_panics(supervisor: &Fd) {
     // The closure captures nothing, so the box is no memory: in a forked child the parent's hook is replaced, and its memory is
     // not there.
     std::panic::set_hook(Box::new(|info| {
+        if thread::gettid().cast_unsigned() != AGENT_ALIVE.load(Ordering::Relaxed) {
+            // A thread of the program that serves its own fault: the socket is not in its table.
+            let line = Text::<512>::format(format_args!(
+                "pagetide: process {}: a broken invariant: {info}\n",
+                thread::getpid()
+            ));
+            write_stderr(line.as_bytes());
+            signal::abort();
+        }
         // SAFETY: the agent keeps the socket open as long as the process lives.
         let supervisor = ManuallyDrop::new(unsafe { Fd::from_raw(SUPERVISOR.load(Ordering::Relaxed)) });
         agent::say(
@@ -438,15 +454,17 @@ extern "C" fn agent_main(arg: *mut u8) -> ! {
 /// Keep none of the program's descriptors in this thread's own table, and forget the pager of a forking parent.
 fn close_others(kept: Option<&Fd>) {
     agent::forget_served();
-    let raw = kept.map_or(u32::MAX, |kept| kept.raw().cast_unsigned());
-    if raw > 0 {
-        // SAFETY: the thread's table is its own copy, and nothing else of ours is open yet.
-        let closed = unsafe { fd::close_range(0, raw - 1, false) };
-        debug_assert!(closed.is_ok(), "close_range exists since Linux 5.9: {closed:?}");
-    }
-    if raw < u32::MAX {
-        // SAFETY: as above.
-        let closed = unsafe { fd::close_range(raw + 1, u32::MAX, false) };
-        debug_assert!(closed.is_ok(), "close_range exists since Linux 5.9: {closed:?}");
+    let mut from = 0;
+    loop {
+        let all = kept.map(Fd::raw).into_iter().chain(serve::numbers()).map(i32::cast_unsigned);
+        let next = all.filter(|&raw| raw >= from).min();
+        let end = next.map_or(Some(u32::MAX), |next| next.checked_sub(1));
+        if let Some(end) = end.filter(|&end| end >= from) {
+            // SAFETY: the thread's table is its own copy, and nothing else of ours is open yet.
+            let closed = unsafe { fd::close_range(from, end, false) };
+            debug_assert!(closed.is_ok(), "close_range exists since Linux 5.9: {closed:?}");
+        }
+        let Some(next) = next else { return };
+        from = next + 1;
     }
 }

@@ -10,7 +10,7 @@ use pagetide_sys::file::{self, IoVec};
 use pagetide_sys::futex::{self, Mutex, Scope};
 use pagetide_sys::mem::Mapping;
 use pagetide_sys::thread::{self, RawThread, Table};
-use pagetide_sys::uring::{Refused, Ring, SetupFlags};
+use pagetide_sys::uring::{Refused, Ring, SetupFlags, Target, UnmappedRing};
 use pagetide_sys::{Errno, clock};
 
 use crate::credentials::{self, Helper};
@@ -21,8 +21,14 @@ use crate::own;
 const WATCH_TOKEN: u64 = 1 << 32;
 /// Calls in a row that the kernel may put off. More are no lack of memory for a moment.
 const PUT_OFF_MAX: u32 = 10_000;
+/// Files that a ring for threads with tables of their own can hold; place 0 is the pipe's.
+const FILES: usize = 64;
 /// Requests of a ring that is given up end within this time.
 const LAST_REQUESTS_NS: Nanos = 120_000_000_000;
+
+/// Entries of a ring: all requests at once, and the waits.
+const ENTRIES: u32 = 256;
+const _: () = assert!(ENTRIES as usize >= REQUESTS + WATCHED);
 
 /// A request as an engine keeps it: the table of requests is the host's to change meanwhile.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +88,16 @@ fn poll_watched([first, second]: [&Fd; WATCHED], event: PollFd, timeout_ns: u64)
 pub(crate) struct UringEngine {
     /// None once it was given up.
     ring: Option<Ring>,
+    /// Of a ring for threads with tables of their own: the thread in whose table all files are.
+    home: Option<i32>,
+    /// The files that the ring holds, by their numbers in the home's table; -1: none.
+    files: [i32; FILES],
+    has_all_files: bool,
+    /// Who uses the ring at present; 0: its home.
+    caller: i32,
+    /// Requests that no call has passed on yet, oldest first, and who has passed on those that are open.
+    unsubmitted: VecDeque<u32>,
+    owners: [i32; REQUESTS],
     /// Reading end of a pipe whose other end only the ring holds: hung up when the last request of a ring that was given up is over.
     last_request: Option<Fd>,
     /// Readable while results are there, once the ring was given up.
@@ -112,14 +128,40 @@ impl UringEngine {
         Self::make(SetupFlags::PLAIN)
     }
 
+    /// The descriptor of a ring for several threads, one at a time, which may have descriptor tables of their own.
+    pub(crate) fn unmapped() -> Result<UnmappedRing, Refused> {
+        UnmappedRing::new(ENTRIES, ENTRIES * 2, SetupFlags::PLAIN)
+    }
+
+    /// An engine over such a ring, whose descriptor has the same number in the tables of all threads that use it. The calling thread
+    /// alone has the files, and makes what goes by their numbers.
+    pub(crate) fn for_tables(ring: UnmappedRing) -> Result<Self, Refused> {
+        Self::over(Ring::map(ring)?, Some(thread::gettid()))
+    }
+
     /// A ring that holds all requests at once.
     fn make(flags: SetupFlags) -> Result<Self, Refused> {
-        let entries = u32::try_from((REQUESTS + WATCHED).next_power_of_two()).expect("a small constant");
-        let ring = Ring::new(entries, entries * 2, flags)?;
+        Self::over(Ring::new(ENTRIES, ENTRIES * 2, flags)?, None)
+    }
+
+    fn over(ring: Ring, home: Option<i32>) -> Result<Self, Refused> {
         // Without it, a ring can be given up only while it has no request.
-        let pipe = fd::pipe(0).and_then(|(read, write)| ring.hold_file(&write).map(|()| read));
+        let pipe = fd::pipe(0).and_then(|(read, write)| {
+            let mut held = [-1; FILES];
+            held[0] = write.raw();
+            ring.register_files(&held[..if home.is_some() { FILES } else { 1 }]).map(|()| read)
+        });
+        if let (Some(_), Err(errno)) = (home, &pipe) {
+            return Err(Refused::Other(*errno));
+        }
         Ok(Self {
             ring: Some(ring),
+            home,
+            files: [-1; FILES],
+            has_all_files: true,
+            caller: 0,
+            unsubmitted: VecDeque::with_capacity(REQUESTS),
+            owners: [0; REQUESTS],
             last_request: pipe.ok(),
             event: fd::eventfd(0)?,
             jobs: Vec::with_capacity(REQUESTS),
@@ -141,6 +183,7 @@ impl UringEngine {
             }
             let token = u32::try_from(completion.user_data).expect("tokens are 32 bit");
             self.is_open[token as usize] = false;
+            self.owners[token as usize] = 0;
             self.finished.push_back((token, completion.result.map(|bytes| bytes as usize)));
         }
     }
@@ -154,10 +197,29 @@ impl UringEngine {
             }
             // Interrupted, short of memory for a moment or full of completions: what is left is passed on at the next call.
             Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY) if self.put_off < PUT_OFF_MAX => self.put_off += 1,
+            // The home finds the same, and goes on by the files' numbers.
+            _ if !self.is_home() => {}
             Ok(_) => self.give_up_ring(Errno::EAGAIN),
             Err(errno) => self.give_up_ring(errno),
         }
         false
+    }
+
+    /// So many requests were passed on by the caller: the kernel ends them in its name, and interrupts its calls for that.
+    fn note_owners(&mut self, answer: Result<u32, Errno>) {
+        for _ in 0..answer.unwrap_or(0) {
+            let Some(token) = self.unsubmitted.pop_front() else { return };
+            self.owners[token as usize] = self.caller;
+        }
+    }
+
+    fn is_home(&self) -> bool {
+        self.home.is_none_or(|home| home == thread::gettid())
+    }
+
+    /// Where the ring has the file of a request.
+    fn target(&self, job: &Job) -> Option<u32> {
+        (0..).zip(&self.files).find(|&(_, &raw)| raw == job.fd).map(|(place, _)| place)
     }
 
     /// Go on without the ring.
@@ -174,6 +236,8 @@ impl UringEngine {
         assert!(replaced.is_ok(), "io_uring is refused ({}), and so is dup3: {replaced:?}", errno.name());
         self.event = fd;
         self.armed = [false; WATCHED];
+        self.owners = [0; REQUESTS];
+        self.unsubmitted.clear();
         if self.is_open.contains(&true) {
             self.await_last_request(errno);
         }
@@ -226,15 +290,21 @@ impl Engine for UringEngine {
         }
         self.jobs[index].set(job);
         self.is_open[index] = true;
+        if self.home.is_some() && self.ring.is_some() {
+            self.unsubmitted.push_back(token);
+        }
+        let registered = self.target(&job);
         let Some(ring) = &mut self.ring else { return self.carry_out(token) };
         // SAFETY: nothing changes this entry while the slice is used.
         let kept = unsafe { &*self.jobs[index].as_ptr() };
+        let file = kept.file();
+        let target = registered.map_or(Target::File(&file), Target::Registered);
         match kept.direction {
             // SAFETY: the pieces lie in the table of jobs, which never grows beyond its capacity and so does not move, and stay as
             // they are until the request is over; their memory is frames that the machine leaves alone meanwhile.
-            Direction::Read => unsafe { ring.put_readv(&kept.file(), kept.pieces(), kept.offset, u64::from(token)) },
+            Direction::Read => unsafe { ring.put_readv(target, kept.pieces(), kept.offset, u64::from(token)) },
             // SAFETY: as for reads.
-            Direction::Write => unsafe { ring.put_writev(&kept.file(), kept.pieces(), kept.offset, u64::from(token)) },
+            Direction::Write => unsafe { ring.put_writev(target, kept.pieces(), kept.offset, u64::from(token)) },
         }
     }
 
@@ -245,6 +315,7 @@ impl Engine for UringEngine {
                 break;
             }
             let answer = ring.enter(0);
+            self.note_owners(answer);
             if !self.heed(pending, answer) {
                 break;
             }
@@ -268,6 +339,41 @@ impl Engine for UringEngine {
 
     fn event(&self) -> &Fd {
         self.ring.as_ref().map_or(&self.event, Ring::fd)
+    }
+
+    fn opened(&mut self, file: &Fd) {
+        let (Some(ring), true) = (&self.ring, self.home.is_some()) else { return };
+        // The first place is the pipe's.
+        let free = (1..).zip(&mut self.files[1..]).find(|(_, raw)| **raw < 0);
+        if let Some((place, raw)) = free
+            && ring.replace_file(place, Some(file)).is_ok()
+        {
+            *raw = file.raw();
+        } else {
+            self.has_all_files = false;
+        }
+    }
+
+    fn closing(&mut self, file: &Fd) {
+        for (place, raw) in (0..).zip(&mut self.files) {
+            if *raw == file.raw() {
+                *raw = -1;
+                let gone = self.ring.as_ref().map_or(Ok(()), |ring| ring.replace_file(place, None));
+                debug_assert!(gone.is_ok(), "a registered place can be emptied: {gone:?}");
+            }
+        }
+    }
+
+    fn set_caller(&mut self, thread: i32) {
+        self.caller = thread;
+    }
+
+    fn has_begun(&self, thread: i32) -> bool {
+        self.owners.contains(&thread)
+    }
+
+    fn is_for_all_tables(&self) -> bool {
+        self.ring.is_some() && self.home.is_some() && self.has_all_files
     }
 
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {

@@ -177,6 +177,12 @@ impl Forks {
         self.doorbells.as_ref().is_some_and(|doorbells| doorbells.range().contains(address))
     }
 
+    /// True until the doorbell at this address is answered.
+    pub(crate) fn is_rung(&self, address: usize) -> bool {
+        let doorbells = self.doorbells.as_ref().expect("it is a doorbell").range();
+        self.rung[usize::from(address >= doorbells.start() + mem::PAGE_BYTES)]
+    }
+
     /// True while a child has not taken over yet: its faults and its call must be looked for.
     pub(crate) const fn is_waiting_for_child(&self) -> bool {
         self.newborn.is_some()

@@ -82,6 +82,21 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool);
     /// Readable while results are there. For hosts whose threads wait for results without having the engine at hand.
     fn event(&self) -> &Fd;
+    /// A file that requests will name.
+    fn opened(&mut self, _file: &Fd) {}
+    /// No request names the file any more.
+    fn closing(&mut self, _file: &Fd) {}
+    /// Requests are passed on by this thread from now on; 0: by the engine's own.
+    fn set_caller(&mut self, _thread: i32) {}
+    /// True while a request is under way that this thread has passed on. It must not go on with what it does: the kernel interrupts
+    /// its calls to end the request, and cannot end it while the thread waits for what it cannot be interrupted in (vfork).
+    fn has_begun(&self, _thread: i32) -> bool {
+        false
+    }
+    /// True if requests can be begun and waited for by threads with other descriptor tables.
+    fn is_for_all_tables(&self) -> bool {
+        false
+    }
     /// Pass on what is queued, then sleep until a result is there, one of the descriptors is readable or the time is up.
     /// Which descriptors are readable. They are the same ones at every call.
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED];
@@ -264,6 +279,17 @@ impl Requests {
     /// Requests that an engine has.
     pub(crate) fn in_flight(&self) -> usize {
         self.table.len() - self.free.len()
+    }
+
+    /// A read of this page waits to begin.
+    pub(crate) fn waits_to_read(&self, page: PageIdx) -> bool {
+        self.reads.iter().any(|transfer| transfer.range.contains(page))
+    }
+
+    /// What waits to begin is worth a request.
+    pub(crate) fn has_waiting(&self, is_gathering: bool) -> bool {
+        let least = if is_gathering { GATHER_PAGES } else { 1 };
+        !self.reads.is_empty() || self.write_pages >= least
     }
 
     /// Reads are in flight or waiting.

@@ -33,6 +33,8 @@ mod limits;
 mod credentials;
 mod filters;
 mod pool;
+mod sleepers;
+mod serve;
 #[cfg(test)]
 mod swarm;
 

@@ -241,6 +241,26 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.engine.event()
     }
 
+    /// True if threads with descriptor tables of their own may begin requests and wait for them.
+    pub(crate) fn is_for_all_tables(&self) -> bool {
+        self.engine.is_for_all_tables()
+    }
+
+    /// See [`Engine::set_caller`].
+    pub(crate) fn set_caller(&mut self, thread: i32) {
+        self.engine.set_caller(thread);
+    }
+
+    /// See [`Engine::has_begun`].
+    pub(crate) fn has_begun(&self, thread: i32) -> bool {
+        self.engine.has_begun(thread)
+    }
+
+    /// Requests wait to begin, and are worth it.
+    pub(crate) fn has_waiting_requests(&self, is_gathering: bool) -> bool {
+        self.requests.has_waiting(is_gathering)
+    }
+
     /// Requests whose results have been collected, in all; wraps.
     pub(crate) const fn requests_ended(&self) -> u32 {
         self.ended
@@ -259,6 +279,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         if let Some(tier) = self.tier.as_deref_mut() {
             tier.add_device(device, store.slots_max());
         }
+        self.engine.opened(store.file());
         self.stores.push((device, store));
     }
 
@@ -313,7 +334,9 @@ impl<K: AddressSpace> LiveMachine<K> {
             return None;
         }
         let index = self.stores.iter().position(|(id, _)| *id == device)?;
-        Some(self.stores.remove(index).1)
+        let store = self.stores.remove(index).1;
+        self.engine.closing(store.file());
+        Some(store)
     }
 
     /// The files of a place are being drained, or not any more.

@@ -10,6 +10,7 @@
 //! Invariants: one thread at a time (the host holds the lock); every fault message is answered, parked in the core, or ends
 //! the program.
 
+mod adopt;
 mod measure;
 
 use pagetide_core::Core;
@@ -19,18 +20,14 @@ use pagetide_core::types::{Access, Nanos, PageIdx, PageRange, TaskId};
 use pagetide_driver::record::RecordWriter;
 use pagetide_driver::{Driver, Recorder};
 use pagetide_kernel::{AddressSpace, Linux, Message};
-use pagetide_sys::Errno;
-use pagetide_sys::maps::Vma;
-use pagetide_sys::mem::ManagedRange;
-use pagetide_sys::pagemap::{Categories, Run};
-use pagetide_sys::uffd::{Modes, Stop, Wake};
+use pagetide_sys::pagemap::Run;
 
-use crate::machine::{Answered, LiveMachine, managed};
+use crate::machine::{Answered, LiveMachine};
 use crate::patience::Patience;
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::space::recent::Recent;
 use crate::space::unpaged::Unpaged;
-use crate::space::{Backing, Census, Change, Listed, PAGE_SHIFT, Standing, Verdict, Why, own_pages};
+use crate::space::{Change, PAGE_SHIFT};
 use crate::tier::Tier;
 
 /// Events kept for the dump after a broken invariant.
@@ -63,6 +60,7 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     fork_pages: Option<u32>,
     /// The budget that has room for a page that the thread that makes pages private waits for; 0: it waits for none.
     lent_budget: u32,
+    has_grown: bool,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -127,6 +125,7 @@ impl<K: AddressSpace> Pager<K> {
             budget_pages,
             fork_pages: None,
             lent_budget: 0,
+            has_grown: false,
         }
     }
 
@@ -336,6 +335,36 @@ impl<K: AddressSpace> Pager<K> {
         self.tend_tier(now);
         self.tend_loan(now);
         self.release_surplus(SURPLUS_PAGES);
+        let is_more = self.step_of_core(now);
+        if is_more {
+            self.driver.drain(now, |machine, core, answers| machine.begin_requests(gathers(core, now), answers));
+        }
+        is_more
+    }
+
+    /// The part of it that a thread does that waits for this page. All requests but those for the page are for the next `pump`.
+    pub(crate) fn pump_for(&mut self, now: Nanos, page: PageIdx) -> bool {
+        self.driver.drain(now, |machine, core, answers| {
+            machine.reap(answers);
+            machine.retry_deferred(core, answers);
+            machine.begin_read_of(page, answers);
+        });
+        self.tend_loan(now);
+        self.release_surplus(SURPLUS_PAGES);
+        let is_more = self.step_of_core(now);
+        if is_more {
+            self.driver.drain(now, |machine, _core, answers| machine.begin_read_of(page, answers));
+        }
+        is_more
+    }
+
+    /// Requests wait to begin, and are worth it now.
+    pub(crate) fn has_waiting_requests(&self, now: Nanos) -> bool {
+        self.machine().has_waiting_requests(gathers(self.core(), now))
+    }
+
+    /// One step of what the core has to do at its deadline. False: nothing now.
+    fn step_of_core(&mut self, now: Nanos) -> bool {
         if self.core().deadline().is_none_or(|deadline| deadline > now) {
             return false;
         }
@@ -347,7 +376,6 @@ impl<K: AddressSpace> Pager<K> {
         // The devices work meanwhile.
         self.machine_mut().flush();
         self.driver.step(now, Event::Timeout);
-        self.driver.drain(now, |machine, core, answers| machine.begin_requests(gathers(core, now), answers));
         true
     }
 
@@ -369,6 +397,11 @@ impl<K: AddressSpace> Pager<K> {
         self.patience.is_worth(now, machine.answered_at(), waits, is_free)
     }
 
+    /// True if slots were backed since the last call.
+    pub(crate) const fn take_grown(&mut self) -> bool {
+        std::mem::replace(&mut self.has_grown, false)
+    }
+
     /// Back more slots before the core runs out of the ones it has.
     fn grow_stores(&mut self, now: Nanos) {
         loop {
@@ -380,87 +413,8 @@ impl<K: AddressSpace> Pager<K> {
                 grown = machine.grow_if_needed(core, leaving, floor_bytes);
             });
             let Some((device, slots)) = grown else { return };
+            self.has_grown = true;
             self.driver.step(now, Event::DeviceGrown { device, slots });
-        }
-    }
-
-    /// A look through the kernel's list of mappings begins.
-    pub(crate) fn begin_look(&mut self) {
-        self.machine_mut().mappings.begin_look();
-    }
-
-    /// Judge a mapping of the list, and take what is wanted of it under management.
-    pub(crate) fn adopt_vma(&mut self, now: Nanos, vma: &Vma<'_>) {
-        let listed = Listed::of(vma, None);
-        let mut from = listed.from;
-        while from < listed.to {
-            let (to, verdict) = self.machine().mappings.judge(&listed, from);
-            let standing = match verdict {
-                Verdict::Managed => Some(Standing::Managed),
-                Verdict::Native(why) => Some(Standing::Native(why)),
-                Verdict::Wanted => self.adopt_range(now, from, to, listed.backing == Backing::Heap),
-            };
-            if let Some(standing) = standing {
-                self.machine_mut().mappings.note(listed.part(from, to, standing));
-            }
-            from = to;
-        }
-    }
-
-    /// A look that tells locks and fork policies, and takes nothing under management.
-    pub(crate) fn look_at_fork_policies(&mut self) -> Result<(), Errno> {
-        let mut list = Vec::with_capacity(self.machine().mappings.list().len());
-        self.machine().space().flagged_mappings(&mut |vma, flags| list.push(Listed::of(vma, Some(flags))))?;
-        self.begin_look();
-        let mappings = &mut self.machine_mut().mappings;
-        for listed in list {
-            let mut from = listed.from;
-            while from < listed.to {
-                let (to, verdict) = mappings.judge(&listed, from);
-                let standing = match verdict {
-                    Verdict::Managed => Standing::Managed,
-                    Verdict::Native(why) => Standing::Native(why),
-                    Verdict::Wanted => Standing::Native(Why::New),
-                };
-                mappings.note(listed.part(from, to, standing));
-                from = to;
-            }
-        }
-        Ok(())
-    }
-
-    /// What the last look left native, and why.
-    pub(crate) fn census(&self) -> &Census {
-        self.machine().mappings.census()
-    }
-
-    /// A region of a forked parent in signal mode, where nothing of a copy is registered. Nobody touches it before this returns.
-    pub(crate) fn register_copy(&self, from: u64, to: u64) -> Result<(), Errno> {
-        let mut vpn = from;
-        while vpn < to {
-            let (start, stop) = own_pages(vpn, to).unwrap_or((to, to));
-            if start > vpn {
-                let pages = u32::try_from(start - vpn).expect("a region has 32-bit page indices");
-                self.machine().space().register(managed(vpn, pages), Modes::MISSING)?;
-            }
-            vpn = stop;
-        }
-        Ok(())
-    }
-
-    /// A region of a forked parent: the kernel registered it with the child's userfaultfd when it copied the address space, and
-    /// no code of the program has run since.
-    ///
-    /// What the child's agent has mapped since may lie where the copy left something out (MADV_DONTFORK).
-    pub(crate) fn take_over_region(&mut self, now: Nanos, from: u64, to: u64) {
-        let mut vpn = from;
-        while vpn < to {
-            let (start, stop) = own_pages(vpn, to).unwrap_or((to, to));
-            if start > vpn {
-                let added = self.add_region(now, vpn, start, false);
-                assert!(added, "a child has as many page indices as its parent");
-            }
-            vpn = stop;
         }
     }
 
@@ -534,117 +488,5 @@ impl<K: AddressSpace> Pager<K> {
     pub(crate) fn is_compressed(&self, page: PageIdx) -> bool {
         let Some(tier) = self.machine().tier() else { return false };
         self.core().page(page).slot.is_some_and(|(device, slot)| tier.holds(device, slot))
-    }
-
-    /// Register the range, tell the core of it, and charge what is there already; or why it stays native. None: it has changed since
-    /// the list was read, and the next look judges what has become of it.
-    fn adopt_range(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> Option<Standing> {
-        let Ok(pages) = u32::try_from(to - from) else { return Some(Standing::Native(Why::NoIndices)) };
-        match self.machine().space().register(managed(from, pages), Modes::MISSING) {
-            Ok(()) => {}
-            Err(Errno::EBUSY) => return Some(Standing::Native(Why::Refused)),
-            Err(_) => return None,
-        }
-        if !self.is_registered(from, to) {
-            // What is left of it at the next look is registered already, however small.
-            self.machine_mut().mappings.note_registered(from, to);
-            return None;
-        }
-        // Nothing was under way, or the kernel had not let a page be filled.
-        self.end_messages(now);
-        let is_added = self.add_region(now, from, to, is_heap);
-        Some(if is_added { Standing::Managed } else { Standing::Native(Why::NoIndices) })
-    }
-
-    /// Manage a fresh mapping of our own making, which nobody knows yet. False: no page indices are left for it.
-    pub(crate) fn add_fresh(&mut self, now: Nanos, range: ManagedRange) -> Result<bool, Errno> {
-        let vpn = (range.start() >> PAGE_SHIFT) as u64;
-        let Ok(pages) = u32::try_from(range.len() >> PAGE_SHIFT) else { return Ok(false) };
-        self.machine().space().register(range, Modes::MISSING)?;
-        let Some(region) = self.machine_mut().mappings.add(vpn, pages, 0) else { return Ok(false) };
-        self.driver.step(now, Event::RegionAdded { region: region.id, range: region.range });
-        Ok(true)
-    }
-
-    /// The range is registered: it becomes a region, and what is there is charged. False: no page indices are left, it stays native.
-    fn add_region(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> bool {
-        let pages = u32::try_from(to - from).unwrap_or(u32::MAX);
-        let slack = if is_heap { HEAP_SLACK_PAGES } else { 0 };
-        let added = if let Some(region) = self.machine_mut().mappings.grow(from, pages) {
-            self.driver.step(now, Event::RegionResized { region: region.id, range: region.range });
-            PageRange::new(PageIdx(region.range.end().0 - pages), pages)
-        } else if let Some(region) = self.machine_mut().mappings.add(from, pages, slack) {
-            self.driver.step(now, Event::RegionAdded { region: region.id, range: region.range });
-            region.range
-        } else {
-            let _ = self.machine().space().unregister(managed(from, pages));
-            return false;
-        };
-        self.adopt_present(now, from, added);
-        true
-    }
-
-    /// True if all of `[from, to)` is mapped and registered, after it was asked to be.
-    ///
-    /// The program may have unmapped a part between our reading of the maps and the registration, and mapped something new
-    /// there since: registration passes over holes, and of what is mapped later we would hear nothing - its pages would be
-    /// taken out and never brought back. Filling a page answers ENOENT in a mapping that is not registered; one that is cannot
-    /// go without an event any more.
-    fn is_registered(&mut self, from: u64, to: u64) -> bool {
-        let mut vpn = from;
-        while vpn < to {
-            let Some((start, end)) = self.mapping_at(vpn) else { return false };
-            if start > vpn {
-                return false;
-            }
-            let probed = self.machine().space().zeropage_run(managed(vpn, 1), Wake::Now);
-            if !probed.is_complete() && probed.stop != Some(Stop::Present) {
-                return false;
-            }
-            vpn = end;
-        }
-        true
-    }
-
-    /// The mapping that covers this page or is the next one: first page, and the page behind the last.
-    fn mapping_at(&mut self, vpn: u64) -> Option<(u64, u64)> {
-        let address = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
-        let vma = self.machine_mut().space_mut().mapping_at_or_after(address).ok().flatten()?;
-        Some(((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64))
-    }
-
-    /// Charge the pages of `pages`, from address `vpn` on, that are there already.
-    fn adopt_present(&mut self, now: Nanos, vpn: u64, pages: PageRange) {
-        let mut runs = std::mem::take(&mut self.runs);
-        let mut from = vpn;
-        let end = vpn + u64::from(pages.len);
-        while from < end {
-            let left = managed(from, u32::try_from(end - from).expect("inside the region"));
-            let wanted = Categories::PRESENT.with(Categories::SWAPPED);
-            let scan = self.machine().space().scan(left, wanted, &mut runs).expect("our own page table can be read");
-            for run in &runs[..scan.runs] {
-                let offset = |address: u64| u32::try_from((address >> PAGE_SHIFT) - vpn).expect("inside the region");
-                let (first, stop) = (offset(run.start), offset(run.end));
-                self.driver.step(now, Event::Adopted { range: pages.part(first, stop - first) });
-            }
-            from = (scan.walked_to as u64) >> PAGE_SHIFT;
-        }
-        self.runs = runs;
-    }
-
-    /// Look for pages that are there without our knowing (MADV_FREE that was taken back by a store), and charge them. Not where
-    /// the program may be giving pages back at this moment.
-    pub(crate) fn reconcile(&mut self, now: Nanos) {
-        let mut index = 0;
-        while let Some(&region) = self.machine().mappings.regions().get(index) {
-            let mut vpn = region.vpn;
-            while let Some((from, to)) = self.recent.first_old(now, vpn, region.end_vpn()) {
-                let [first, len] =
-                    [from - region.vpn, to - from].map(|pages| u32::try_from(pages).expect("inside the region"));
-                self.adopt_present(now, from, region.range.part(first, len));
-                vpn = to;
-            }
-            index += 1;
-        }
     }
 }

@@ -36,12 +36,13 @@ mod faults_compressed;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use pagetide_core::Core;
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, TaskId};
-use pagetide_sys::fd::{self, Fd};
+use pagetide_kernel::Linux;
+use pagetide_sys::fd;
 use pagetide_sys::futex::{Guard, Mutex};
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::proc::LoadFile;
@@ -57,6 +58,7 @@ use crate::pager::Pager;
 use crate::session::Session;
 use crate::session::command::PlaceId;
 use crate::setup::{self, BUDGET_PAGES_MIN, PAGES_MAX, SLOTS_LATER, SetupError, step};
+use crate::sleepers::{Sleepers, Watch};
 use crate::{Error, ErrorKind};
 
 pub use pagetide_core::event::Advice;
@@ -168,8 +170,8 @@ impl PoolBuilder {
         let uffd = open_uffd()?;
         let engine = wrap(self.open_engine()?);
         let seed = clock::now() ^ 0x9e37_79b9_7f4a_7c15;
-        let mut machine =
-            setup::machine(uffd, seed, budget_pages, engine, None, None).map_err(|error| io_error(&error))?;
+        let mut machine = setup::machine(Linux::new(uffd), seed, budget_pages, engine, None, None)
+            .map_err(|error| io_error(&error))?;
         machine
             .attach_tier(config.compress(), budget_pages)
             .map_err(|errno| io_error(&SetupError::Step("memory for compressed pages", errno)))?;
@@ -245,25 +247,15 @@ struct Running {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Changes when those who wait without watching the engine are to look again.
-    turn: AtomicU32,
     is_over: AtomicBool,
-    /// Wakes the pool's thread.
-    bell: Fd,
-    /// Wakes the thread that watches the engine, when another one has taken results.
-    again: Fd,
-    /// The engine's event: as long as the state lives, which is as long as this.
-    event: i32,
-    /// What the machine has to do. None: nothing is known of that.
-    load: Option<LoadFile>,
+    sleepers: Sleepers,
 }
 
 /// The pager, and who waits for it.
 #[derive(Debug)]
 struct State {
     session: Session,
-    /// A thread watches the engine.
-    is_watched: bool,
+    watch: Watch,
     /// The pool's thread sleeps for long.
     is_idle: bool,
     /// Faults that cannot be answered: the swap space is full.
@@ -365,16 +357,14 @@ impl Pool {
         // Filled by faulting threads, which do not allocate.
         session.pager.machine_mut().outbox.poisoned.reserve(POISONED_RANGES);
         let failed = |errno: Errno| io_error(&SetupError::Step("an event counter", errno));
+        let event = session.pager.machine().event().raw();
+        let (bell, again) = (fd::eventfd(0).map_err(failed)?, fd::eventfd(0).map_err(failed)?);
         let shared = Arc::new(Shared {
-            turn: AtomicU32::new(0),
             is_over: AtomicBool::new(false),
-            bell: fd::eventfd(0).map_err(failed)?,
-            again: fd::eventfd(0).map_err(failed)?,
-            event: session.pager.machine().event().raw(),
-            load: LoadFile::open().ok(),
+            sleepers: Sleepers::new(event, bell, again, LoadFile::open().ok()),
             state: Mutex::new(State {
                 session,
-                is_watched: false,
+                watch: Watch::default(),
                 is_idle: false,
                 failed: Vec::with_capacity(FAILED_FAULTS),
                 places_made: u32::try_from(places.len()).expect("few places"),
@@ -437,7 +427,7 @@ impl Pool {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         let is_granted = state.session.set_budget(clock::now(), pages);
         drop(state);
-        shared.ring();
+        shared.sleepers.ring();
         if is_granted {
             Ok(())
         } else {
@@ -462,7 +452,7 @@ impl Drop for Running {
             return;
         }
         self.shared.is_over.store(true, Ordering::Release);
-        self.shared.ring();
+        self.shared.sleepers.ring();
         if let Some(thread) = thread {
             let joined = thread.join();
             debug_assert!(joined.is_ok(), "a panic of the pool's thread aborts the process");

@@ -138,6 +138,16 @@ impl<K: AddressSpace> Session<K> {
         Ok(())
     }
 
+    /// A fault that the kernel did not tell of.
+    pub(crate) fn note_fault(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    /// True if a fault on this address is not with the core yet.
+    pub(crate) fn has_unanswered(&self, address: u64) -> bool {
+        self.faults.iter().any(|fault| fault.address == address)
+    }
+
     /// Answer the faults that were read. One in a registered mapping that no span covers: it grew in place since the maps were
     /// read. What cannot be answered yet is kept.
     pub(crate) fn answer_faults(&mut self, now: Nanos, host: &mut impl Host<K>) {
@@ -201,7 +211,8 @@ impl<K: AddressSpace> Session<K> {
     /// A place that is being drained is given back first: its slots may be what is missing, and the fault is to be asked again.
     pub(crate) fn take_failed_fault(&mut self, now: Nanos) -> Option<(TaskId, PageIdx)> {
         let (task, page) = self.pager.machine_mut().outbox.out_of_memory.take()?;
-        if self.devices.give_back(&mut self.pager, now) {
+        // A thread that serves itself may have found no slot just before more were backed.
+        if self.pager.take_grown() || self.devices.give_back(&mut self.pager, now) {
             self.pager.machine_mut().wake_waiters(page);
             return None;
         }

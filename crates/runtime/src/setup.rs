@@ -23,6 +23,7 @@ use crate::pager::Pager;
 use crate::pool::EngineChoice;
 use crate::protocol::DeviceOffer;
 use crate::record;
+use crate::serve;
 use crate::session::Session;
 use crate::session::command::{PlaceId, PlaceReport};
 use crate::space::PAGE_SHIFT;
@@ -93,9 +94,9 @@ fn open_engine(choice: EngineChoice) -> Result<Box<dyn Engine>, SetupError> {
 }
 
 /// The userfaultfd of this process in thread mode.
-fn open_uffd(agent: &Agent) -> Result<Uffd, SetupError> {
+fn open_uffd(agent: &mut Agent) -> Result<Uffd, SetupError> {
     if agent.hello().signal_mode {
-        return open_user_uffd();
+        return open_user_uffd(agent);
     }
     let opened = match agent.uffd_device() {
         Some(device) => step("userfaultfd", Uffd::from_device(device, ReadMode::NonBlocking))?,
@@ -116,7 +117,21 @@ fn open_uffd(agent: &Agent) -> Result<Uffd, SetupError> {
 }
 
 /// The userfaultfd of this process in signal mode: any user may have it, and forks are not followed.
-pub(crate) fn open_user_uffd() -> Result<Uffd, SetupError> {
+pub(crate) fn open_user_uffd(agent: &mut Agent) -> Result<Uffd, SetupError> {
+    let is_by_ring = split_settings(&agent.hello().settings).is_ok_and(|(choice, _)| choice != EngineChoice::Threads);
+    if agent.record().is_some() || !is_by_ring {
+        // A record is written, and I/O threads are reached, by the agent's descriptors alone.
+        agent.files = None;
+    }
+    let shared = agent.files.take().and_then(|mut files| {
+        let uffd = files.uffd.take()?;
+        uffd.handshake(signal_features().with(Features::SIGBUS)).is_ok().then_some((uffd, files))
+    });
+    if let Some((uffd, files)) = shared {
+        serve::expect();
+        agent.files = Some(files);
+        return Ok(uffd);
+    }
     let (uffd, _door) = Uffd::open(Reach::UserMode, ReadMode::NonBlocking).map_err(|refused| {
         SetupError::Step("userfaultfd(UFFD_USER_MODE_ONLY)", refused.user_mode_only.unwrap_or(Errno::EPERM))
     })?;
@@ -160,8 +175,16 @@ pub(crate) fn pager(
     let whole = agent.entry().budget_pages.load(Ordering::Relaxed);
     limits::make_room(RINGS_BYTES);
     let (choice, settings) = split_settings(&agent.hello().settings).map_err(SetupError::Io)?;
-    let engine = open_engine(choice)?;
-    let mut machine = machine(uffd, seed, whole, engine, Some(Box::new(Unsharer::new())), Some(&HELD))?;
+    let shared = agent.files.as_mut().and_then(|files| files.ring.take().zip(files.pagemap.take()));
+    let (engine, space): (Box<dyn Engine>, Linux) = match shared {
+        Some((ring, pagemap)) => {
+            let engine = UringEngine::for_tables(ring)
+                .map_err(|refused| SetupError::Io(format!("io_uring is refused: {refused:?}")))?;
+            (Box::new(engine), Linux::with_pagemap(uffd, Some(pagemap)))
+        }
+        None => (open_engine(choice)?, Linux::new(uffd)),
+    };
+    let mut machine = machine(space, seed, whole, engine, Some(Box::new(Unsharer::new())), Some(&HELD))?;
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
@@ -227,14 +250,13 @@ fn add_store(pager: &mut Pager, device: DeviceId, store: Store) {
 
 /// The machine over a fresh staging area that has room for the whole run's budget.
 pub(crate) fn machine(
-    uffd: Uffd,
+    space: Linux,
     seed: u64,
     budget_pages: u64,
     engine: Box<dyn Engine>,
     unsharer: Option<Box<dyn MakePrivate>>,
     held: Option<&'static Held>,
 ) -> Result<LiveMachine, SetupError> {
-    let space = Linux::new(uffd);
     let staging = step("the staging area", map_frames(&space, frames_for(budget_pages), 0))?;
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
     let parts = MachineParts { space, engine, unsharer, held, staging, map_frames, zeroes, pages_max: PAGES_MAX, seed };

@@ -2,8 +2,8 @@
 //!
 //! A userfaultfd for user code is open to everyone; what it does not catch are the kernel's own accesses. So every thread of the
 //! program is armed (Syscall User Dispatch) before anything is paged: the kernel sends SIGSYS instead of making a call, and the
-//! handler (`dispatch`) brings in what the call may touch, holds it, makes the call and lets go. Faults of user code sleep in the
-//! kernel and are answered by the agent, as in thread mode.
+//! handler (`dispatch`) brings in what the call may touch, holds it, makes the call and lets go. Faults of user code come as SIGBUS, and
+//! the thread serves itself (`faults`).
 //!
 //! Handlers run on a stack of ours, which is never paged; so do, for a moment, all handlers of the program, because the kernel cannot
 //! write the frame of a signal to a stack whose page is out: `actions` writes it there itself. To the program it looks as if it had the
@@ -16,6 +16,7 @@ mod actions;
 mod clones;
 mod dispatch;
 mod entry;
+pub(crate) mod faults;
 mod forks;
 mod inplace;
 mod sites;

@@ -94,12 +94,22 @@ impl Pagemap {
         if let Some(fd) = proc::given(proc::Given::Pagemap) {
             return Ok(Self { fd });
         }
+        Self::open_here()
+    }
+
+    /// The same whatever was given, which is in the table of another thread.
+    pub fn open_here() -> Result<Self, Errno> {
         proc::open(c"self/pagemap").map(|fd| Self { fd })
     }
 
     /// The same under a high number.
     pub fn moved_high(self, lowest: u32) -> Self {
         Self { fd: self.fd.moved_high(lowest) }
+    }
+
+    /// The descriptor.
+    pub const fn fd(&self) -> &Fd {
+        &self.fd
     }
 
     /// Find the runs of pages of `range` that are of any category of `wanted`. ENOTTY or EINVAL: not on this kernel.

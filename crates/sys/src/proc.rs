@@ -126,6 +126,17 @@ impl LoadFile {
         open(c"loadavg").map(|fd| Self { fd, cpus: usable_cpus() })
     }
 
+    /// The same under a high number.
+    #[must_use]
+    pub fn moved_high(self, lowest: u32) -> Self {
+        Self { fd: self.fd.moved_high(lowest), ..self }
+    }
+
+    /// The descriptor.
+    pub const fn fd(&self) -> &Fd {
+        &self.fd
+    }
+
     /// True if no more threads of the whole machine run, or wait for a CPU, than there were CPUs for the opening thread. False as well
     /// where the file does not tell.
     pub fn has_cpus_for_all(&self) -> bool {

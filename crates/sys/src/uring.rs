@@ -76,6 +76,24 @@ pub struct Completion {
     pub more: bool,
 }
 
+/// The file of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Target<'f> {
+    /// By its descriptor in the table of the thread that submits.
+    File(&'f Fd),
+    /// By its place in [`Ring::register_files`]: for threads with tables of their own.
+    Registered(u32),
+}
+
+impl<'f> From<&'f Fd> for Target<'f> {
+    fn from(fd: &'f Fd) -> Self {
+        Self::File(fd)
+    }
+}
+
+/// `IOSQE_FIXED_FILE`
+const FIXED_FILE: u64 = 1;
+
 /// The head and tail of a queue, shared with the kernel.
 #[derive(Debug)]
 struct Ends {
@@ -100,8 +118,16 @@ pub struct Ring {
     nr_entries: u32,
 }
 
-impl Ring {
-    /// Make a ring with room for `entries` requests per submission and `completions` answers (both become powers of two).
+/// A ring whose memory is not mapped yet: made in one descriptor table, for a thread with another one that has the same number in it.
+#[derive(Debug)]
+pub struct UnmappedRing {
+    fd: Fd,
+    flags: SetupFlags,
+    params: k::io_uring_params,
+}
+
+impl UnmappedRing {
+    /// See [`Ring::new`]. Allocates nothing.
     pub fn new(entries: u32, completions: u32, flags: SetupFlags) -> Result<Self, Refused> {
         assert!(entries > 0 && completions >= entries, "a ring holds the answers of what it can submit");
         let mut params = k::io_uring_params {
@@ -126,10 +152,30 @@ impl Ring {
         if params.features & needed != needed {
             return Err(Refused::TooOld);
         }
-        Self::map(fd, flags, &params)
+        Ok(Self { fd, flags, params })
     }
 
-    fn map(fd: Fd, flags: SetupFlags, params: &k::io_uring_params) -> Result<Self, Refused> {
+    /// The same under a number of `lowest` or above.
+    #[must_use]
+    pub fn moved_high(self, lowest: u32) -> Self {
+        Self { fd: self.fd.moved_high(lowest), ..self }
+    }
+
+    /// The descriptor.
+    pub const fn fd(&self) -> &Fd {
+        &self.fd
+    }
+}
+
+impl Ring {
+    /// Make a ring with room for `entries` requests per submission and `completions` answers (both become powers of two).
+    pub fn new(entries: u32, completions: u32, flags: SetupFlags) -> Result<Self, Refused> {
+        Self::map(UnmappedRing::new(entries, completions, flags)?)
+    }
+
+    /// Map a ring, and take it over.
+    pub fn map(ring: UnmappedRing) -> Result<Self, Refused> {
+        let UnmappedRing { fd, flags, params } = ring;
         let (sq, cq) = (&params.sq_off, &params.cq_off);
         let sq_bytes = sq.array as usize + params.sq_entries as usize * size_of::<u32>();
         let cq_bytes = cq.cqes as usize + params.cq_entries as usize * size_of::<k::io_uring_cqe>();
@@ -232,21 +278,33 @@ impl Ring {
     ///
     /// # Safety
     /// `pieces` stays in place and unchanged until [`Self::enter`] has submitted the request.
-    pub unsafe fn put_readv(&mut self, fd: &Fd, pieces: &[IoVec], offset: u64, user_data: u64) {
-        self.put_pieces(k::io_uring_op::IORING_OP_READV as u32, fd, pieces, offset, user_data);
+    pub unsafe fn put_readv<'f>(&mut self, file: impl Into<Target<'f>>, pieces: &[IoVec], offset: u64, user_data: u64) {
+        self.put_pieces(k::io_uring_op::IORING_OP_READV as u32, file.into(), pieces, offset, user_data);
     }
 
     /// Put a write at `offset` of several pieces.
     ///
     /// # Safety
     /// `pieces` stays in place and unchanged until [`Self::enter`] has submitted the request.
-    pub unsafe fn put_writev(&mut self, fd: &Fd, pieces: &[IoVec], offset: u64, user_data: u64) {
-        self.put_pieces(k::io_uring_op::IORING_OP_WRITEV as u32, fd, pieces, offset, user_data);
+    pub unsafe fn put_writev<'f>(
+        &mut self,
+        file: impl Into<Target<'f>>,
+        pieces: &[IoVec],
+        offset: u64,
+        user_data: u64,
+    ) {
+        self.put_pieces(k::io_uring_op::IORING_OP_WRITEV as u32, file.into(), pieces, offset, user_data);
     }
 
-    fn put_pieces(&mut self, op: u32, fd: &Fd, pieces: &[IoVec], offset: u64, user_data: u64) {
+    fn put_pieces(&mut self, op: u32, file: Target<'_>, pieces: &[IoVec], offset: u64, user_data: u64) {
         let count = low_u32(u64_of(pieces.len()));
-        self.put(Self::request(op, fd.raw(), offset, addr_of(pieces.as_ptr()), count, 0, user_data));
+        let (fd, flags) = match file {
+            Target::File(fd) => (fd.raw(), 0),
+            Target::Registered(place) => (place.cast_signed(), FIXED_FILE),
+        };
+        let mut words = Self::request(op, fd, offset, addr_of(pieces.as_ptr()), count, 0, user_data);
+        words[0] |= flags << 8;
+        self.put(words);
     }
 
     /// Put a flush of the file's data to the device.
@@ -347,13 +405,21 @@ impl Ring {
         self.flags
     }
 
-    /// Let the ring hold `fd`, too. The kernel lets it go when the ring is no more, which is when its last request is over: a
-    /// pipe's reader sees it hung up then. Once for a ring.
-    pub fn hold_file(&self, fd: &Fd) -> Result<(), Errno> {
-        let raw = fd.raw();
+    /// Let the ring hold these files (-1: none yet), which requests name by their places. The kernel lets them go when the ring is no
+    /// more, which is when its last request is over: a pipe's reader sees it hung up then. Once for a ring.
+    pub fn register_files(&self, raws: &[i32]) -> Result<(), Errno> {
         let op = k::io_uring_register_op::IORING_REGISTER_FILES as usize;
-        // SAFETY: the kernel reads one descriptor number.
-        unsafe { syscall!(__NR_io_uring_register, self.fd.arg(), op, addr_of(&raw const raw), 1) }.map(|_| ())
+        // SAFETY: the kernel reads so many descriptor numbers.
+        unsafe { syscall!(__NR_io_uring_register, self.fd.arg(), op, addr_of(raws.as_ptr()), raws.len()) }.map(|_| ())
+    }
+
+    /// Put another file in a registered place; None: none.
+    pub fn replace_file(&self, place: u32, file: Option<&Fd>) -> Result<(), Errno> {
+        let raw = file.map_or(-1, Fd::raw);
+        let update = k::io_uring_files_update { offset: place, resv: 0, fds: u64_of(addr_of(&raw const raw)) };
+        let op = k::io_uring_register_op::IORING_REGISTER_FILES_UPDATE as usize;
+        // SAFETY: the kernel reads the record and one descriptor number.
+        unsafe { syscall!(__NR_io_uring_register, self.fd.arg(), op, addr_of(&raw const update), 1) }.map(|_| ())
     }
 
     /// Unmap the ring: its descriptor is all that keeps it then. Results that were not taken are lost.

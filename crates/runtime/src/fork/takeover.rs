@@ -47,7 +47,7 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(broken);
     // In signal mode the kernel has registered nothing of the copy: this does, before anybody touches it.
-    let uffd = if is_signal_mode { setup::open_user_uffd()? } else { Uffd::from_fd(next()?) };
+    let uffd = if is_signal_mode { setup::open_user_uffd(agent)? } else { Uffd::from_fd(next()?) };
     let snapshot = next()?;
     let mut stores = Vec::new();
     for what in &handover.devices {

@@ -21,22 +21,29 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
     /// `is_gathering`: a few writes may wait for more.
     pub(crate) fn begin_requests(&mut self, is_gathering: bool, answers: &mut Answers) {
-        while let Some((token, direction)) = self.requests.begin(is_gathering) {
-            match direction {
-                Direction::Read => self.gather_read(token, answers),
-                Direction::Write => self.gather_write(token, answers),
-            }
-            let request = self.requests.get(token);
-            let (is_empty, is_blocked) = (request.len == 0, request.is_blocked);
-            if is_empty {
-                self.requests.end(token);
-            } else {
-                self.submit(token);
-            }
-            if is_blocked {
-                break;
-            }
+        while self.begin_request(is_gathering, answers) {}
+    }
+
+    /// The same for the read of one page, and those that wait before it.
+    pub(crate) fn begin_read_of(&mut self, page: PageIdx, answers: &mut Answers) {
+        while self.requests.waits_to_read(page) && self.begin_request(true, answers) {}
+    }
+
+    /// The next request, if one may begin.
+    fn begin_request(&mut self, is_gathering: bool, answers: &mut Answers) -> bool {
+        let Some((token, direction)) = self.requests.begin(is_gathering) else { return false };
+        match direction {
+            Direction::Read => self.gather_read(token, answers),
+            Direction::Write => self.gather_write(token, answers),
         }
+        let request = self.requests.get(token);
+        let (is_empty, is_blocked) = (request.len == 0, request.is_blocked);
+        if is_empty {
+            self.requests.end(token);
+        } else {
+            self.submit(token);
+        }
+        !is_blocked
     }
 
     /// Pass on what is queued, without waiting.

@@ -41,6 +41,11 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.waiting.len()
     }
 
+    /// True if a fault of this thread is known to wait.
+    pub(crate) fn waits(&self, thread: u32) -> bool {
+        self.waiting.iter().any(|fault| fault.thread == thread)
+    }
+
     /// True if a fault on this page is known to wait.
     pub(super) fn has_fault(&self, page: PageIdx) -> bool {
         self.waiting.iter().any(|fault| fault.page == page)

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pagetide_sys::file;
 
+use pagetide_sys::fd::Fd;
+
 use super::*;
 use crate::io::{Direction, REQUESTS, Request, WATCHED};
 

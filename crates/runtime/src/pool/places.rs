@@ -174,7 +174,7 @@ impl Pool {
     pub(super) fn carry_out(&self, command: Command, file: Option<SwapFile>) -> Result<(), String> {
         let shared = &self.running.shared;
         let answer = shared.lock("a command").session.carry_out(clock::now(), command, file);
-        shared.ring();
+        shared.sleepers.ring();
         match answer {
             Answer::Done | Answer::Report(_) => Ok(()),
             Answer::Refused(why) => Err(why),

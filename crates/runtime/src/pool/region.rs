@@ -183,7 +183,7 @@ impl Region {
         let range = PageRange::new(first, u32::try_from(memory.len() / PAGE_BYTES).expect("a region's pages"));
         state.session.pager.step(clock::now(), Event::Advice { range, advice });
         drop(state);
-        shared.ring();
+        shared.sleepers.ring();
         Ok(())
     }
 }

@@ -1,27 +1,20 @@
 //! Waiting for pages: what a faulting thread does under the lock and between, and the pool's own thread.
 //!
-//! A fault goes to the pager as in thread mode. If its page is not there at once, one of the waiting threads *watches* the engine:
-//! it looks for results while that takes no CPU from anybody (a CPU that goes idle for a read is awake only 20 us after its end), and
-//! then sleeps on the engine's event. The others sleep on a word that it changes. Who watches collects the results for all.
-//!
-//! Invariants: nobody sleeps with the lock held; every sleep is bounded, so a wake that is lost costs time, not life.
+//! A fault goes to the pager as in thread mode; `sleepers` says how its thread waits.
 
 use std::sync::atomic::Ordering;
 
 use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::{Access, Nanos, PageIdx, TaskId};
-use pagetide_sys::fd::{self, Fd, PollFd, events};
+use pagetide_sys::fd::{self, PollFd, events};
 use pagetide_sys::file;
-use pagetide_sys::futex::{self, Scope};
-use pagetide_sys::proc::LoadFile;
 use pagetide_sys::{clock, thread};
 
 use super::{FAILED_FAULTS, Locked, Shared, State, until};
 use crate::pager::{Fault, FaultAnswer};
+use crate::sleepers::Sleepers;
 use crate::space::PAGE_SHIFT;
 
-/// A waiting thread looks again after this long, whatever happens.
-const LOOK_NS: Nanos = 1_000_000;
 /// A fault that is parked nowhere any more is put again.
 const ASK_AGAIN_NS: Nanos = 10_000_000;
 /// The pool's thread while someone else watches the engine.
@@ -30,6 +23,8 @@ const BESIDE_NS: Nanos = 500_000;
 const BUSY_NS: Nanos = 2_000_000;
 /// The pool's thread while nothing is.
 const IDLE_NS: Nanos = 1_000_000_000;
+/// It is looked so often whether they have ended.
+const CHECK_NS: Nanos = 1_000_000;
 /// Requests of a pool that is dropped end within this time, or are left to the kernel.
 const FINISH_NS: Nanos = 30_000_000_000;
 
@@ -53,14 +48,12 @@ impl State {
     }
 
     /// One step of all that is to be done. True if there is more at once. `is_fault`: in a thread that faults, which must not allocate.
-    fn work(&mut self, now: Nanos, again: &Fd, is_fault: bool) -> bool {
+    fn work(&mut self, now: Nanos, sleepers: &Sleepers, is_fault: bool) -> bool {
         let session = &mut self.session;
         let ended = session.pager.machine().requests_ended();
         let busy = if is_fault { session.pager.pump(now) } else { session.work(now) };
-        if self.is_watched && session.pager.machine().requests_ended() != ended {
-            // The result that the watching thread sleeps for may be among those that were taken here.
-            let told = file::signal_event(again, 1);
-            debug_assert!(told.is_ok(), "the counter is open: {told:?}");
+        if self.watch.is_watched() && session.pager.machine().requests_ended() != ended {
+            sleepers.tell_watcher();
         }
         if let Some(failed) = session.take_failed_fault(now)
             && self.failed.len() < FAILED_FAULTS
@@ -118,7 +111,7 @@ impl Shared {
             let now = clock::now();
             let mut is_busy = false;
             if answer.is_none() {
-                is_busy = state.work(now, &self.again, true);
+                is_busy = state.work(now, &self.sleepers, true);
                 answer = state.answer(page, task);
             }
             if let Some(answer) = answer {
@@ -134,67 +127,22 @@ impl Shared {
                 let _ = state.session.pager.on_fault(now, fault, task);
                 continue;
             }
-            let is_free = || self.load.as_ref().is_some_and(LoadFile::has_cpus_for_all);
-            state = if !state.is_watched && state.session.pager.is_worth_looking(now, is_free) {
-                self.look(state)
-            } else {
-                self.sleep(state)
-            };
+            let is_free = || self.sleepers.is_cpu_free();
+            let looks = !state.watch.is_watched() && state.session.pager.is_worth_looking(now, is_free);
+            state = self.sleepers.wait(state, looks, |state| &mut state.watch, || self.lock("after a wait"));
         }
     }
 
     /// Let the others go on, and the pool's thread do what is left.
     fn leave(&self, state: &mut State, now: Nanos) {
         state.session.count_latencies(|_, _| {});
-        self.turn.fetch_add(1, Ordering::Release);
-        futex::wake(&self.turn, u32::MAX, Scope::Private);
+        self.sleepers.next_turn(&state.watch);
         let has_work = state.session.pager.core().deadline().is_some_and(|deadline| deadline < now + BUSY_NS)
             || state.session.pager.machine().requests_in_flight() > 0;
         if state.is_idle && has_work {
             state.is_idle = false;
-            self.ring();
+            self.sleepers.ring();
         }
-    }
-
-    /// Let others have the lock for a moment.
-    fn look<'a>(&'a self, mut state: Locked<'a>) -> Locked<'a> {
-        state.is_watched = true;
-        drop(state);
-        std::hint::spin_loop();
-        let mut state = self.lock("a look");
-        state.is_watched = false;
-        state
-    }
-
-    /// Sleep, without the lock, until something may have changed.
-    fn sleep<'a>(&'a self, mut state: Locked<'a>) -> Locked<'a> {
-        let turn = self.turn.load(Ordering::Acquire);
-        if state.is_watched {
-            drop(state);
-            futex::wait(&self.turn, turn, Some(LOOK_NS), Scope::Private);
-            return self.lock("after a wait");
-        }
-        state.is_watched = true;
-        drop(state);
-        self.wait_for_engine(LOOK_NS);
-        let mut state = self.lock("after the engine");
-        state.is_watched = false;
-        self.turn.fetch_add(1, Ordering::Release);
-        state
-    }
-
-    fn wait_for_engine(&self, timeout_ns: Nanos) {
-        // SAFETY: the engine's descriptor is open while the state lives.
-        let event = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(self.event) });
-        // An interrupted wait is one that saw nothing.
-        let _ = fd::poll(&mut [&event, &self.again].map(|fd| PollFd::new(fd, events::IN)), Some(timeout_ns));
-        let _ = file::take_event(&self.again);
-    }
-
-    /// Wake the pool's thread.
-    pub(super) fn ring(&self) {
-        let rung = file::signal_event(&self.bell, 1);
-        debug_assert!(rung.is_ok(), "the bell is open: {rung:?}");
     }
 
     /// Wait until no request names the pool's memory any more.
@@ -208,7 +156,7 @@ impl Shared {
             }
             drop(state);
             assert!(clock::now() < end, "the disk did not answer for 30 s while a pool was dropped");
-            self.wait_for_engine(LOOK_NS);
+            self.sleepers.wait_for_engine(CHECK_NS);
         }
     }
 }
@@ -222,7 +170,7 @@ pub(super) fn run_thread(shared: &Shared) {
         }
         state.is_idle = false;
         let now = clock::now();
-        let is_busy = state.work(now, &shared.again, false);
+        let is_busy = state.work(now, &shared.sleepers, false);
         if is_busy {
             drop(state);
             thread::yield_now();
@@ -231,7 +179,7 @@ pub(super) fn run_thread(shared: &Shared) {
         state.session.pager.begin_writes(now);
         state.session.pager.machine_mut().flush();
         state.session.count_latencies(|_, _| {});
-        let is_watched = state.is_watched;
+        let is_watched = state.watch.is_watched();
         let has_requests =
             state.session.pager.machine().requests_in_flight() > 0 || state.session.pager.machine().has_deferred();
         let deadline = state.session.deadline();
@@ -242,11 +190,10 @@ pub(super) fn run_thread(shared: &Shared) {
         };
         state.is_idle = most == IDLE_NS;
         drop(state);
-        // SAFETY: the engine's descriptor is open while the state lives.
-        let event = std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(shared.event) });
-        let engine = if is_watched { PollFd::none() } else { PollFd::new(&event, events::IN) };
+        let engine = shared.sleepers.unwatched_event(is_watched);
         // An interrupted wait is one that saw nothing.
-        let _ = fd::poll(&mut [PollFd::new(&shared.bell, events::IN), engine], Some(until(deadline, now, most)));
-        let _ = file::take_event(&shared.bell);
+        let bell = shared.sleepers.bell();
+        let _ = fd::poll(&mut [PollFd::new(bell, events::IN), engine], Some(until(deadline, now, most)));
+        let _ = file::take_event(bell);
     }
 }

@@ -13,6 +13,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pagetide_core::types::Access;
 use pagetide_sys::dispatch::{Context, Register, copy, step_aside, vector_bytes, was_call, was_copy};
 use pagetide_sys::signal::{self, Action, AltStack, DEFAULT, IGNORE, SigInfo, SignalSet, action_flags, number};
 use pagetide_sys::{Errno, text, thread};
@@ -21,7 +22,7 @@ use super::dispatch::{read, write};
 use super::inplace::{self, Found};
 use super::threads::{self, INFO_WORDS, Thread};
 use super::waiting::{self, code_of};
-use super::{OURS, entry, sites};
+use super::{OURS, entry, faults, sites};
 
 /// `SIGSYS`
 pub(super) const SYS: u32 = 31;
@@ -287,6 +288,21 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
     // SAFETY: as above.
     let code = unsafe { (*info).code };
     let is_fault = code > 0 && (matches!(signal, 4 | 5 | 8) || OURS.has(signal));
+    if signal == number::BUS
+        && code == faults::MISSING
+        && let Some(block) = Thread::of(place)
+    {
+        let was_program = !block.contains(context.get(Register::Rsp));
+        block.switch().allow();
+        // SAFETY: as above.
+        let address = unsafe { (*info).addr };
+        // SAFETY: the signal is about a fault of this thread.
+        let is_write = unsafe { signal::fault_was_write(std::ptr::from_mut(context).cast()) };
+        let access = if is_write == Some(false) { Access::Read } else { Access::Write };
+        if faults::serve(block, address, access) {
+            return if was_program { block } else { std::ptr::null() };
+        }
+    }
     if is_fault && was_copy(context) {
         return std::ptr::null();
     }
@@ -331,6 +347,9 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
 pub(super) fn deliver_noted(block: &Thread, context: &mut Context) {
     let signal = block.switch().take_noted();
     if signal != 0 {
+        // What was interrupted first may have been a touch of a missing page on the way to a call.
+        sites::step_out(context);
+        inplace::step_out(block, context);
         // SAFETY: it was filled before the signal was noted, and no further one comes before this thread goes on.
         unsafe { deliver(block, context, signal, block.noted()) };
         while let Some((signal, info)) = block.late().take(OURS, |_| true) {

@@ -111,6 +111,7 @@ fn in_our_memory(block: &Thread, context: &Context, number: u32, wish: &Wish, ch
     child.begin(TO_COME, SignalSet(block.hidden().get()), alternate, actions);
     child.set_filtered(block.is_filtered());
     child.set_control_block(wish.flags & SET_TLS != 0);
+    child.set_apart(block.is_apart() || wish.flags & THREAD == 0);
     hold_words(number, wish);
     let frame = write_frame(context, wish, child);
     let (from, len) = child.stack().place();

@@ -13,14 +13,17 @@ use linux::*;
 use super::pieces::{PIECE_BYTES, make_long};
 use super::threads::{self, Thread};
 use super::{actions, clones, forks, waiting};
+use crate::serve;
 use crate::space::held::HELD;
 
 mod linux {
     //! Calls that are answered here, or changed.
+    pub(super) const CLOSE: u32 = 3;
     pub(super) const SIGACTION: u32 = 13;
     pub(super) const SIGPROCMASK: u32 = 14;
     pub(super) const SIGRETURN: u32 = 15;
     pub(super) const MADVISE: u32 = 28;
+    pub(super) const DUP2: u32 = 33;
     pub(super) const SETSOCKOPT: u32 = 54;
     pub(super) const CLONE: u32 = 56;
     pub(super) const FORK: u32 = 57;
@@ -32,6 +35,7 @@ mod linux {
     pub(super) const SIGALTSTACK: u32 = 131;
     pub(super) const MLOCK: u32 = 149;
     pub(super) const PRCTL: u32 = 157;
+    pub(super) const SETRLIMIT: u32 = 160;
     pub(super) const FUTEX: u32 = 202;
     pub(super) const IO_SETUP: u32 = 206;
     pub(super) const SET_TID_ADDRESS: u32 = 218;
@@ -41,9 +45,12 @@ mod linux {
     pub(super) const SECCOMP: u32 = 317;
     pub(super) const EXECVEAT: u32 = 322;
     pub(super) const MLOCK2: u32 = 325;
+    pub(super) const DUP3: u32 = 292;
+    pub(super) const PRLIMIT: u32 = 302;
     pub(super) const RSEQ: u32 = 334;
     pub(super) const IO_URING_SETUP: u32 = 425;
     pub(super) const CLONE3: u32 = 435;
+    pub(super) const CLOSE_RANGE: u32 = 436;
 }
 
 /// What is held around an argument of a call that is not known.
@@ -165,6 +172,16 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         // `SOL_SOCKET`, `SO_ZEROCOPY`
         SETSOCKOPT if arguments[1] == 1 && arguments[2] == 60 => refusal(Errno::EOPNOTSUPP),
         VMSPLICE => by_copy(block, arguments),
+        CLOSE if is_own_file(arguments[0]) => refusal(Errno::EBADF),
+        DUP2 | DUP3 if is_own_file(arguments[1]) => refusal(Errno::EBADF),
+        CLOSE_RANGE => close_range(block, arguments),
+        SETRLIMIT | PRLIMIT => {
+            // `RLIMIT_FSIZE`
+            if arguments[usize::from(number == PRLIMIT)] & 0xffff_ffff == 1 {
+                serve::limit_file_size();
+            }
+            make(block, number, arguments)
+        }
         _ => make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments)),
     }
 }
@@ -192,6 +209,29 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     let _executes = matches!(number, EXECVE | EXECVEAT).then(|| actions::AsBelieved::begin(block));
     // SAFETY: the program's own call, in its own thread.
     unsafe { call(block.switch(), number, &arguments) }
+}
+
+/// A descriptor that the program has not opened.
+fn is_own_file(raw: usize) -> bool {
+    serve::numbers().any(|number| number.cast_unsigned() as usize == raw & 0xffff_ffff)
+}
+
+/// As close_range(2), without what the program has not opened.
+fn close_range(block: &Thread, [first, last, flags, ..]: [usize; 6]) -> isize {
+    let (mut from, last) = (first & 0xffff_ffff, last & 0xffff_ffff);
+    let next_own = |from: usize| {
+        let own = serve::numbers().map(|number| number.cast_unsigned() as usize);
+        own.filter(|number| (from..=last).contains(number)).min()
+    };
+    let mut answer = 0;
+    while let Some(own) = next_own(from) {
+        if own > from {
+            answer = make(block, CLOSE_RANGE, [from, own - 1, flags, 0, 0, 0]);
+        }
+        from = own + 1;
+    }
+    // Whether it could be made at all is said by the last one, or by the one that there is.
+    if from <= last || from == first { make(block, CLOSE_RANGE, [from, last, flags, 0, 0, 0]) } else { answer }
 }
 
 /// A call that installs a filter for this thread, or for all.

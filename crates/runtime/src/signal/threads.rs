@@ -19,14 +19,15 @@ use pagetide_sys::syscalls::Range;
 use pagetide_sys::{Errno, signal, thread};
 
 use super::actions::Actions;
+use super::faults::{self, Post};
 use super::inplace::{self, InPlace};
 use super::sites;
 use super::waiting::{Slots, Waiting};
 use crate::space::held::{HELD, Leading};
 use crate::{limits, own};
 
-/// Of a block: two frames of signals, and the deepest of our handlers, take a quarter.
-const BLOCK_BYTES: usize = 64 << 10;
+/// Of a block: three frames of signals, and the deepest of our handlers, which serves a fault, take half.
+const BLOCK_BYTES: usize = 128 << 10;
 /// Armed threads at most.
 const BLOCKS: usize = 1024;
 /// Ranges that one call may name; further ones are held together with all between them.
@@ -72,6 +73,8 @@ pub(crate) struct Thread {
     is_filtered: AtomicBool,
     /// It has a control block of its own.
     has_control_block: Cell<bool>,
+    /// It is a process of its own, which may end while others go on.
+    is_apart: AtomicBool,
     /// Of [`super::OURS`]: what the program believes to be blocked.
     hidden: Cell<u64>,
     alternate: Cell<AltStack>,
@@ -81,6 +84,8 @@ pub(crate) struct Thread {
     late: Slots,
     waiting: Waiting,
     actions: Cell<*const Actions>,
+    /// A fault that the agent is to see to.
+    post: Post,
     /// Of a process that shares our memory until it executes another program.
     pub(super) own_actions: Actions,
 }
@@ -126,6 +131,7 @@ pub(crate) fn note() {
 pub(super) fn begin_copy(own: &Thread) {
     for block in all() {
         block.set_changing(false);
+        block.post.clear();
         if std::ptr::eq(block, own) {
             block.late.clear();
             block.waiting.clear();
@@ -135,6 +141,7 @@ pub(super) fn begin_copy(own: &Thread) {
             block.give_back();
         }
     }
+    faults::forget();
 }
 
 fn at(index: usize) -> &'static Thread {
@@ -212,7 +219,9 @@ impl Thread {
     pub(super) fn begin(&self, tid: i32, hidden: SignalSet, alternate: AltStack, actions: *const Actions) {
         self.release();
         self.set_changing(false);
+        self.post.clear();
         self.set_filtered(false);
+        self.set_apart(false);
         self.switch.allow();
         self.switch.take_noted();
         self.is_ending.store(false, Ordering::Relaxed);
@@ -232,6 +241,10 @@ impl Thread {
         self.tid.load(Ordering::Acquire)
     }
 
+    pub(super) const fn post(&self) -> &Post {
+        &self.post
+    }
+
     pub(super) fn set_tid(&self, tid: i32) {
         self.tid.store(tid, Ordering::Release);
     }
@@ -246,6 +259,14 @@ impl Thread {
 
     pub(super) fn set_filtered(&self, is_filtered: bool) {
         self.is_filtered.store(is_filtered, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_apart(&self, is_apart: bool) {
+        self.is_apart.store(is_apart, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_apart(&self) -> bool {
+        self.is_apart.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_filtered(&self) -> bool {

@@ -1,0 +1,137 @@
+//! A thread of the program has touched a page that is missing: SIGBUS.
+//!
+//! It serves itself (`serve`) where it can. Where it cannot, it posts the fault in its block, rings for the agent and sleeps until that has
+//! seen to it. A process that shares our memory without being of our own always posts: it may be killed at any moment, and must
+//! have no lock then.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use pagetide_core::types::{Access, Nanos};
+use pagetide_sys::clock;
+use pagetide_sys::futex::{self, Scope};
+
+use super::threads::{self, Thread};
+use crate::pager::Fault;
+use crate::serve::{self, Outcome};
+
+/// `BUS_ADRERR`: what a userfaultfd sends for a missing page.
+pub(super) const MISSING: i32 = 2;
+/// A missing page at an address that the agent does not know may be one that has just become native: it is touched again so often
+/// before it is the program's own fault.
+const TOUCHES: u32 = 3;
+/// Who sleeps looks again after this long.
+const LOOK_NS: u64 = 10_000_000;
+
+/// Nothing is posted.
+const NONE: u32 = 0;
+/// For the agent to see.
+const POSTED: u32 = 1;
+/// The agent sees to it.
+const SEEN: u32 = 2;
+/// The thread goes on, and touches its page again.
+const ANSWERED: u32 = 3;
+/// As `ANSWERED`, and no memory of ours is there.
+const FOREIGN: u32 = 4;
+
+/// Posts that no thread has taken back yet.
+static POSTS: AtomicU32 = AtomicU32::new(0);
+
+/// What a block has of this.
+#[derive(Debug)]
+pub(super) struct Post {
+    state: AtomicU32,
+    address: AtomicUsize,
+    is_write: AtomicBool,
+    /// When the agent saw it.
+    seen_at: AtomicU64,
+    /// The last address that was foreign, and how often in a row.
+    foreign: Cell<(usize, u32)>,
+}
+
+impl Post {
+    /// Nobody waits with it.
+    pub(super) fn clear(&self) {
+        if self.state.swap(NONE, Ordering::Release) != NONE {
+            POSTS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bring in what a thread has missed. False: it is not memory of ours.
+pub(super) fn serve(block: &Thread, address: usize, access: Access) -> bool {
+    if !block.is_apart() && !block.is_filtered() && serve::fault(address, access) == Outcome::GoOn {
+        return true;
+    }
+    let post = block.post();
+    let is_foreign = leave_to_agent(post, address, access);
+    let (last, count) = post.foreign.get();
+    let count = if is_foreign { 1 + if last == address { count } else { 0 } } else { 0 };
+    post.foreign.set((address, count));
+    count < TOUCHES
+}
+
+/// Post the fault. True: nothing of ours is there.
+fn leave_to_agent(post: &Post, address: usize, access: Access) -> bool {
+    post.address.store(address, Ordering::Relaxed);
+    post.is_write.store(access == Access::Write, Ordering::Relaxed);
+    post.state.store(POSTED, Ordering::Release);
+    POSTS.fetch_add(1, Ordering::SeqCst);
+    if !serve::ring() {
+        post.clear();
+        return true;
+    }
+    let answer = loop {
+        let state = post.state.load(Ordering::Acquire);
+        if state >= ANSWERED {
+            break state;
+        }
+        futex::wait(&post.state, state, Some(LOOK_NS), Scope::Private);
+    };
+    post.clear();
+    answer == FOREIGN
+}
+
+/// In the agent: every fault that was posted since the last call.
+pub(crate) fn take_posted(mut each: impl FnMut(Fault)) {
+    if POSTS.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    for block in threads::all() {
+        let post = block.post();
+        if post.state.compare_exchange(POSTED, SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            post.seen_at.store(clock::now(), Ordering::Relaxed);
+            let access = if post.is_write.load(Ordering::Relaxed) { Access::Write } else { Access::Read };
+            let address = post.address.load(Ordering::Relaxed) as u64;
+            each(Fault { address, access, thread: block.tid().cast_unsigned() });
+        }
+    }
+}
+
+/// In the agent: let those go on of which `answer` says, by address and time of being seen, that they were seen to; and whether memory of
+/// ours is there.
+pub(crate) fn answer_posted(mut answer: impl FnMut(usize, Nanos) -> Option<bool>) {
+    if POSTS.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    for post in threads::all().map(Thread::post) {
+        if post.state.load(Ordering::Acquire) != SEEN {
+            continue;
+        }
+        let seen_at = post.seen_at.load(Ordering::Relaxed);
+        if let Some(is_ours) = answer(post.address.load(Ordering::Relaxed), seen_at) {
+            post.state.store(if is_ours { ANSWERED } else { FOREIGN }, Ordering::Release);
+            futex::wake(&post.state, 1, Scope::Private);
+        }
+    }
+}
+
+/// True while a fault is posted that is not answered.
+pub(crate) fn has_posted() -> bool {
+    POSTS.load(Ordering::SeqCst) > 0
+}
+
+/// In a copy of the address space: its own are none.
+pub(super) fn forget() {
+    POSTS.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,135 @@
+//! Where threads sleep that serve their own faults, and how one is woken.
+//!
+//! A fault whose page has to be read is waited for by its own thread. One of those that wait *watches* the engine: it looks for
+//! results while that takes no CPU from anybody (a CPU that goes idle for a read is awake only 20 us after its end), and then sleeps
+//! on the engine's event. The others sleep on a word that it changes. Who watches collects the results for all. A thread of ours (the
+//! pool's, or a process's agent) does what nobody waits for, and is rung for.
+//!
+//! Invariants: nobody sleeps with the lock held; every sleep is bounded, so a wake that is lost costs time, not life.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pagetide_core::types::Nanos;
+use pagetide_sys::fd::{self, Fd, PollFd, events};
+use pagetide_sys::file;
+use pagetide_sys::futex::{self, Scope};
+use pagetide_sys::proc::LoadFile;
+
+/// A waiting thread looks again after this long, whatever happens.
+const LOOK_NS: Nanos = 1_000_000;
+
+/// What the threads share beside the lock.
+#[derive(Debug)]
+pub(crate) struct Sleepers {
+    /// Changes when those who wait without watching the engine are to look again.
+    turn: AtomicU32,
+    /// Wakes the thread of ours.
+    bell: Fd,
+    /// Wakes the thread that watches the engine, when another one has taken results.
+    again: Fd,
+    /// The engine's event, which is open as long as anybody sleeps here.
+    event: i32,
+    /// What the machine has to do. None: nothing is known of that.
+    load: Option<LoadFile>,
+}
+
+/// Who watches, under the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    is_watched: bool,
+    /// Threads that sleep without watching.
+    sleeping: u32,
+}
+
+impl Watch {
+    /// A thread watches the engine.
+    pub(crate) const fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+}
+
+impl Sleepers {
+    pub(crate) const fn new(event: i32, bell: Fd, again: Fd, load: Option<LoadFile>) -> Self {
+        Self { turn: AtomicU32::new(0), bell, again, event, load }
+    }
+
+    /// Has every thread that can run a CPU?
+    pub(crate) fn is_cpu_free(&self) -> bool {
+        self.load.as_ref().is_some_and(LoadFile::has_cpus_for_all)
+    }
+
+    /// Results were taken, or pages mapped, that others wait for.
+    pub(crate) fn next_turn(&self, watch: &Watch) {
+        if watch.sleeping > 0 {
+            self.turn.fetch_add(1, Ordering::Release);
+            futex::wake(&self.turn, u32::MAX, Scope::Private);
+        }
+    }
+
+    /// The result that the watching thread sleeps for may be among those that another one has taken.
+    pub(crate) fn tell_watcher(&self) {
+        let told = file::signal_event(&self.again, 1);
+        debug_assert!(told.is_ok(), "the counter is open: {told:?}");
+    }
+
+    /// Wake the thread of ours.
+    pub(crate) fn ring(&self) {
+        let rung = file::signal_event(&self.bell, 1);
+        debug_assert!(rung.is_ok(), "the bell is open: {rung:?}");
+    }
+
+    /// What the thread of ours sleeps on.
+    pub(crate) const fn bell(&self) -> &Fd {
+        &self.bell
+    }
+
+    /// The engine's event, unless somebody watches it.
+    pub(crate) fn unwatched_event(&self, is_watched: bool) -> PollFd {
+        if is_watched { PollFd::none() } else { PollFd::new(&self.engine(), events::IN) }
+    }
+
+    fn engine(&self) -> std::mem::ManuallyDrop<Fd> {
+        // SAFETY: see the field; the value is not dropped.
+        std::mem::ManuallyDrop::new(unsafe { Fd::from_raw(self.event) })
+    }
+
+    /// Let others have the lock for a moment (`looks`), or sleep without it until something may have changed.
+    pub(crate) fn wait<G>(
+        &self,
+        mut held: G,
+        looks: bool,
+        watch: impl Fn(&mut G) -> &mut Watch,
+        lock: impl FnOnce() -> G,
+    ) -> G {
+        let turn = self.turn.load(Ordering::Acquire);
+        if watch(&mut held).is_watched {
+            watch(&mut held).sleeping += 1;
+            drop(held);
+            futex::wait(&self.turn, turn, Some(LOOK_NS), Scope::Private);
+            let mut held = lock();
+            watch(&mut held).sleeping -= 1;
+            return held;
+        }
+        watch(&mut held).is_watched = true;
+        drop(held);
+        if looks {
+            std::hint::spin_loop();
+        } else {
+            self.wait_for_engine(LOOK_NS);
+        }
+        let mut held = lock();
+        watch(&mut held).is_watched = false;
+        if !looks {
+            self.next_turn(watch(&mut held));
+        }
+        held
+    }
+
+    /// Sleep until results are there.
+    pub(crate) fn wait_for_engine(&self, timeout_ns: Nanos) {
+        // An interrupted wait is one that saw nothing.
+        let engine = self.engine();
+        let _ = fd::poll(&mut [&*engine, &self.again].map(|fd| PollFd::new(fd, events::IN)), Some(timeout_ns));
+        let _ = file::take_event(&self.again);
+    }
+}
