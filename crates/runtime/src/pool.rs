@@ -19,6 +19,10 @@
 //! What it is not: an allocator (a region is one piece), and not memory that system calls may use as it is. A system call on
 //! a page that is not there fails with EFAULT; [`Region::hold`] makes a part stay in memory for as long as one is made.
 //!
+//! A thread that has faulted in a region goes on while requests that it has begun are under way (readahead, writes). Linux ends them in its
+//! name, and interrupts a call in which it sleeps: one that is not restarted by itself (epoll_wait, poll, nanosleep) may end with EINTR
+//! although no signal has come.
+//!
 //! A finite limit on the address space (RLIMIT_AS) is raised by what the pool's own tables map, as far as that is allowed.
 //!
 //! Invariants: the pager is used under the lock `state`, which is only taken with all signals blocked, so that no handler
