@@ -93,8 +93,8 @@ pub(crate) struct UringEngine {
     /// The files that the ring holds, by their numbers in the home's table; -1: none.
     files: [i32; FILES],
     has_all_files: bool,
-    /// Who uses the ring at present; 0: its home.
-    caller: i32,
+    /// Who uses a ring for several threads at present; 0: its home, or a thread of ours.
+    caller: Option<i32>,
     /// Requests that no call has passed on yet, oldest first, and who has passed on those that are open.
     unsubmitted: VecDeque<u32>,
     owners: [i32; REQUESTS],
@@ -116,16 +116,16 @@ pub(crate) struct UringEngine {
 impl UringEngine {
     /// A ring for the one thread that makes it: completions are run when that thread asks for them, not by interrupting it.
     pub(crate) fn new() -> Result<Self, Refused> {
-        match Self::make(SetupFlags::DEFER) {
+        match Self::make(SetupFlags::DEFER, false) {
             // Before Linux 6.1.
-            Err(Refused::BadFlags) => Self::make(SetupFlags::PLAIN),
+            Err(Refused::BadFlags) => Self::make(SetupFlags::PLAIN, false),
             answer => answer,
         }
     }
 
     /// A ring for several threads, one at a time.
     pub(crate) fn for_threads() -> Result<Self, Refused> {
-        Self::make(SetupFlags::PLAIN)
+        Self::make(SetupFlags::PLAIN, true)
     }
 
     /// The descriptor of a ring for several threads, one at a time, which may have descriptor tables of their own.
@@ -136,15 +136,15 @@ impl UringEngine {
     /// An engine over such a ring, whose descriptor has the same number in the tables of all threads that use it. The calling thread
     /// alone has the files, and makes what goes by their numbers.
     pub(crate) fn for_tables(ring: UnmappedRing) -> Result<Self, Refused> {
-        Self::over(Ring::map(ring)?, Some(thread::gettid()))
+        Self::over(Ring::map(ring)?, Some(thread::gettid()), true)
     }
 
     /// A ring that holds all requests at once.
-    fn make(flags: SetupFlags) -> Result<Self, Refused> {
-        Self::over(Ring::new(ENTRIES, ENTRIES * 2, flags)?, None)
+    fn make(flags: SetupFlags, is_shared: bool) -> Result<Self, Refused> {
+        Self::over(Ring::new(ENTRIES, ENTRIES * 2, flags)?, None, is_shared)
     }
 
-    fn over(ring: Ring, home: Option<i32>) -> Result<Self, Refused> {
+    fn over(ring: Ring, home: Option<i32>, is_shared: bool) -> Result<Self, Refused> {
         // Without it, a ring can be given up only while it has no request.
         let pipe = fd::pipe(0).and_then(|(read, write)| {
             let mut held = [-1; FILES];
@@ -159,7 +159,7 @@ impl UringEngine {
             home,
             files: [-1; FILES],
             has_all_files: true,
-            caller: 0,
+            caller: is_shared.then_some(0),
             unsubmitted: VecDeque::with_capacity(REQUESTS),
             owners: [0; REQUESTS],
             last_request: pipe.ok(),
@@ -209,7 +209,7 @@ impl UringEngine {
     fn note_owners(&mut self, answer: Result<u32, Errno>) {
         for _ in 0..answer.unwrap_or(0) {
             let Some(token) = self.unsubmitted.pop_front() else { return };
-            self.owners[token as usize] = self.caller;
+            self.owners[token as usize] = self.caller.unwrap_or(0);
         }
     }
 
@@ -290,7 +290,7 @@ impl Engine for UringEngine {
         }
         self.jobs[index].set(job);
         self.is_open[index] = true;
-        if self.home.is_some() && self.ring.is_some() {
+        if self.caller.is_some() && self.ring.is_some() {
             self.unsubmitted.push_back(token);
         }
         let registered = self.target(&job);
@@ -365,7 +365,7 @@ impl Engine for UringEngine {
     }
 
     fn set_caller(&mut self, thread: i32) {
-        self.caller = thread;
+        self.caller = self.caller.map(|_| thread);
     }
 
     fn has_begun(&self, thread: i32) -> bool {

@@ -403,7 +403,7 @@ impl<K: AddressSpace> Pager<K> {
     }
 
     /// Back more slots before the core runs out of the ones it has.
-    fn grow_stores(&mut self, now: Nanos) {
+    pub(crate) fn grow_stores(&mut self, now: Nanos) {
         loop {
             let core = self.core();
             let leaving = core.charged().saturating_sub(core.budget());

@@ -19,10 +19,6 @@
 //! What it is not: an allocator (a region is one piece), and not memory that system calls may use as it is. A system call on
 //! a page that is not there fails with EFAULT; [`Region::hold`] makes a part stay in memory for as long as one is made.
 //!
-//! A thread that has faulted in a region goes on while requests that it has begun are under way (readahead, writes). Linux ends them in its
-//! name, and interrupts a call in which it sleeps: one that is not restarted by itself (epoll_wait, poll, nanosleep) may end with EINTR
-//! although no signal has come.
-//!
 //! A finite limit on the address space (RLIMIT_AS) is raised by what the pool's own tables map, as far as that is allowed.
 //!
 //! Invariants: the pager is used under the lock `state`, which is only taken with all signals blocked, so that no handler
@@ -255,13 +251,21 @@ struct Shared {
     sleepers: Sleepers,
 }
 
+/// What the pool's thread does when nobody has rung for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    /// It looks again soon.
+    Short,
+    Long,
+}
+
 /// The pager, and who waits for it.
 #[derive(Debug)]
 struct State {
     session: Session,
     watch: Watch,
-    /// The pool's thread sleeps for long.
-    is_idle: bool,
+    sleep: Sleep,
     /// Faults that cannot be answered: the swap space is full.
     failed: Vec<(TaskId, PageIdx)>,
     /// The swap places by their directories.
@@ -369,7 +373,7 @@ impl Pool {
             state: Mutex::new(State {
                 session,
                 watch: Watch::default(),
-                is_idle: false,
+                sleep: Sleep::Awake,
                 failed: Vec::with_capacity(FAILED_FAULTS),
                 places_made: u32::try_from(places.len()).expect("few places"),
                 places,

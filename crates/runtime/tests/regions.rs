@@ -5,10 +5,12 @@
 
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use pagetide::{EngineChoice, ErrorKind, Pool, PoolBuilder, Region};
 
@@ -194,6 +196,28 @@ fn a_system_call_needs_a_hold_and_works_with_one() {
         assert_eq!(file.read(&mut rest).expect("read"), 0);
         file.flush().expect("flush");
     }
+}
+
+/// Linux ends a request in the name of the thread that has begun it, and interrupts a call in which that thread sleeps.
+#[test]
+fn no_call_of_a_thread_that_has_faulted_is_interrupted() {
+    let Some(pool) = pool(4 * MIB, EngineChoice::Uring) else { return };
+    let region = pool.region(32 * MIB).expect("a region");
+    let (mut silent, _other) = UnixStream::pair().expect("two sockets");
+    // A call with a deadline is one that is not made again by itself.
+    silent.set_read_timeout(Some(Duration::from_millis(1))).expect("a deadline");
+    let pages = region.len() / PAGE;
+    let mut random = Random(88_172_645_463_325_252);
+    // Neighbours, some of which are read ahead later, and pages without order, for which others leave.
+    for page in (0..pages).step_by(16) {
+        for index in 0..16 {
+            put(&region, page + index, 1, 7);
+            put(&region, random.below(pages), 2, 7);
+        }
+        let told = silent.read(&mut [0]).expect_err("nobody writes");
+        assert_eq!(told.kind(), std::io::ErrorKind::WouldBlock, "{told}");
+    }
+    assert!(counter(&pool, "pswpin") > 0, "the region never left memory: the test says nothing");
 }
 
 #[test]

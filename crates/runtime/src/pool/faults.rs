@@ -106,6 +106,14 @@ impl Engine for FaultyEngine {
         self.inner.event()
     }
 
+    fn set_caller(&mut self, thread: i32) {
+        self.inner.set_caller(thread);
+    }
+
+    fn has_begun(&self, thread: i32) -> bool {
+        self.inner.has_begun(thread)
+    }
+
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {
         self.inner.wait(watched, timeout_ns)
     }

@@ -1,6 +1,7 @@
 //! Waiting for pages: what a faulting thread does under the lock and between, and the pool's own thread.
 //!
-//! A fault goes to the pager as in thread mode; `sleepers` says how its thread waits.
+//! A fault goes to the pager as in thread mode; `sleepers` says how its thread waits. The thread begins the read of its page alone, and
+//! goes on only when that is over (see [`crate::io::Engine::has_begun`]): readahead and the writes are the pool's thread's to begin.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,7 @@ use pagetide_sys::fd::{self, PollFd, events};
 use pagetide_sys::file;
 use pagetide_sys::{clock, thread};
 
-use super::{FAILED_FAULTS, Locked, Shared, State, until};
+use super::{FAILED_FAULTS, Locked, Shared, Sleep, State, until};
 use crate::pager::{Fault, FaultAnswer};
 use crate::sleepers::Sleepers;
 use crate::space::PAGE_SHIFT;
@@ -47,11 +48,17 @@ impl State {
         self.session.pager.machine().mappings.page((address >> PAGE_SHIFT) as u64)
     }
 
-    /// One step of all that is to be done. True if there is more at once. `is_fault`: in a thread that faults, which must not allocate.
-    fn work(&mut self, now: Nanos, sleepers: &Sleepers, is_fault: bool) -> bool {
+    /// One step of all that is to be done. True if there is more at once. `missed`: of what a thread does that has faulted on this page,
+    /// and must not allocate.
+    fn work(&mut self, now: Nanos, sleepers: &Sleepers, missed: Option<PageIdx>) -> bool {
         let session = &mut self.session;
         let ended = session.pager.machine().requests_ended();
-        let busy = if is_fault { session.pager.pump(now) } else { session.work(now) };
+        let busy = if let Some(page) = missed {
+            session.pager.grow_stores(now);
+            session.pager.pump_for(now, page)
+        } else {
+            session.work(now)
+        };
         if self.watch.is_watched() && session.pager.machine().requests_ended() != ended {
             sleepers.tell_watcher();
         }
@@ -63,7 +70,16 @@ impl State {
         // Who touches a lost page is told then. The kernel marks at once: no change of the address space waits to be read.
         session.mark_lost(|_| {});
         session.pager.machine_mut().flush();
+        if missed.is_some() && self.sleep != Sleep::Awake && session.pager.has_waiting_requests(now) {
+            self.sleep = Sleep::Awake;
+            sleepers.ring();
+        }
         busy
+    }
+
+    /// A request is under way that this thread has begun.
+    fn has_begun(&self, thread: i32) -> bool {
+        self.session.pager.machine().has_begun(thread)
     }
 
     /// How this page's fault stands; `None`: not answered yet.
@@ -98,7 +114,8 @@ impl Shared {
         address: usize,
         access: Access,
     ) -> (Locked<'a>, Answer) {
-        let task = TaskId(thread::gettid().cast_unsigned());
+        let thread = thread::gettid();
+        let task = TaskId(thread.cast_unsigned());
         let fault = Fault { address: address as u64, access, thread: task.0 };
         state.failed.retain(|&(failed, _)| failed != task);
         let mut asked = clock::now();
@@ -106,22 +123,29 @@ impl Shared {
             return (state, Answer::Unknown);
         }
         let page = state.page(address).expect("the fault was on a page of ours");
+        let mut answer = None;
         loop {
-            let mut answer = state.answer(page, task);
             let now = clock::now();
+            state.session.pager.machine_mut().set_caller(thread);
+            answer = state.answer(page, task).or(answer);
             let mut is_busy = false;
-            if answer.is_none() {
-                is_busy = state.work(now, &self.sleepers, true);
-                answer = state.answer(page, task);
+            if answer.is_none() || state.has_begun(thread) {
+                is_busy = state.work(now, &self.sleepers, Some(page));
+                answer = state.answer(page, task).or(answer);
             }
-            if let Some(answer) = answer {
+            if let Some(answer) = answer
+                && !state.has_begun(thread)
+            {
                 self.leave(&mut state, now);
                 return (state, answer);
             }
             if is_busy {
                 continue;
             }
-            if now >= asked + ASK_AGAIN_NS && state.session.pager.core().page(page).flight == Flight::None {
+            if answer.is_none()
+                && now >= asked + ASK_AGAIN_NS
+                && state.session.pager.core().page(page).flight == Flight::None
+            {
                 asked = now;
                 // `Later` too is looked at again at the next turn.
                 let _ = state.session.pager.on_fault(now, fault, task);
@@ -139,8 +163,8 @@ impl Shared {
         self.sleepers.next_turn(&state.watch);
         let has_work = state.session.pager.core().deadline().is_some_and(|deadline| deadline < now + BUSY_NS)
             || state.session.pager.machine().requests_in_flight() > 0;
-        if state.is_idle && has_work {
-            state.is_idle = false;
+        if state.sleep == Sleep::Long && has_work {
+            state.sleep = Sleep::Awake;
             self.sleepers.ring();
         }
     }
@@ -168,9 +192,10 @@ pub(super) fn run_thread(shared: &Shared) {
         if shared.is_over.load(Ordering::Acquire) {
             return;
         }
-        state.is_idle = false;
+        state.sleep = Sleep::Awake;
         let now = clock::now();
-        let is_busy = state.work(now, &shared.sleepers, false);
+        state.session.pager.machine_mut().set_caller(0);
+        let is_busy = state.work(now, &shared.sleepers, None);
         if is_busy {
             drop(state);
             thread::yield_now();
@@ -188,7 +213,7 @@ pub(super) fn run_thread(shared: &Shared) {
             (false, true) => BUSY_NS,
             (false, false) => IDLE_NS,
         };
-        state.is_idle = most == IDLE_NS;
+        state.sleep = if most == IDLE_NS { Sleep::Long } else { Sleep::Short };
         drop(state);
         let engine = shared.sleepers.unwatched_event(is_watched);
         // An interrupted wait is one that saw nothing.
