@@ -47,8 +47,6 @@ pub(crate) struct Host {
     pub(crate) drops_lost_slots: bool,
     /// Pages that swapoff looks at beyond the one whose read it waits for. 0: it waits, as the kernel does.
     pub(crate) swapoff_ahead: u32,
-    /// Pages that swapoff reads at a time beside a program that faults.
-    pub(crate) swapoff_beside: u32,
     /// Background reclaim goes on at timeouts only: the host decides when there is time for it.
     pub(crate) kswapd_at_timeouts: bool,
     /// Effects of one step of background reclaim. A host that carries each out by system calls looks at faults in between.
@@ -74,7 +72,6 @@ const EXACT: Host = Host {
     answers_per_look: 1,
     drops_lost_slots: false,
     swapoff_ahead: 0,
-    swapoff_beside: 0,
     kswapd_at_timeouts: false,
     kswapd_effects: EFFECTS_MAX,
 };
@@ -98,7 +95,6 @@ const BLIND: Host = Host {
     answers_per_look: 64,
     drops_lost_slots: true,
     swapoff_ahead: 512,
-    swapoff_beside: 32,
     kswapd_at_timeouts: true,
     kswapd_effects: 6,
 };

@@ -214,34 +214,67 @@ fn pages_whose_writes_end_on_another_cpu_are_freed_by_the_batch() {
     assert_eq!(freed_after(linux_6_18().writes_end_elsewhere(), 31), 31);
 }
 
+/// A run of 2,048 pages whose budget has just been raised so that all fit, of which the first `here` are there again; then the swapoff begins.
+fn swapoff_beside(here: u32, is_at_work: bool) -> World {
+    let mut world = World::simple("pagetide", HostKind::Blind, 2048, 256, 4096);
+    (0..2048).for_each(|p| world.write(p));
+    world.settle();
+    world.event(Event::BudgetChanged { pages: 4096 });
+    // Not read: that would be a stream, which a fault reads ahead of.
+    world.discard(0, here);
+    (0..here).for_each(|p| world.write(p));
+    world.now = 1_000_000_000;
+    if is_at_work {
+        fault(&mut world, 1700);
+    }
+    world.event(Event::Swapoff { device: DeviceId(0) });
+    tick(&mut world);
+    world
+}
+
+fn fault(world: &mut World, p: u32) {
+    world.blocked.insert(TASK, (p, Access::Read));
+    world.event(Event::Fault { page: PageIdx(p), access: Access::Read, task: TaskId(TASK) });
+}
+
+fn tick(world: &mut World) {
+    (0..64).for_each(|_| world.event(Event::Timeout));
+}
+
+fn reading(world: &World) -> u32 {
+    let pages = |pending: &Pending| if let Pending::Read { range, .. } = pending { range.len } else { 0 };
+    world.pending.iter().map(pages).sum()
+}
+
 /// Swapoff had half a megabyte of reads under way before each fault of the program, whose accesses took milliseconds; and what it
 /// had brought in cost a fault more when it was used.
 #[test]
 fn swapoff_reads_little_beside_a_program_that_faults_and_maps_what_it_brings() {
-    let reading = |world: &World| -> u32 {
-        let pages = |pending: &Pending| if let Pending::Read { range, .. } = pending { range.len } else { 0 };
-        world.pending.iter().map(pages).sum()
-    };
-    for (is_at_work, least, most) in [(false, 256, 512), (true, 16, 32 + 1)] {
-        let mut world = World::simple("pagetide", HostKind::Blind, 2048, 256, 4096);
-        (0..2048).for_each(|p| world.write(p));
-        world.settle();
-        world.event(Event::BudgetChanged { pages: 4096 });
-        world.now = 1_000_000_000;
-        if is_at_work {
-            let page = PageIdx(700);
-            world.blocked.insert(TASK, (page.0, Access::Read));
-            world.event(Event::Fault { page, access: Access::Read, task: TaskId(TASK) });
-        }
-        world.event(Event::Swapoff { device: DeviceId(0) });
-        for _ in 0..64 {
-            world.event(Event::Timeout);
-        }
-        assert!((least..=most).contains(&reading(&world)), "{is_at_work}: {} pages are being read", reading(&world));
+    // Much is out: two large windows. Little: a small one.
+    for (here, is_at_work, least, most) in [(0, false, 256, 512), (0, true, 64, 128 + 1), (1650, true, 16, 16 + 1)] {
+        let mut world = swapoff_beside(here, is_at_work);
+        assert!((least..=most).contains(&reading(&world)), "{here} {is_at_work}: {} pages", reading(&world));
         world.settle();
         assert_eq!(world.core.device_used(DeviceId(0)), None, "it is forgotten");
         let mapped = world.mapped.len();
         assert!(mapped > 2048 - 256, "{mapped} pages are mapped");
         (0..2048).for_each(|p| world.read(p));
     }
+}
+
+#[test]
+fn a_swapoff_that_has_little_left_begins_nothing_while_a_fault_waits_but_not_for_long() {
+    let mut world = swapoff_beside(1650, true);
+    let is_other = |pending: &Pending| matches!(pending, Pending::Read { range, .. } if !range.contains(PageIdx(1700)));
+    while let Some(at) = world.pending.iter().position(is_other) {
+        world.answer(at);
+    }
+    assert_eq!(reading(&world), 1, "the read of the fault alone");
+    tick(&mut world);
+    assert_eq!(reading(&world), 1);
+    world.now += 1_000_000;
+    tick(&mut world);
+    assert_eq!(reading(&world), 16 + 1, "programs in which some thread waits at all times hold nothing up");
+    world.settle();
+    assert_eq!(world.core.device_used(DeviceId(0)), None, "it is forgotten");
 }

@@ -6,9 +6,10 @@
 //!
 //! A host may let it look ahead (`swapoff_ahead`): then pages are looked up, counted and read while the reads of those before are
 //! still under way, so that the device always has something to do; what is learnt is the same. Faults of the program have
-//! precedence: while they come, few pages are read ahead at a time (`swapoff_beside`), so that a fault's read finds the device
-//! nearly idle and the host soon has time for it. What was brought in is mapped while memory is plentiful, as the program would
-//! have to fault on it otherwise.
+//! precedence. While much is out still, the program misses again soon whatever is done for one fault, and to bring pages in is what
+//! helps it: two large windows are read at a time. When little is out, it is the wait at each fault that keeps it from its work: windows
+//! are small, and none begins while a fault waits, so that a fault's read finds the device idle and the host has time for it. What was
+//! brought in is mapped while memory is plentiful, as the program would have to fault on it otherwise.
 
 use super::Tasks;
 use crate::config::SwapoffMode;
@@ -21,6 +22,16 @@ use crate::vmstat::Counter;
 
 /// Pages of a window of swapoff where it has windows of its own: 256 KiB, as a read of a disk may be long.
 const SWAPOFF_WINDOW: u32 = 64;
+/// Pages read at a time beside a program that faults: while one window is mapped the device has another.
+const BESIDE_MOST: u32 = 2 * SWAPOFF_WINDOW;
+/// Pages of a window, and read at a time, where little is out.
+const LITTLE_WINDOW: u32 = 16;
+/// Pages read at a time beside a program that faults where the windows are those that a kernel's readahead makes.
+const KERNEL_MOST: u32 = 32;
+/// Little is out: less than one page in so many of those that are here or on the device.
+const LITTLE_OUT: u32 = 4;
+/// Where faults wait at all times, a window begins nevertheless after so long.
+const YIELD_NS: Nanos = 1_000_000;
 /// Pages looked at in one event.
 const LOOKS_MAX: u32 = 1 << 14;
 /// The program is at work while it waits for a page, and for so long after a fault.
@@ -49,6 +60,8 @@ pub(super) struct Swapoff {
     found: bool,
     /// When the program faulted last.
     faulted: Option<Nanos>,
+    /// When a window was begun last.
+    begun: Nanos,
     /// The page that is read for its own sake, and how often it was in a row.
     read: (u32, u32),
 }
@@ -67,6 +80,7 @@ impl Swapoff {
             held: None,
             found: false,
             faulted: None,
+            begun: 0,
             read: (u32::MAX, 0),
         }
     }
@@ -192,14 +206,37 @@ impl Tasks {
         self.waiters.is_any() || off.faulted.is_some_and(|at| self.now() < at + BESIDE_NS)
     }
 
-    /// The program is at work, and enough is being read beside it: the next end of a read lets it go on.
+    /// Pages of the next window, where swapoff has windows of its own.
+    fn swapoff_pages(&self, off: &Swapoff) -> u32 {
+        if self.is_beside(off) && self.is_little_out(off) { LITTLE_WINDOW } else { SWAPOFF_WINDOW }
+    }
+
+    /// Pages that may be read at a time beside a program at work.
+    fn swapoff_most(&self, off: &Swapoff) -> u32 {
+        if !self.paging.readahead.knows_swapoff(&self.paging.space) {
+            return KERNEL_MOST;
+        }
+        if self.is_little_out(off) { LITTLE_WINDOW } else { BESIDE_MOST }
+    }
+
+    fn is_little_out(&self, off: &Swapoff) -> bool {
+        let space = &self.paging.space;
+        let used = space.slots.device(off.device).map_or(0, |device| device.used);
+        let out = used.saturating_sub(space.mem.counts().kept_slots);
+        self.paging.readahead.knows_swapoff(space) && out < (space.mem.budget.charged + out) / LITTLE_OUT
+    }
+
+    /// The program is at work, and it is read for it, or enough beside it: the next end of a read lets swapoff go on.
     fn swapoff_yields(&self, off: &Swapoff) -> bool {
         if !self.is_beside(off) {
             return false;
         }
+        if self.waiters.is_any() && self.is_little_out(off) && self.now() < off.begun + YIELD_NS {
+            return true;
+        }
         let mem = &self.paging.space.mem;
         let reading = (off.page..off.looked).filter(|&p| mem.at(p).flight() == Flight::Reading);
-        let most = self.paging.host.swapoff_beside as usize;
+        let most = self.swapoff_most(off) as usize;
         reading.take(most).count() == most
     }
 
@@ -242,8 +279,8 @@ impl Tasks {
             let mode = self.paging.cfg.swapoff;
             if page.state() == PageState::Swapped && !page.in_flight() {
                 off.note_read(p);
-                let most = if self.is_beside(off) { self.paging.host.swapoff_beside / 2 } else { SWAPOFF_WINDOW };
-                off.window = Some(self.paging.swapoff_window(p, most));
+                off.window = Some(self.paging.swapoff_window(p, self.swapoff_pages(off)));
+                off.begun = self.now();
                 off.asked = Some(p);
                 return;
             }
@@ -382,7 +419,7 @@ impl Tasks {
             return true;
         }
         let held = (!off.found).then(|| (used, self.now() + HELD_LOOK_NS));
-        *off = Swapoff { waits: true, held, faulted: off.faulted, ..Swapoff::new(off.device) };
+        *off = Swapoff { waits: true, held, faulted: off.faulted, begun: off.begun, ..Swapoff::new(off.device) };
         false
     }
 }
