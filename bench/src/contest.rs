@@ -132,7 +132,7 @@ impl Trial {
 const HEAD: &str =
     "  side                        wall      majflt          in         out       ahead        used    user  system";
 
-/// Runs `row` on all `sides` in turns and compares the last one, ours, with each of the others.
+/// Runs `row` on all `sides` in turns and compares ours with each of the others.
 pub(crate) fn run(bench: &Bench, row: &Row, sides: &[Side], right: Option<u64>) -> Result<Vec<Figure>, String> {
     println!("\n{}: budget {} MiB\n{HEAD}", row.name, row.budget_bytes / MIB);
     let mut trials: Vec<Vec<Trial>> = vec![Vec::new(); sides.len()];
@@ -162,41 +162,55 @@ pub(crate) fn run(bench: &Bench, row: &Row, sides: &[Side], right: Option<u64>) 
 }
 
 fn figures(row: &Row, sides: &[Side], trials: &[Vec<Trial>], right: Option<u64>) -> Vec<Figure> {
+    let is_ours = |index: &usize| matches!(sides[*index], Side::Pagetide(_));
+    let (ours, references): (Vec<usize>, Vec<usize>) = (0..sides.len()).partition(is_ours);
+    let compared =
+        |ours: Option<usize>| references.iter().flat_map(move |index| pair(row, sides, trials, right, *index, ours));
+    if ours.is_empty() {
+        return compared(None).collect();
+    }
+    ours.into_iter().flat_map(|ours| compared(Some(ours)).collect::<Vec<_>>()).collect()
+}
+
+/// One of ours beside one reference.
+fn pair(
+    row: &Row,
+    sides: &[Side],
+    trials: &[Vec<Trial>],
+    right: Option<u64>,
+    index: usize,
+    ours: Option<usize>,
+) -> Vec<Figure> {
     let mut figures = Vec::new();
-    let ours = sides.iter().position(|side| matches!(side, Side::Pagetide(_)));
-    for (index, side) in sides.iter().enumerate().filter(|(index, _)| Some(*index) != ours) {
-        let sample = |whose: usize, value: fn(&Trial) -> u64| {
-            let well = trials[whose].iter().all(|trial| trial.end == End::Well && Some(trial.digest) == right);
-            let values = trials[whose].iter().map(value).collect();
-            well.then_some(Sample { side: sides[whose].name().to_owned(), values })
-        };
-        let mut figure = |what: &str, unit, value: fn(&Trial) -> u64, target| {
-            let (reference, ours) = (sample(index, value), ours.and_then(|ours| sample(ours, value)));
-            if reference.is_none() && ours.is_some() && trials[index].iter().any(|trial| trial.end == End::Killed) {
-                println!("  {what} against {}: won, it was killed", side.name());
-            }
-            let name = format!("{}, {what} against {}", row.name, side.name());
-            figures.push(Figure { name, unit, reference, ours, target });
-        };
-        figure(
-            "wall time",
-            "ms",
-            |trial| millis(trial.wall),
-            if *side == Side::Native { Target::None } else { Target::AtMost(105) },
-        );
-        if *side == Side::Kernel {
-            figure("major faults", "faults", |trial| trial.counts.major_faults, Target::AtMost(row.faults_most));
-            figure("CPU time", "ms", Trial::cpu_ms, Target::None);
-            let cost = |trial: &Trial| (trial.cpu_ms() * 1_000_000).checked_div(trial.counts.major_faults).unwrap_or(0);
-            figure("CPU time of a major fault", "ns", cost, Target::AtMost(130));
+    let side = sides[index];
+    let sample = |whose: usize, value: fn(&Trial) -> u64| {
+        let well = trials[whose].iter().all(|trial| trial.end == End::Well && Some(trial.digest) == right);
+        let values = trials[whose].iter().map(value).collect();
+        well.then_some(Sample { side: sides[whose].name().to_owned(), values })
+    };
+    let pager = ours.map_or("pagetide", |ours| sides[ours].name());
+    let mut figure = |what: &str, unit, value: fn(&Trial) -> u64, target| {
+        let (reference, ours) = (sample(index, value), ours.and_then(|ours| sample(ours, value)));
+        if reference.is_none() && ours.is_some() && trials[index].iter().any(|trial| trial.end == End::Killed) {
+            println!("  {what} of {pager} against {}: won, it was killed", side.name());
         }
+        let name = format!("{}, {what} of {pager} against {}", row.name, side.name());
+        figures.push(Figure { name, unit, reference, ours, target });
+    };
+    let wall_time = if side == Side::Native { Target::None } else { Target::AtMost(105) };
+    figure("wall time", "ms", |trial| millis(trial.wall), wall_time);
+    if side == Side::Kernel {
+        figure("major faults", "faults", |trial| trial.counts.major_faults, Target::AtMost(row.faults_most));
+        figure("CPU time", "ms", Trial::cpu_ms, Target::None);
+        let cost = |trial: &Trial| (trial.cpu_ms() * 1_000_000).checked_div(trial.counts.major_faults).unwrap_or(0);
+        figure("CPU time of a major fault", "ns", cost, Target::AtMost(130));
     }
     figures
 }
 
-/// Says how the wall times of all rows with a figure against `side` compare, as the geometric mean of reference over ours.
-pub(crate) fn print_mean(figures: &[Figure], side: Side) {
-    let ending = format!("wall time against {}", side.name());
+/// Says how the wall times of all rows with a figure of `ours` against `side` compare, as the geometric mean of reference over ours.
+pub(crate) fn print_mean(figures: &[Figure], ours: Side, side: Side) {
+    let ending = format!("wall time of {} against {}", ours.name(), side.name());
     let ratios: Vec<f64> = figures
         .iter()
         .filter(|figure| figure.name.ends_with(&ending))
@@ -207,7 +221,11 @@ pub(crate) fn print_mean(figures: &[Figure], side: Side) {
         .collect();
     if let Ok(rows @ 1..) = u32::try_from(ratios.len()) {
         let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / f64::from(rows)).exp();
-        println!("\n{mean:.2} times as fast as {} (geometric mean of the wall times of {rows} rows)", side.name());
+        println!(
+            "\n{}: {mean:.2} times as fast as {} (geometric mean of the wall times of {rows} rows)",
+            ours.name(),
+            side.name()
+        );
     }
 }
 

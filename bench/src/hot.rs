@@ -7,7 +7,7 @@ use pagetide_tests::program::Program;
 use crate::contest::{self, Row};
 use crate::figure::Figure;
 use crate::side::{Bench, Side};
-use crate::suite::THREAD;
+use crate::suite::{SIGNAL, THREAD};
 
 /// Accesses to a region of four budgets, for 32,768 pages of budget.
 const ACCESSES: u64 = 1_000_000;
@@ -18,7 +18,7 @@ const ROUNDS: u64 = 8;
 pub(crate) fn run(bench: &Bench) -> Result<Vec<Figure>, String> {
     let mut figures = Vec::new();
     for row in rows(bench).iter().filter(|row| bench.wants(&row.name)) {
-        let sides: Vec<Side> = [Side::Kernel, THREAD].into_iter().filter(|side| bench.runs_on(*side)).collect();
+        let sides: Vec<Side> = [Side::Kernel, THREAD, SIGNAL].into_iter().filter(|side| bench.runs_on(*side)).collect();
         figures.extend(contest::run(bench, row, &sides, None)?);
     }
     Ok(figures)

@@ -38,7 +38,7 @@ struct Arguments {
     /// Of the suites `programs` and `hot` only the rows in whose names all these words occur, such as 'python3 1/2'
     #[arg(long, value_name = "WORDS")]
     row: Option<String>,
-    /// Of those suites only this side (native, kernel, zswap, pagetide); may be given several times
+    /// Of those suites only this side (native, kernel, zswap, pagetide, "pagetide signal"); may be given several times
     #[arg(long = "side", value_name = "NAME")]
     sides: Vec<String>,
     /// The suite `programs` at a quarter of its size, for quick turns

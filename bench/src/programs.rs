@@ -12,7 +12,7 @@ use pagetide_tests::victim;
 use crate::contest::{self, End, Row, Trial};
 use crate::figure::Figure;
 use crate::side::{Bench, Side};
-use crate::suite::{THREAD, interpreter};
+use crate::suite::{SIGNAL, THREAD, interpreter};
 
 const SHARES: [(&str, u64); 2] = [("1/2", 2), ("1/4", 4)];
 
@@ -64,17 +64,17 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Figure>, String> {
             figures.extend(contest::run(bench, &row, &sides, Some(native.digest))?);
         }
     }
-    sides
-        .iter()
-        .filter(|side| !matches!(side, Side::Pagetide(_)))
-        .for_each(|side| contest::print_mean(&figures, *side));
+    let (ours, references): (Vec<Side>, Vec<Side>) = sides.iter().partition(|side| matches!(side, Side::Pagetide(_)));
+    for ours in ours {
+        references.iter().for_each(|side| contest::print_mean(&figures, ours, *side));
+    }
     Ok(figures)
 }
 
 /// Ours is last; a compressor that the kernel lacks is left out.
 fn sides(bench: &Bench) -> Vec<Side> {
     let zswap = ["lzo", "lz4"].into_iter().filter(|compressor| has_zswap(compressor)).map(Side::Zswap);
-    let sides = [Side::Native, Side::Kernel].into_iter().chain(zswap).chain([THREAD]);
+    let sides = [Side::Native, Side::Kernel].into_iter().chain(zswap).chain([THREAD, SIGNAL]);
     sides.filter(|side| bench.runs_on(*side)).collect()
 }
 

@@ -48,7 +48,7 @@ impl Side {
             Self::Zswap("lz4") => "zswap lz4",
             Self::Zswap(_) => "zswap",
             Self::Pagetide(FaultMode::Default | FaultMode::Thread) => "pagetide",
-            Self::Pagetide(FaultMode::Signal) => "pagetide in signal mode",
+            Self::Pagetide(FaultMode::Signal) => "pagetide signal",
         }
     }
 }
@@ -210,9 +210,10 @@ impl Bench {
         self.rows.as_ref().is_none_or(|words| words.split_whitespace().all(|word| row.contains(word)))
     }
 
-    /// True if `--side` was not given or names this one.
+    /// True if `--side` was not given or names this one; `zswap` names both of its compressors.
     pub(crate) fn runs_on(&self, side: Side) -> bool {
-        let wanted = self.sides.is_empty() || self.sides.iter().any(|name| side.name().starts_with(name.as_str()));
+        let is_named = |name: &String| side.name() == name || matches!(side, Side::Zswap(_)) && name == "zswap";
+        let wanted = self.sides.is_empty() || self.sides.iter().any(is_named);
         wanted && !(self.reference_only && matches!(side, Side::Pagetide(_)))
     }
 
