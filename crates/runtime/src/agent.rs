@@ -288,11 +288,14 @@ impl Agent {
         if self.entry().spans.is_wanted() {
             state.managed.session.pager.machine_mut().note_requests();
         }
-        let mut timeout = 0;
+        let (mut timeout, agent) = (0, thread::gettid());
         loop {
             let seen;
             if let Some(sleepers) = &served.sleepers {
-                let event = sleepers.unwatched_event(state.watch.is_watched());
+                // Whoever waits for a read looks for its end. To be woken with him would cost him as much as a small part of it.
+                let machine = state.managed.session.pager.machine();
+                let is_watched = state.watch.is_watched() || !machine.has_begun(agent);
+                let event = sleepers.unwatched_event(is_watched);
                 let uffd = PollFd::new(state.managed.session.pager.machine().uffd().fd(), events::IN);
                 state.is_agent_asleep = timeout > 0;
                 drop(state);

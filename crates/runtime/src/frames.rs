@@ -147,6 +147,12 @@ impl Frames {
         Some(run)
     }
 
+    /// The frame that the next run of spare ones begins with.
+    pub(crate) fn next_spare(&self) -> Option<Frame> {
+        let next = self.spare.next_set(self.spare.cursor).or_else(|| self.spare.next_set(0));
+        next.map(Frame)
+    }
+
     /// Take a run of at most `most` spare frames to read into. None: there is no spare memory, or the next of it is shorter than
     /// `least`.
     pub(crate) fn take_spare(&mut self, most: u32, least: u32) -> Option<FrameRun> {

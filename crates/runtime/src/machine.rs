@@ -575,23 +575,28 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Give at most `most` spare frames' memory back to the kernel.
     ///
     /// The area is registered, and MADV_DONTNEED on a registered range raises an event that only this thread could read: the
-    /// range is unregistered for the moment.
+    /// piece of it is unregistered for the moment. All of the piece: that costs as much as a frame alone, and splits no mapping.
     pub(crate) fn release_spare(&mut self, most: u32) -> u32 {
         let mut released = 0;
-        while released < most {
-            let Some(run) = self.frames.take_spare(most - released, 1) else { break };
-            let memory = self.frames_memory(run);
-            if self.space.unregister(memory).is_err() {
-                // ENOMEM: the program has used up all mappings, and this would take one more. The memory stays spare, and pages
-                // are moved in so that no more of it comes up.
+        while let Some(first) = self.frames.next_spare().filter(|_| released < most) {
+            let piece = self.staging.piece(first);
+            if self.space.unregister(piece).is_err() {
+                // ENOMEM: the program has used up all mappings, and a neighbour of the piece was one with it. The memory stays spare,
+                // and pages are moved in so that no more of it comes up.
                 self.is_stuck = true;
-                run.frames().for_each(|frame| self.frames.now_spare(frame));
-                break;
+                return released;
             }
-            self.space.give_back(memory).expect("the staging area is ours");
-            self.space.register(memory, Modes::MISSING).expect("joining the neighbours again takes no new mapping");
-            run.frames().for_each(|frame| self.frames.now_hole(frame));
-            released += run.len;
+            while let Some(run) = self.frames.take_spare(most - released, 1) {
+                let memory = self.frames_memory(run);
+                if memory.start() < piece.start() || memory.end() > piece.end() {
+                    run.frames().for_each(|frame| self.frames.now_spare(frame));
+                    break;
+                }
+                self.space.give_back(memory).expect("the staging area is ours");
+                run.frames().for_each(|frame| self.frames.now_hole(frame));
+                released += run.len;
+            }
+            self.space.register(piece, Modes::MISSING).expect("the piece is as it was");
             self.is_stuck = false;
         }
         released

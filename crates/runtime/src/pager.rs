@@ -34,8 +34,12 @@ use crate::tier::Tier;
 const RECORDED_EVENTS: usize = 256;
 /// How long background work waits for the next fault.
 const QUIET_NS: Nanos = 50_000;
-/// Frames beyond the budget that are given back together: 256 KiB.
+/// The same, where the threads that fault do it while they wait.
+const QUIET_BESIDE_NS: Nanos = 1_000_000;
+/// Frames beyond the budget that are given back together: 256 KiB at most.
 const SURPLUS_PAGES: u32 = 64;
+/// Of a small budget, one part in so many.
+const SURPLUS_SHARE: u32 = 64;
 /// Page indices kept free behind a heap, which grows in small steps: 16 GiB.
 const HEAP_SLACK_PAGES: u32 = 1 << 22;
 /// Pages beyond the budget for a fault that memory waits for.
@@ -61,6 +65,7 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     /// The budget that has room for a page that the thread that makes pages private waits for; 0: it waits for none.
     lent_budget: u32,
     has_grown: bool,
+    quiet_ns: Nanos,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -126,6 +131,7 @@ impl<K: AddressSpace> Pager<K> {
             fork_pages: None,
             lent_budget: 0,
             has_grown: false,
+            quiet_ns: QUIET_NS,
         }
     }
 
@@ -334,8 +340,13 @@ impl<K: AddressSpace> Pager<K> {
         });
         self.tend_tier(now);
         self.tend_loan(now);
-        self.release_surplus(SURPLUS_PAGES);
-        let is_more = self.step_of_core(now);
+        // Threads that serve themselves do the rest while they wait.
+        let is_alone = self.quiet_ns == QUIET_NS;
+        if is_alone || now >= self.quiet_until() {
+            self.release_surplus();
+        }
+        let is_time = is_alone && self.machine().is_reading();
+        let is_more = self.step_of_core(now, is_time);
         if is_more {
             self.driver.drain(now, |machine, core, answers| machine.begin_requests(gathers(core, now), answers));
         }
@@ -349,9 +360,13 @@ impl<K: AddressSpace> Pager<K> {
             machine.retry_deferred(core, answers);
             machine.begin_read_of(page, answers);
         });
+        if self.core().can_wait() && self.core().page(page).state == PageState::Mapped {
+            // The rest can be done when the program waits again.
+            return false;
+        }
         self.tend_loan(now);
-        self.release_surplus(SURPLUS_PAGES);
-        let is_more = self.step_of_core(now);
+        self.release_surplus();
+        let is_more = self.step_of_core(now, self.machine().is_reading());
         if is_more {
             self.driver.drain(now, |machine, _core, answers| machine.begin_read_of(page, answers));
         }
@@ -363,14 +378,14 @@ impl<K: AddressSpace> Pager<K> {
         self.machine().has_waiting_requests(gathers(self.core(), now))
     }
 
-    /// One step of what the core has to do at its deadline. False: nothing now.
-    fn step_of_core(&mut self, now: Nanos) -> bool {
+    /// One step of what the core has to do at its deadline. False: nothing now. `is_time`: the program waits for a read meanwhile.
+    fn step_of_core(&mut self, now: Nanos, is_time: bool) -> bool {
         if self.core().deadline().is_none_or(|deadline| deadline > now) {
             return false;
         }
         // Taking pages out interrupts the CPUs that run the program. While it waits for a read there is time for that; when it has
         // just been answered, it will soon wait again.
-        if self.core().can_wait() && now < self.quiet_until() && !self.machine().is_reading() {
+        if self.core().can_wait() && now < self.quiet_until() && !is_time {
             return false;
         }
         // The devices work meanwhile.
@@ -386,7 +401,12 @@ impl<K: AddressSpace> Pager<K> {
 
     /// Until then background work may wait for the next fault.
     pub(crate) const fn quiet_until(&self) -> Nanos {
-        self.last_fault + QUIET_NS
+        self.last_fault + self.quiet_ns
+    }
+
+    /// The threads that fault call [`Pager::pump_for`] from now on.
+    pub(crate) const fn serve_beside(&mut self) {
+        self.quiet_ns = QUIET_BESIDE_NS;
     }
 
     /// Is it worth looking for the end of a read, or for the next fault, without sleeping? `is_free`: does every thread that can run
@@ -423,7 +443,7 @@ impl<K: AddressSpace> Pager<K> {
         (self.budget_pages, self.fork_pages) = (pages, None);
         let granted = self.machine().tier().map_or(0, Tier::granted_pages);
         self.set_core_budget(now, granted);
-        self.release_surplus(0);
+        self.release_surplus();
     }
 
     /// For a fork: the core may charge this many pages, and what is compressed goes to the disk, where a child finds it. Until the
@@ -431,7 +451,7 @@ impl<K: AddressSpace> Pager<K> {
     pub(crate) fn shrink_for_fork(&mut self, now: Nanos, pages: u32) {
         self.fork_pages = Some(pages);
         self.set_core_budget(now, 0);
-        self.release_surplus(0);
+        self.release_all_surplus();
         self.machine_mut().flush_tier(true);
     }
 
@@ -457,12 +477,20 @@ impl<K: AddressSpace> Pager<K> {
         let granted = self.machine_mut().adjust_tier(budget, free, uses);
         if granted != before {
             self.set_core_budget(now, granted);
-            self.release_surplus(0);
+            self.release_all_surplus();
         }
     }
 
-    /// Spare frames beyond the budget, if more than `slack`, go back to the kernel.
-    fn release_surplus(&mut self, slack: u32) {
+    /// Spare frames beyond the budget go back to the kernel, many at a time.
+    fn release_surplus(&mut self) {
+        self.release_surplus_beyond(SURPLUS_PAGES.min(self.core().budget() / SURPLUS_SHARE));
+    }
+
+    fn release_all_surplus(&mut self) {
+        self.release_surplus_beyond(0);
+    }
+
+    fn release_surplus_beyond(&mut self, slack: u32) {
         let (charged, budget) = (self.core().charged(), self.core().budget());
         let spare = self.machine().spare_frames();
         let is_lending = self.machine().lends();

@@ -138,7 +138,10 @@ pub(crate) struct State {
 
 impl Served {
     /// For ever. `files`: threads of the program serve their own faults from now on.
-    pub(crate) fn begin(managed: Managed, files: Option<Files>) -> &'static Self {
+    pub(crate) fn begin(mut managed: Managed, files: Option<Files>) -> &'static Self {
+        if files.is_some() {
+            managed.session.pager.serve_beside();
+        }
         let event = managed.session.pager.machine().event().raw();
         let sleepers = files.map(|files| Sleepers::new(event, files.bell, files.again, files.load));
         let is_limited = proc::limit(Resource::FileSize).map_or(true, |limit| limit.soft != UNLIMITED);

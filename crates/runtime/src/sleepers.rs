@@ -17,6 +17,8 @@ use pagetide_sys::proc::LoadFile;
 
 /// A waiting thread looks again after this long, whatever happens.
 const LOOK_NS: Nanos = 1_000_000;
+/// Turns between two looks, some 1 us: who wants the lock finds it free.
+const LOOK_TURNS: u32 = 40;
 
 /// What the threads share beside the lock.
 #[derive(Debug)]
@@ -113,7 +115,7 @@ impl Sleepers {
         watch(&mut held).is_watched = true;
         drop(held);
         if looks {
-            std::hint::spin_loop();
+            (0..LOOK_TURNS).for_each(|_| std::hint::spin_loop());
         } else {
             self.wait_for_engine(LOOK_NS);
         }

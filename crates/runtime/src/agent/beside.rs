@@ -47,7 +47,7 @@ impl Agent {
     pub(super) fn turn_beside(&mut self, state: &mut State, sleepers: &Sleepers, seen: [bool; 2]) -> Nanos {
         let State { managed, watch, is_agent_asleep } = state;
         *is_agent_asleep = false;
-        managed.session.pager.machine_mut().set_caller(0);
+        managed.session.pager.machine_mut().set_caller(thread::gettid());
         let ended = managed.session.pager.machine().requests_ended();
         take(&mut managed.session);
         let timeout = self.turn(managed, seen, true);

@@ -7,7 +7,7 @@ use pagetide_sys::Errno;
 use pagetide_sys::mem::ManagedRange;
 
 use super::LiveMachine;
-use crate::frames::{FrameRun, Frames};
+use crate::frames::{Frame, FrameRun, Frames};
 use crate::space::PAGE_SHIFT;
 
 /// Frames beyond twice the budget, so that runs are found: 64 MiB of addresses.
@@ -32,11 +32,21 @@ impl<M: OwnMapping> Staging<M> {
         Self { pieces: vec![(0, first)] }
     }
 
+    fn piece_of(&self, frame: Frame) -> (u32, ManagedRange) {
+        let piece = self.pieces.iter().rfind(|(first, _)| *first <= frame.0);
+        let (first, mapping) = piece.expect("the first piece begins at frame 0");
+        (*first, mapping.range())
+    }
+
     /// The memory of a run of frames.
     pub(super) fn memory(&self, run: FrameRun) -> ManagedRange {
-        let piece = self.pieces.iter().rfind(|(first, _)| *first <= run.first.0);
-        let (first, mapping) = piece.expect("the first piece begins at frame 0");
-        mapping.range().part(((run.first.0 - first) as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
+        let (first, piece) = self.piece_of(run.first);
+        piece.part(((run.first.0 - first) as usize) << PAGE_SHIFT, (run.len as usize) << PAGE_SHIFT)
+    }
+
+    /// The piece that the frame is in.
+    pub(super) fn piece(&self, frame: Frame) -> ManagedRange {
+        self.piece_of(frame).1
     }
 
     /// All of it.
@@ -88,7 +98,7 @@ impl Frames {
         let first = self.total() + 1;
         self.extend(first + more);
         for frame in first..first + more {
-            self.now_hole(crate::frames::Frame(frame));
+            self.now_hole(Frame(frame));
         }
     }
 }

@@ -20,8 +20,8 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// Turns of the spin before sleeping: about a microsecond, less than a futex sleep and wake costs.
-const SPIN_TURNS: u32 = if cfg!(loom) { 1 } else { 100 };
+/// Turns of the spin before sleeping: some 20 us, about what a futex sleep and wake cost, half of it to the thread that lets go.
+const SPIN_TURNS: u32 = if cfg!(loom) { 1 } else { 1_000 };
 
 /// A mutex for data that several of our threads share. Not for managed memory: the word itself must always be present.
 #[derive(Debug)]
@@ -63,16 +63,22 @@ impl<T> Mutex<T> {
 
     #[cold]
     fn lock_slow(&self, _purpose: &'static str) {
-        for _ in 0..SPIN_TURNS {
-            if self.word.load(Ordering::Relaxed) == FREE
-                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
+        // Others may sleep, too, once this one has slept: whoever takes it then says so.
+        let mut taken = HELD;
+        loop {
+            for _ in 0..SPIN_TURNS {
+                if self.word.load(Ordering::Relaxed) == FREE
+                    && self.word.compare_exchange(FREE, taken, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                {
+                    return;
+                }
+                core::hint::spin_loop();
+            }
+            taken = CONTENDED;
+            // Bounded by the holders before us: each of them lets go and wakes one.
+            if self.word.swap(CONTENDED, Ordering::Acquire) == FREE {
                 return;
             }
-            core::hint::spin_loop();
-        }
-        // Bounded by the holders before us: each of them lets go and wakes one.
-        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
             wait(&self.word, CONTENDED, None, Scope::Private);
         }
     }
