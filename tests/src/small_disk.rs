@@ -1,6 +1,7 @@
 //! A small file system of a test's own: ext4 in a file of its scratch directory, mounted until it is dropped. Needs root.
 
 use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,13 +23,22 @@ pub struct SmallDisk {
 impl SmallDisk {
     /// `mib` MiB, hardly less for files; mounted at `small` in the scratch directory.
     pub fn new(scratch: &Scratch, mib: u64) -> Self {
+        Self::formatted(scratch, mib, &["mkfs.ext4", "-O", "^has_journal"])
+    }
+
+    /// The same on which no space can be reserved for a file: what is missing is found at a write.
+    pub fn without_reserving(scratch: &Scratch, mib: u64) -> Self {
+        Self::formatted(scratch, mib, &["mkfs.ext2"])
+    }
+
+    fn formatted(scratch: &Scratch, mib: u64, mkfs: &[&str]) -> Self {
         let (image, path) = (scratch.file("small.image"), scratch.directory("small"));
         let made = File::create(&image).and_then(|file| file.set_len(mib * MIB));
         made.unwrap_or_else(|error| panic!("{}: {error}", image.display()));
         let mut janitor = Janitor::start();
         // Lazily: what a failed test has left there ends with it.
         janitor.at_end(&format!("umount --lazy '{}'", path.display()));
-        tool(Command::new("mkfs.ext4").args(["-q", "-m", "0", "-O", "^has_journal"]).arg(&image));
+        tool(Command::new(mkfs[0]).args(["-q", "-m", "0"]).args(&mkfs[1..]).arg(&image));
         tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&path));
         Self { path, others: Vec::new(), _janitor: janitor }
     }
@@ -51,6 +61,16 @@ impl SmallDisk {
         let bytes = self.free_bytes().saturating_sub(but_bytes);
         let filled = fallocate(&file, FallocateFlags::empty(), 0, bytes);
         filled.unwrap_or_else(|error| panic!("{} with {bytes} bytes: {error}", path.display()));
+        self.others.push(file);
+    }
+
+    /// Others take all that is free, by writing.
+    pub fn fill_by_writing(&mut self) {
+        let path = self.path.join(format!("others{}", self.others.len()));
+        let mut file = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let zeroes = vec![0; 1 << 20];
+        let filled = std::iter::repeat_with(|| file.write_all(&zeroes)).find_map(Result::err).expect("it ends");
+        assert_eq!(filled.kind(), ErrorKind::StorageFull, "{}: {filled}", path.display());
         self.others.push(file);
     }
 

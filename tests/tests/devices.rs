@@ -84,6 +84,24 @@ fn places_are_filled_by_priority_and_then_in_the_order_in_which_they_came() {
     assert!(!told.contains("the disk is full"), "what is as large as it may be lacks nothing: {told}");
 }
 
+#[test]
+fn places_of_equal_priority_are_filled_in_turn() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = pagetide_tests::scratch::Scratch::new();
+    let [one, two] = ["one", "two"].map(|name| scratch.directory(name));
+    let places = [&one, &two].map(|path| format!("{}:128M:5", path.display()));
+    let extra = places.iter().flat_map(|place| ["--swap", place]);
+    let run = Steered::idle(64, BUDGET, &extra.collect::<Vec<_>>());
+    let [one, two] = [&one, &two].map(|path| run.used_bytes(path));
+    assert!(one + two > 40 * MIB, "{}", run.stat());
+    // They take turns by clusters of 256 pages.
+    assert!(one.abs_diff(two) <= 2 * MIB, "{}", run.stat());
+    run.expect_good_end();
+}
+
 /// A child's pages lie in its parent's slots until it needs them no more: the parent's place once stayed open until the child ended,
 /// although the child had been drained as well.
 #[test]
@@ -104,6 +122,32 @@ fn a_place_is_closed_while_forked_children_live_that_had_their_pages_there() {
         expect_closed(&run, path);
     }
     assert!(run.used_bytes(&three) > 20 * MIB, "{}", run.stat());
+    run.expect_good_end();
+}
+
+#[test]
+fn a_process_ends_and_another_works_while_their_place_is_drained() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = pagetide_tests::scratch::Scratch::new();
+    let binary = pagetide_tests::victim::build(&scratch, "session");
+    let pid = scratch.file("pid");
+    let both = "\"$0\" idle 40 > /dev/null & echo $! > \"$1\"; exec \"$0\" family 40 0";
+    let argv = ["/bin/sh".into(), "-c".into(), both.into(), binary.into(), pid.clone().into()];
+    let run = Steered::program(scratch, argv, BUDGET, &[]);
+    let ((one, one_text), (two, two_text)) = (first(&run), directory(&run, "two"));
+    run.tell(&["swapon", &format!("{two_text}:256M")]);
+    run.wait_until("filling the first place", || run.used_bytes(&one) > 48 * MIB);
+    run.tell(&["swapoff", &one_text, "--no-wait"]);
+    let pid = std::fs::read_to_string(pid).expect("the shell has written it");
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number")).expect("no process is 0");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+    run.wait_until("draining", || run.place(&one).is_none());
+    expect_closed(&run, &one);
+    run.wait_until("forgetting who was killed", || run.used_bytes(&two) < 48 * MIB);
+    assert!(run.used_bytes(&two) > 16 * MIB, "{}", run.stat());
     run.expect_good_end();
 }
 
@@ -195,6 +239,29 @@ fn a_budget_goes_to_eight_times_and_to_half_of_what_it_was() {
     run.wait_until("shrinking", || resident() < 8 * MIB + 8 * MIB / 50 + 8 * MIB);
     run.expect_refusal(&["memory", "1M"], &["minimum of 8 MiB"]);
     run.expect_refusal(&["memory", "1000G"], &["the machine has"]);
+    run.expect_good_end();
+}
+
+#[test]
+fn a_budget_under_what_cannot_be_paged_out_is_refused() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let locks = "import ctypes, mmap, signal
+size = 24 << 20
+locked = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+at = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(locked)))
+assert ctypes.CDLL(None).mlock(at, ctypes.c_size_t(size)) == 0
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+memory = bytearray(b'x') * (96 << 20)
+print('steered', flush=True)
+signal.sigwait([signal.SIGTERM])
+print('ok')";
+    let scratch = pagetide_tests::scratch::Scratch::new();
+    let run = Steered::program(scratch, ["python3", "-c", locks].map(Into::into), 4 * BUDGET, &[]);
+    run.expect_refusal(&["memory", "20M"], &["20 MiB are less than the", "cannot be paged out"]);
+    run.tell(&["memory", "48M"]);
     run.expect_good_end();
 }
 

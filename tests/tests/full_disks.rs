@@ -63,6 +63,32 @@ fn a_place_whose_disk_others_have_filled_takes_no_more_pages_and_loses_none() {
     assert_eq!(told.matches("the disk is full up to 256 MiB, or a quota is reached").count(), 1, "{told}");
 }
 
+/// Where a file system reserves nothing, the last block is missed only when a page is written to it.
+#[test]
+fn a_disk_that_is_found_full_at_a_write_takes_no_more_pages_and_loses_none() {
+    if !has_disk() || !need::has(&[Feature::Tool("mkfs.ext2")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let mut disk = SmallDisk::without_reserving(&scratch, 340);
+    let small = disk.path().to_owned();
+    let run = Steered::idle(48, 300 * MIB, &["--swap", &format!("{}::5", small.display())]);
+    let elsewhere = run.scratch().file("swap");
+    run.tell(&["memory", "46M"]);
+    run.wait_until("using the small disk", || run.used_bytes(&small) > MIB);
+    // Slots are there ahead of need; of their blocks there are none.
+    disk.fill_by_writing();
+    run.tell(&["memory", "12M"]);
+    run.wait_until("a write that finds no space", || run.counter("pt_write_failed") > 0);
+    run.wait_until("swapping elsewhere", || run.used_bytes(&elsewhere) > 24 * MIB);
+    let stands = run.place(&small).map_or_else(|| "gone".into(), |place| place["state"].clone());
+    assert_ne!(stands, "open", "{}", run.stat());
+    assert_eq!(run.counter("pt_poisoned"), 0, "{}", run.stat());
+    let told = run.end_well();
+    assert!(told.contains(small.to_str().expect("UTF-8")), "{told}");
+}
+
 /// Its agent once could not start, which ended the program, although another place had room.
 #[test]
 fn a_process_that_starts_to_page_on_a_full_disk_swaps_elsewhere() {

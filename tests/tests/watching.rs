@@ -1,6 +1,8 @@
 //! Runs are seen and steered from outside: `pagetide ps`, `stat` and `ctl`; and whoever watches does a run no harm.
 
 use std::ffi::OsString;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -223,6 +225,25 @@ sys.stdin.read()
 }
 
 #[test]
+fn the_socket_and_its_directory_are_their_users_own() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let mut watched = Watched::new("closed");
+    let directory = watched.scratch.file("session").join("pagetide");
+    let mode = |path: &Path| std::fs::symlink_metadata(path).expect("it is there").permissions().mode() & 0o7777;
+    assert_eq!(mode(&directory), 0o700, "{}", directory.display());
+    let entries = std::fs::read_dir(&directory).expect("readable").map(|entry| entry.expect("readable"));
+    let sockets: Vec<_> = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket())).collect();
+    assert!(!sockets.is_empty(), "{}", directory.display());
+    for socket in sockets {
+        assert_eq!(mode(&socket.path()), 0o600, "{:?}", socket.path());
+    }
+    watched.expect_good_end();
+}
+
+#[test]
 fn another_user_may_not_watch_a_run() {
     if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("setpriv")]) {
         return;
@@ -255,5 +276,10 @@ fn another_user_may_not_watch_a_run() {
     assert!(code == Some(0) && !listed.contains("private") && !listed.contains(&pid), "{listed}");
     let (code, errors) = ask(&["ctl", "private", "memory", "8M"]);
     assert!(code == Some(1) && errors.contains("there is no run 'private'"), "{errors}");
+    for order in [&["memory", "8M"][..], &["pause"], &["swapon", "/tmp"], &["set", "page-cluster=0"]] {
+        let (code, errors) = ask(&[&["ctl", &pid], order].concat());
+        assert!(code == Some(1) && errors.contains("belongs to user 0"), "{order:?}: {errors}");
+    }
+    assert_eq!(number(&watched.stat("private"), "budget_bytes"), BUDGET);
     watched.expect_good_end();
 }
