@@ -12,6 +12,8 @@ mod lent;
 mod raw;
 mod next;
 mod unwind;
+#[cfg(target_arch = "x86_64")]
+mod memory;
 
 use std::ffi::CStr;
 

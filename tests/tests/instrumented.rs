@@ -1,0 +1,44 @@
+//! Programs that bring with them what others take from the C library: memory functions of their own, sanitizers.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::PagetideRun;
+use pagetide_tests::program::Program;
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::{MIB, nobody, serial, victim};
+
+/// `argv` says "ok" in `budget` bytes and pages, in both fault modes.
+fn expect_ok_in_both_modes(scratch: &Scratch, argv: &[OsString], budget: u64) {
+    let program = Program::new(argv.iter().cloned()).deadline_s(180);
+    let thread = PagetideRun::new(scratch, budget);
+    let ended = thread.wrap(&program).run(scratch, "thread");
+    ended.expect_success();
+    assert_eq!(ended.stdout(), "ok\n", "{}", ended.report());
+    ended.expect_no_process_left();
+    let stats = thread.stats();
+    stats.expect_laws();
+    stats.expect_paging(256).expect_peak();
+    let signal = nobody::pagetide(scratch, budget);
+    let ended = nobody::program(&signal.wrap(&program)).run(scratch, "signal");
+    ended.expect_success();
+    assert_eq!(ended.stdout(), "ok\n", "{}", ended.report());
+    ended.expect_no_process_left();
+    let stats = signal.stats();
+    stats.expect_laws();
+    stats.expect_paging(256).expect_peak();
+}
+
+#[test]
+fn a_program_with_memory_functions_of_its_own_pages() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let source = need::source_directory().join("victims/interposed.c");
+    // Its functions are not to become calls of themselves, and are to be seen by the dynamic linker.
+    let binary = victim::compile(Path::new(&source), &scratch.file("interposed"), &["-fno-builtin", "-rdynamic"]);
+    expect_ok_in_both_modes(&scratch, &[binary.into(), "16".into()], 16 * MIB);
+}
