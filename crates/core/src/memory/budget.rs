@@ -1,7 +1,7 @@
 //! The charge against the budget, and the watermarks below it.
 //!
 //! What is free holds nothing, so our own profile keeps no more free than is asked for: the watermarks go down while everybody finds a
-//! frame, and up when somebody does not. A memcg limit has no watermarks; it is charged in batches, of which the unused rest is the *stock*. Who waits for a frame is
+//! frame, and up when somebody does not: streams, which ask for a window at a time, find more than faults that read one page. A memcg limit has no watermarks; it is charged in batches, of which the unused rest is the *stock*. Who waits for a frame is
 //! counted here, so that a freed one is told to somebody only if there is somebody.
 
 use crate::config::{Config, HostKind, MemoryMode, Readahead, Sample};
@@ -11,6 +11,8 @@ const RAISE_SHARE: u32 = 4;
 const LOWER_SHARE: u32 = 16;
 /// The least distance of those that go down: enough for one thread's faults while a write is under way. Streams ask for more.
 const STEP_LEAST: u32 = 16;
+/// Where many pages are waited for, each for itself, one part in so many of what a stream may find.
+const DEMANDED_SHARE: u32 = 5;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -27,6 +29,10 @@ pub(crate) struct Budget {
     step: u32,
     step_least: u32,
     step_most: u32,
+    /// The most where many pages are waited for, each for itself.
+    step_demanded: u32,
+    /// They are.
+    is_demanded: bool,
     /// Somebody has found no frame since the watermarks were to be lowered last.
     is_missed: bool,
     /// Pages charged at a time; 0 for a limit with watermarks.
@@ -51,6 +57,8 @@ impl Budget {
             step: u32::MAX,
             step_least: 0,
             step_most: 0,
+            step_demanded: 0,
+            is_demanded: false,
             is_missed: false,
             batch: 0,
             waiting: 0,
@@ -67,19 +75,23 @@ impl Budget {
         // A stream's next window is to find free frames.
         let window = if config.readahead == Readahead::Stream { config.readahead_max.min(pages / 16) } else { 0 };
         let least = (self.min / 4).max(window);
-        self.step_most = least.max(u32::try_from(share).expect("at most 30 % of a u32")).min(pages / 4);
+        let share = u32::try_from(share).expect("at most 30 % of a u32");
+        self.step_most = least.max(share).min(pages / 4);
         let adapts = config.host == HostKind::Blind && config.sample == Sample::Watch;
         self.step_least = if adapts { STEP_LEAST.min(self.step_most) } else { self.step_most };
+        let demanded = least.max(share / DEMANDED_SHARE).max(self.step_least);
+        self.step_demanded = if adapts { demanded.min(self.step_most) } else { self.step_most };
         self.set_step(self.step);
         if matches!(config.memory, MemoryMode::Memcg { .. }) {
             (self.min, self.low, self.high) = (0, 0, 0);
-            (self.step_least, self.step_most) = (self.step, self.step);
+            (self.step_least, self.step_most, self.step_demanded) = (self.step, self.step, self.step);
             self.batch = config.charge_batch.max(1);
         }
     }
 
     fn set_step(&mut self, step: u32) {
-        self.step = step.clamp(self.step_least, self.step_most);
+        let most = if self.is_demanded { self.step_demanded } else { self.step_most };
+        self.step = step.clamp(self.step_least, most);
         self.low = self.min + self.step + self.reserve;
         self.high = self.low + self.step;
     }
@@ -92,11 +104,13 @@ impl Budget {
         }
     }
 
-    /// It is time to lower the watermarks, if nobody has missed a frame since the last time.
-    pub(crate) fn lower_watermarks(&mut self) {
-        if !core::mem::take(&mut self.is_missed) && self.step > self.step_least {
-            self.set_step(self.step - self.step.div_ceil(LOWER_SHARE));
-        }
+    /// It is time to lower the watermarks, if nobody has missed a frame since the last time. `is_demanded`: since then many pages were
+    /// waited for, each for itself.
+    pub(crate) fn lower_watermarks(&mut self, is_demanded: bool) {
+        self.is_demanded = is_demanded;
+        let is_missed = core::mem::take(&mut self.is_missed);
+        let less = if is_missed || self.step <= self.step_least { 0 } else { self.step.div_ceil(LOWER_SHARE) };
+        self.set_step(self.step - less);
     }
 
     /// Charge one page if that is possible without reclaim.
@@ -233,14 +247,17 @@ mod tests {
         let config = config.memory(MemoryMode::Watermarks, 1, 32_768);
         let mut budget = Budget::new(&config);
         assert_eq!((budget.low, budget.high), (327, 654), "one in a hundred at first");
-        (0..100).for_each(|_| budget.lower_watermarks());
+        (0..100).for_each(|_| budget.lower_watermarks(false));
         assert_eq!((budget.low, budget.high), (16, 32));
         budget.missed();
-        budget.lower_watermarks();
+        budget.lower_watermarks(false);
         assert_eq!(budget.low, 21, "it was missed just now");
         budget.set(&config, 32_000);
         assert_eq!(budget.low, 21, "another budget is no reason to begin again");
         (0..20).for_each(|_| budget.missed());
         assert_eq!(budget.low, 320);
+        budget.lower_watermarks(true);
+        (0..20).for_each(|_| budget.missed());
+        assert_eq!(budget.low, 64, "pages that are waited for singly need few free frames");
     }
 }

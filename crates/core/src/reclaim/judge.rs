@@ -87,14 +87,20 @@ pub(super) struct Lists {
     pub(super) coldest: u64,
 }
 
+/// Streams have one page in some thirty waited for, and what they miss.
+const DEMANDED_SHARE: u32 = 20;
+
 #[derive(Debug)]
 pub(super) struct Judge {
     /// Probation's part of the budget, of [`WHOLE`].
     share: u64,
     /// Pages that came in since the last look.
     arrivals: u32,
-    /// Those that were read ahead.
+    /// Those that were read ahead, and those that were waited for.
     ahead: u32,
+    demanded: u32,
+    /// Of those before the last look at least one in [`DEMANDED_SHARE`] was waited for.
+    is_demanded: bool,
     edge: Uses,
     kept: Uses,
     /// Since the last look: returns from behind the edge, and uses before it.
@@ -112,6 +118,8 @@ impl Judge {
             share: FIRST,
             arrivals: 0,
             ahead: 0,
+            demanded: 0,
+            is_demanded: false,
             edge: none,
             kept: none,
             far: 0,
@@ -129,6 +137,11 @@ impl Judge {
     /// The pages on probation are a loop's: the oldest of them are worth keeping.
     pub(super) const fn is_loop(&self) -> bool {
         self.is_loop
+    }
+
+    /// Many pages are waited for, each for itself.
+    pub(super) const fn is_demanded(&self) -> bool {
+        self.is_demanded
     }
 
     /// Arrivals between two uses of a kept page, as far as is known.
@@ -152,6 +165,7 @@ impl Judge {
 
     /// Somebody waits for a page that was used `interval` ago.
     pub(super) fn note_return(&mut self, interval: u64, probation: u32) {
+        self.demanded += 1;
         let edge = u64::from(probation);
         if interval <= edge {
             return;
@@ -185,7 +199,8 @@ impl Judge {
             self.weigh(lists);
         }
         self.is_loop = 2 * self.far > self.arrivals && 8 * self.near < self.far;
-        (self.arrivals, self.ahead, self.far, self.near) = (0, 0, 0, 0);
+        self.is_demanded = self.demanded * DEMANDED_SHARE >= self.arrivals;
+        (self.arrivals, self.ahead, self.demanded, self.far, self.near) = (0, 0, 0, 0, 0);
         self.edge.forget();
         self.kept.forget();
     }

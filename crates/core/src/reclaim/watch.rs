@@ -266,7 +266,7 @@ impl Reclaim {
                 coldest: self.coldest(mem),
             };
             self.watch.judge.look(lists);
-            mem.budget.lower_watermarks();
+            mem.budget.lower_watermarks(self.watch.judge.is_demanded());
         }
         if self.watch.judge.is_loop() {
             self.keep_loop(mem);
