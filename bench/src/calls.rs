@@ -55,6 +55,24 @@ fn measure(bench: &Bench, side: Side, binary: &Path, mib: u64, budget_mib: u64) 
         .collect()
 }
 
+/// What the kernel alone takes for a call that is stopped, of which the program makes the least of many.
+fn floor(bench: &Bench) -> Result<Figure, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("victims/stopped.c");
+    let binary = victim::compile(&source, &bench.scratch().file("stopped"), &[]);
+    let program = Program::new([binary]).deadline_s(bench.deadline_s);
+    let mut samples = ["native", "stopped"].map(Sample::new);
+    for _ in 0..bench.runs {
+        let output = bench.run_with(Side::Native, &program, 0)?.finished.stdout();
+        for sample in &mut samples {
+            let value = output.lines().find_map(|line| line.strip_prefix(&sample.side)?.trim().parse().ok());
+            sample.values.push(value.ok_or_else(|| format!("stopped printed nothing of {}:\n{output}", sample.side))?);
+        }
+    }
+    let [native, stopped] = samples;
+    let name = "a call that is stopped by a signal, without us".to_owned();
+    Ok(Figure { name, unit: "ns", reference: Some(native), ours: Some(stopped), target: Target::None })
+}
+
 /// Native, under `run` with room for all, and under `run` while it pages, in turns.
 pub(crate) fn run(bench: &Bench) -> Result<Vec<Figure>, String> {
     if bench.reference_only {
@@ -71,13 +89,11 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Figure>, String> {
         }
     }
     let [(_, native), (_, before), (_, paging)] = sides;
-    Ok(CALLS
-        .iter()
-        .enumerate()
-        .flat_map(|(index, call)| {
-            figures(call, [&native, &before, &paging].map(|runs| runs.iter().map(|run| run[index]).collect()))
-        })
-        .collect())
+    let floor = floor(bench)?;
+    let each = CALLS.iter().enumerate().flat_map(|(index, call)| {
+        figures(call, [&native, &before, &paging].map(|runs| runs.iter().map(|run| run[index]).collect()))
+    });
+    Ok(std::iter::once(floor).chain(each).collect())
 }
 
 fn figures(call: &Call, [native, before, paging]: [Vec<u64>; 3]) -> [Figure; 3] {

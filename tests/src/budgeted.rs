@@ -1,5 +1,5 @@
 //! The shape of most tests: a program natively; killed under a hard limit without us; under `pagetide run` inside the same
-//! limit with the same output.
+//! limit with the same output, and once more as nobody in signal mode.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,8 @@ use crate::MIB;
 use crate::cgroup::{Cgroup, KernelSwap};
 use crate::leftovers;
 use crate::need::{self, Feature};
-use crate::pagetide::PagetideRun;
+use crate::nobody;
+use crate::pagetide::{FaultMode, PagetideRun};
 use crate::program::{Exit, Finished, Program};
 use crate::scratch::{Scratch, difference};
 
@@ -22,6 +23,14 @@ pub struct Budgeted {
     peak_gap: Option<&'static str>,
     native: Option<Program>,
     arguments: Vec<&'static str>,
+    is_for_both: bool,
+}
+
+/// What the program did natively.
+struct Native<'a> {
+    finished: &'a Finished,
+    outputs: &'a [PathBuf],
+    peak: u64,
 }
 
 impl Budgeted {
@@ -36,6 +45,7 @@ impl Budgeted {
             peak_gap: None,
             native: None,
             arguments: Vec::new(),
+            is_for_both: false,
         }
     }
 
@@ -89,6 +99,13 @@ impl Budgeted {
         self
     }
 
+    /// In signal mode, too, as nobody.
+    #[must_use]
+    pub const fn in_both_modes(mut self) -> Self {
+        self.is_for_both = true;
+        self
+    }
+
     /// Runs all three and compares. Prints one line of figures.
     pub fn check(&self, scratch: &Scratch) {
         let native = self.native.as_ref().unwrap_or(&self.program).run(scratch, "native");
@@ -103,15 +120,33 @@ impl Budgeted {
             self.expect_killed_natively(scratch, limit);
         }
 
-        let run = PagetideRun::new(scratch, budget);
+        let outcome = Native { finished: &native, outputs: &native_outputs, peak };
+        self.run_paged(scratch, PagetideRun::new(scratch, budget), &self.program, &outcome);
+        if self.is_for_both && nobody::can_run() {
+            for path in &self.outputs {
+                // It is the other user's.
+                std::fs::remove_file(path).expect("it was compared");
+            }
+            let run = nobody::pagetide(scratch, budget).mode(FaultMode::Signal);
+            self.run_paged(scratch, run, &self.program, &outcome);
+        }
+    }
+
+    /// One paged run, in a hard limit where the machine has them.
+    fn run_paged(&self, scratch: &Scratch, run: PagetideRun, program: &Program, native: &Native<'_>) {
+        let (budget, peak) = (run.memory_bytes(), native.peak);
         let run = self.arguments.iter().fold(run, |run, argument| run.argument(argument));
-        let group = limited.then(|| Cgroup::limited(limit, KernelSwap::Forbidden));
-        let mut program = run.wrap(&self.program);
+        let limit = budget + budget / 10 + 32 * MIB;
+        let group = need::has(&[Feature::Cgroup]).then(|| Cgroup::limited(limit, KernelSwap::Forbidden));
+        let mut program = run.wrap(program);
+        if run.fault_mode() == FaultMode::Signal {
+            program = nobody::program(&program);
+        }
         if let Some(group) = &group {
             program = program.inside(group);
         }
         let paged = program.run(scratch, "paged");
-        self.judge(&native, &native_outputs, &paged, group.as_ref());
+        self.judge(native.finished, native.outputs, &paged, group.as_ref());
         let stats = run.stats();
         stats.expect_laws().expect_paging((peak - budget) / 4096 / 4);
         if self.peak_gap.is_none_or(need::runs_gap) {
@@ -120,10 +155,11 @@ impl Budgeted {
         let left = leftovers::files(&scratch.file("swap"));
         assert!(left.is_empty(), "swap files remain: {left:?}");
         eprintln!(
-            "peak {} MiB, budget {} MiB: native {:.2} s, paged {:.2} s, {} pages out, {} in, resident at most {} MiB{}",
+            "{:?}: peak {} MiB, budget {} MiB: native {:.2} s, paged {:.2} s, {} pages out, {} in, resident at most {} MiB{}",
+            run.fault_mode(),
             peak / MIB,
             budget / MIB,
-            native.wall.as_secs_f64(),
+            native.finished.wall.as_secs_f64(),
             paged.wall.as_secs_f64(),
             stats.counter("pswpout"),
             stats.counter("pswpin"),

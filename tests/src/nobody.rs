@@ -4,12 +4,18 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::need::{self, Feature};
 use crate::pagetide::{PagetideRun, binary};
 use crate::program::Program;
 use crate::scratch::Scratch;
 
 /// The number of user and group nobody.
 const NOBODY: u32 = 65534;
+
+/// True if this machine can run whole programs in signal mode as nobody.
+pub fn can_run() -> bool {
+    cfg!(target_arch = "x86_64") && need::has(&[Feature::Root, Feature::Tool("setpriv")])
+}
 
 /// A run whose binary, swap place and statistics nobody can use; all in `scratch`, which becomes open to all.
 pub fn pagetide(scratch: &Scratch, memory_bytes: u64) -> PagetideRun {

@@ -100,6 +100,16 @@ impl PagetideRun {
         program.behind(prefix)
     }
 
+    /// The budget.
+    pub const fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// How faults are caught.
+    pub const fn fault_mode(&self) -> FaultMode {
+        self.mode
+    }
+
     /// What `--stats` wrote.
     pub fn stats(&self) -> Stats {
         Stats::read(&self.stats)

@@ -9,19 +9,22 @@ use pagetide_tests::pagetide::{FaultMode, PagetideRun};
 use pagetide_tests::program::{Exit, Finished, Program, Running};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::stats::Stats;
-use pagetide_tests::{MIB, leftovers, serial, victim};
+use pagetide_tests::{MIB, leftovers, nobody, serial, victim};
 use rustix::process::{Signal, kill_process};
 
 const BUDGET: u64 = 16 * MIB;
 
 /// `mode` with its argument, if it has one.
 fn run_hostile(scratch: &Scratch, mode: &str, run: &PagetideRun) -> Finished {
+    run.wrap(&hostile(scratch, mode, "64")).deadline_s(180).run(scratch, mode)
+}
+
+fn hostile(scratch: &Scratch, mode: &str, mib: &str) -> Program {
     let binary = victim::build(scratch, "hostile");
     let mut words = mode.split(' ');
     let mode = words.next().expect("a name");
-    let argv = [OsString::from(binary), mode.into(), "64".into()];
-    let argv = argv.into_iter().chain(words.map(OsString::from));
-    run.wrap(&Program::new(argv)).deadline_s(180).run(scratch, mode)
+    let argv = [OsString::from(binary), mode.into(), mib.into()];
+    Program::new(argv.into_iter().chain(words.map(OsString::from)))
 }
 
 /// Four budgets of memory, rewritten and checked before, during and after the mode's misdeed.
@@ -47,6 +50,23 @@ fn run_right(mode: &str, fault_mode: FaultMode) -> Option<Stats> {
     let stats = run.stats();
     stats.expect_paging(12 * 256).expect_laws();
     Some(stats)
+}
+
+/// The same in signal mode, with three budgets of memory.
+fn as_nobody(mode: &str) {
+    if !nobody::can_run() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = nobody::pagetide(&scratch, BUDGET).mode(FaultMode::Signal);
+    let program = hostile(&scratch, mode, "48");
+    let ended = nobody::program(&run.wrap(&program)).deadline_s(180).run(&scratch, mode);
+    ended.expect_success();
+    assert_eq!(ended.stdout(), "ready\nok\n", "{}", ended.report());
+    ended.expect_no_process_left();
+    assert!(leftovers::files(&scratch.file("swap")).is_empty());
+    run.stats().expect_paging(8 * 256).expect_laws();
 }
 
 #[test]
@@ -112,6 +132,32 @@ fn a_program_that_denies_io_uring_while_it_pages_goes_on() {
 #[test]
 fn a_program_that_makes_io_uring_ask_again_for_ever_goes_on() {
     run_right(&format!("deny-ring {}", libc::EAGAIN), FaultMode::Default);
+}
+
+/// The ring stays open in the program's own table, and its requests were waited for until then: the run ended after two minutes.
+#[test]
+fn as_nobody_a_program_that_denies_io_uring_while_it_pages_goes_on() {
+    for errno in [libc::EPERM, libc::EAGAIN] {
+        as_nobody(&format!("deny-ring-alone {errno}"));
+    }
+}
+
+/// What these do to files, mappings, threads, limits, children and stacks is done to a pager that shares their process.
+#[test]
+fn as_nobody_programs_that_take_away_what_a_pager_needs_go_on() {
+    const MODES: [&str; 10] = [
+        "block-signals",
+        "replace-signals",
+        "close-all",
+        "close-loop",
+        "exhaust-files",
+        "exhaust-maps",
+        "exhaust-threads",
+        "no-new-memory",
+        "two",
+        "alternate-stack",
+    ];
+    MODES.into_iter().for_each(as_nobody);
 }
 
 /// 16 MiB of memory and 16 MiB of swap for 64 MiB: it cannot work. It ends soon, with a message that names the swap.

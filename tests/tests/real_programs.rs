@@ -15,7 +15,7 @@ fn check(tools: &[Feature], budgeted: impl FnOnce(&Scratch) -> Budgeted) {
     if need::has(&[Feature::Uffd]) && need::has(tools) {
         let _turn = serial::turn();
         let scratch = Scratch::new();
-        budgeted(&scratch).check(&scratch);
+        budgeted(&scratch).in_both_modes().check(&scratch);
     }
 }
 

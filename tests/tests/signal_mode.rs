@@ -5,15 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use pagetide_tests::need::{self, Feature};
+use pagetide_tests::nobody::can_run;
 use pagetide_tests::pagetide::{FaultMode, PagetideRun};
 use pagetide_tests::program::{Finished, Program};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::{MIB, leftovers, nobody, serial, victim};
-
-/// True if this machine can run the tests here.
-fn can_run() -> bool {
-    cfg!(target_arch = "x86_64") && need::has(&[Feature::Root, Feature::Tool("setpriv")])
-}
 
 /// `program` as nobody inside `budget_bytes`; it must succeed and page.
 fn paged(scratch: &Scratch, budget_bytes: u64, program: &Program) -> Finished {
@@ -88,6 +84,30 @@ fn as_nobody_calls_of_every_class_lose_nothing() {
     let [.., out, asked] = counts[..] else { panic!("{told}") };
     assert!(asked > 50 && out * 4 >= asked * 3, "what the calls use was paged out before them: {told}");
     assert!(told.contains("system call 999 (?) is not known"), "{told}");
+}
+
+/// Streams, datagrams, several messages at once, vectors, devices, buffers that are never filled.
+#[test]
+fn as_nobody_calls_that_name_more_memory_than_the_budget_are_made_inside_it() {
+    const CASES: [&str; 6] = ["24", "streams", "datagrams", "several", "files", "short_answers"];
+    expect_same(8 * MIB, |scratch| program(&victim::build(scratch, "long"), &CASES));
+}
+
+/// A thread for each of 64 reads that wait, and a call that cannot be divided: together thrice the budget. They ended the run.
+#[test]
+fn as_nobody_calls_that_hold_more_than_the_budget_go_beyond_it_and_are_told_of() {
+    if !can_run() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = nobody::pagetide(&scratch, 8 * MIB).mode(FaultMode::Signal);
+    let program = program(&victim::build(&scratch, "long"), &["24", "many_at_once", "another_process"]);
+    let ended = under(&run, &scratch, &program);
+    ended.expect_success().expect_no_process_left();
+    assert_eq!(ended.stdout(), "many_at_once: right\nanother_process: right\n", "{}", ended.report());
+    assert!(ended.stderr().contains("used by system calls"), "{}", ended.report());
+    run.stats().expect_laws();
 }
 
 #[test]

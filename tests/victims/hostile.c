@@ -15,6 +15,7 @@
 //   recheck           waits for SIGUSR1, then checks
 //   two               a child rewrites as well                   alternate-stack  a handler on a paged-out stack overflowed
 //   deny-ring N       io_uring_enter fails with error N in every thread, by a filter that comes while pages move
+//   deny-ring-alone N the same, and no child is forked
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -301,7 +302,7 @@ static void *deny(void *unused) {
     return NULL;
 }
 
-static void deny_ring(void) {
+static void deny_ring_alone(void) {
     pthread_t denier;
     if (pthread_create(&denier, NULL, deny, NULL)) {
         give_up("pthread_create");
@@ -315,6 +316,10 @@ static void deny_ring(void) {
         give_up("io_uring_enter is not denied");
     }
     work();
+}
+
+static void deny_ring(void) {
+    deny_ring_alone();
     pid_t child = fork();
     if (child == 0) {
         work();
@@ -351,7 +356,7 @@ static const struct {
     {"close-loop", close_loop},         {"exhaust-files", exhaust_files},     {"exhaust-maps", exhaust_maps},
     {"exhaust-threads", exhaust_threads}, {"no-new-memory", no_new_memory},   {"two", two},
     {"alternate-stack", alternate_stack}, {"recheck", recheck},
-    {"deny-ring", deny_ring},
+    {"deny-ring", deny_ring}, {"deny-ring-alone", deny_ring_alone},
 };
 
 int main(int argc, char **argv) {

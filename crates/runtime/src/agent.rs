@@ -32,7 +32,7 @@ use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES,
 use crate::serve::{self, Files, Served};
 use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
-use crate::space::held::HELD;
+use crate::space::held::{self, HELD};
 use crate::store::SwapFile;
 use crate::{credentials, foothold, limits, setup, spans};
 
@@ -83,7 +83,7 @@ pub(crate) struct Agent {
 pub(crate) struct Managed {
     pub(crate) session: Session,
     pub(crate) forks: Forks,
-    /// Resident pages that cannot be taken out: locked, or not to be written.
+    /// Resident pages that cannot be taken out: locked, not to be written, or used by system calls that are under way.
     stuck_pages: u64,
     /// What the machine had counted as busy when they were counted.
     busy_seen: u64,
@@ -288,14 +288,11 @@ impl Agent {
         if self.entry().spans.is_wanted() {
             state.managed.session.pager.machine_mut().note_requests();
         }
-        let (mut timeout, agent) = (0, thread::gettid());
+        let mut timeout = 0;
         loop {
             let seen;
             if let Some(sleepers) = &served.sleepers {
-                // Whoever waits for a read looks for its end. To be woken with him would cost him as much as a small part of it.
-                let machine = state.managed.session.pager.machine();
-                let is_watched = state.watch.is_watched() || !machine.has_begun(agent);
-                let event = sleepers.unwatched_event(is_watched);
+                let event = beside::event_of_own(&state, sleepers);
                 let uffd = PollFd::new(state.managed.session.pager.machine().uffd().fd(), events::IN);
                 state.is_agent_asleep = timeout > 0;
                 drop(state);
@@ -409,7 +406,9 @@ impl Agent {
             self.measure(managed, now);
         }
         let busy = managed.session.pager.machine().stats.busy_pages;
-        if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) {
+        let half = u64::from(managed.session.pager.core().budget()) / 2;
+        let is_crowded = held::pages_in_calls() > managed.stuck_pages.max(half);
+        if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) || is_crowded {
             managed.busy_seen = busy;
             self.measure_stuck(managed);
         }
@@ -507,22 +506,23 @@ impl Agent {
         let locked = proc::status(None).map_or(0, |status| status.locked_bytes >> PAGE_SHIFT);
         drop(files);
         let read_only = managed.session.pager.read_only_pages();
+        let in_calls = held::pages_in_calls();
         let charged = u64::from(managed.session.pager.core().charged());
-        let stuck = (read_only + locked).min(charged);
-        let is_more = stuck > managed.stuck_pages;
-        managed.stuck_pages = stuck;
+        let stuck = (read_only + locked).min(charged) + in_calls;
+        let is_more = stuck > std::mem::replace(&mut managed.stuck_pages, stuck);
         let share = self.entry().share_pages.load(Ordering::Relaxed);
         if stuck > share / 4 * 3 && !managed.stuck_told {
             managed.stuck_told = true;
             say(
                 &self.supervisor,
                 format_args!(
-                    "process {}: {} MiB of its memory cannot be paged out ({} MiB read-only, {} MiB locked); where they do not fit, \
-                     the budget is exceeded",
+                    "process {}: {} MiB of its memory cannot be paged out ({} MiB read-only, {} MiB locked, {} MiB used by system \
+                     calls); where they do not fit, the budget is exceeded",
                     thread::getpid(),
                     stuck >> 8,
                     read_only >> 8,
                     locked >> 8,
+                    in_calls >> 8,
                 ),
             );
         }

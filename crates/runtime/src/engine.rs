@@ -1,21 +1,20 @@
-//! The two engines: io_uring, and threads that call preadv2 and pwritev2 where io_uring is refused (containers).
+//! The two engines: io_uring, and threads that call preadv2 and pwritev2 where io_uring is refused (containers: `workers`).
+
+mod workers;
+
+pub(crate) use workers::ThreadEngine;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagetide_core::types::Nanos;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::file::{self, IoVec};
-use pagetide_sys::futex::{self, Mutex, Scope};
-use pagetide_sys::mem::Mapping;
-use pagetide_sys::thread::{self, RawThread, Table};
+use pagetide_sys::thread;
 use pagetide_sys::uring::{Refused, Ring, SetupFlags, Target, UnmappedRing};
 use pagetide_sys::{Errno, clock};
 
-use crate::credentials::{self, Helper};
 use crate::io::{Direction, Engine, REQUEST_PAGES, REQUESTS, Request, WATCHED};
-use crate::own;
 
 /// User data of the wait for the first watched descriptor; those of requests are smaller.
 const WATCH_TOKEN: u64 = 1 << 32;
@@ -25,6 +24,8 @@ const PUT_OFF_MAX: u32 = 10_000;
 const FILES: usize = 64;
 /// Requests of a ring that is given up end within this time.
 const LAST_REQUESTS_NS: Nanos = 120_000_000_000;
+/// Who waits for requests looks again after this long.
+const LOOK_NS: Nanos = 10_000_000;
 
 /// Entries of a ring: all requests at once, and the waits.
 const ENTRIES: u32 = 256;
@@ -225,9 +226,13 @@ impl UringEngine {
     /// Go on without the ring.
     ///
     /// What its requests have come to can no longer be learned: their completions are run by the call that is refused. They are
-    /// made again as soon as none of them is under way in the kernel, which would otherwise still read or write the frames.
+    /// made again as soon as none of them is under way in the kernel, which would otherwise still read or write the frames. (A ring for
+    /// threads with tables of their own completes its requests without that call, and stays open in the other tables.)
     fn give_up_ring(&mut self, errno: Errno) {
         self.collect();
+        if self.home.is_some() {
+            self.await_requests(errno);
+        }
         let Some(ring) = self.ring.take() else { return };
         let fd = ring.into_fd();
         // Other threads sleep on this number.
@@ -238,13 +243,31 @@ impl UringEngine {
         self.armed = [false; WATCHED];
         self.owners = [0; REQUESTS];
         self.unsubmitted.clear();
-        if self.is_open.contains(&true) {
+        if self.home.is_none() && self.is_open.contains(&true) {
             self.await_last_request(errno);
         }
         for (index, token) in (0..REQUESTS).zip(0..) {
             if self.is_open[index] {
                 self.carry_out(token);
             }
+        }
+        if !self.finished.is_empty() {
+            self.tell();
+        }
+    }
+
+    /// Wait until every request that was passed on is over, and take what it has come to.
+    fn await_requests(&mut self, errno: Errno) {
+        let end = clock::now().saturating_add(LAST_REQUESTS_NS);
+        let is_passed_on =
+            |engine: &Self, token| engine.is_open[token as usize] && !engine.unsubmitted.contains(&token);
+        while (0..).take(REQUESTS).any(|token: u32| is_passed_on(self, token)) {
+            let left = end.saturating_sub(clock::now());
+            assert!(left > 0, "io_uring is refused ({}), and what it reads or writes does not end", errno.name());
+            let Some(ring) = &self.ring else { return };
+            // Interrupted: that is how the kernel ends a request of this thread.
+            let _ = fd::poll(&mut [PollFd::new(ring.fd(), events::IN)], Some(left.min(LOOK_NS)));
+            self.collect();
         }
     }
 
@@ -401,156 +424,13 @@ impl Engine for UringEngine {
     }
 }
 
-/// Threads of the fallback: as many requests are in flight at the device.
-const WORKERS: usize = 4;
-const STACK_BYTES: usize = 64 << 10;
-
-/// What engine and workers share; lives until the workers have ended.
-#[derive(Debug)]
-struct Shared {
-    jobs: Mutex<Queue<(u32, Job)>>,
-    results: Mutex<Queue<(u32, Result<usize, Errno>)>>,
-    /// Counts submissions; workers sleep on it.
-    submitted: AtomicU32,
-    event: Fd,
-    is_over: AtomicBool,
-    alive: [AtomicU32; WORKERS],
-}
-
-/// A ring of at most all requests.
-#[derive(Debug)]
-struct Queue<T> {
-    entries: Box<[Option<T>]>,
-    head: usize,
-    len: usize,
-}
-
-impl<T: Copy> Queue<T> {
-    fn new() -> Self {
-        Self { entries: vec![None; REQUESTS].into_boxed_slice(), head: 0, len: 0 }
-    }
-
-    fn push(&mut self, entry: T) {
-        assert!(self.len < REQUESTS, "more entries than requests");
-        self.entries[(self.head + self.len) % REQUESTS] = Some(entry);
-        self.len += 1;
-    }
-
-    fn pop(&mut self) -> Option<T> {
-        let entry = self.entries[self.head].take()?;
-        self.head = (self.head + 1) % REQUESTS;
-        self.len -= 1;
-        Some(entry)
-    }
-}
-
-/// preadv2 and pwritev2 on threads of our own.
-#[derive(Debug)]
-pub(crate) struct ThreadEngine {
-    shared: &'static Shared,
-    workers: Vec<(RawThread, Mapping)>,
-}
-
-impl ThreadEngine {
-    /// Start the workers. They use the descriptor table of the calling thread.
-    pub(crate) fn new() -> Result<Self, Errno> {
-        let shared: &'static Shared = Box::leak(Box::new(Shared {
-            jobs: Mutex::new(Queue::new()),
-            results: Mutex::new(Queue::new()),
-            submitted: AtomicU32::new(0),
-            event: fd::eventfd(0)?,
-            is_over: AtomicBool::new(false),
-            alive: [const { AtomicU32::new(0) }; WORKERS],
-        }));
-        let mut engine = Self { shared, workers: Vec::with_capacity(WORKERS) };
-        for alive in &shared.alive {
-            let stack = own::map(STACK_BYTES, true)?;
-            let arg = std::ptr::from_ref(shared).cast_mut().cast::<u8>();
-            // SAFETY: the stack is kept until the worker has ended; `work` keeps to system calls and the shared tables.
-            let worker = unsafe { thread::spawn(stack.range(), alive, Table::Shared, work, arg) }?;
-            engine.workers.push((worker, stack));
-        }
-        Ok(engine)
-    }
-}
-
-impl Drop for ThreadEngine {
-    /// The workers end, and with them all that they share.
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Release);
-        self.shared.submitted.fetch_add(1, Ordering::Release);
-        futex::wake(&self.shared.submitted, u32::MAX, Scope::Private);
-        for (worker, stack) in self.workers.drain(..) {
-            worker.join();
-            own::forget(stack.range());
-        }
-        let shared = std::ptr::from_ref(self.shared).cast_mut();
-        // SAFETY: `new` leaked the box; the workers have ended, and the engine is being dropped.
-        drop(unsafe { Box::from_raw(shared) });
-    }
-}
-
-extern "C" fn work(arg: *mut u8) -> ! {
-    // SAFETY: `new` passes a reference that outlives the worker.
-    let shared = unsafe { &*arg.cast_const().cast::<Shared>() };
-    thread::set_name(c"pagetide-io");
-    credentials::begin();
-    let helper = Helper::begin(&shared.submitted);
-    loop {
-        let seen = shared.submitted.load(Ordering::Acquire);
-        let job = shared.jobs.lock("next job").pop();
-        let Some((token, job)) = job else {
-            if shared.is_over.load(Ordering::Acquire) {
-                helper.end();
-                thread::exit_thread();
-            }
-            helper.follow();
-            futex::wait(&shared.submitted, seen, None, Scope::Private);
-            continue;
-        };
-        shared.results.lock("a result").push((token, job.carry_out()));
-        let told = file::signal_event(&shared.event, 1);
-        debug_assert!(told.is_ok(), "the engine's eventfd is open: {told:?}");
-    }
-}
-
-impl Engine for ThreadEngine {
-    fn submit(&mut self, token: u32, request: &Request) {
-        self.shared.jobs.lock("a new job").push((token, Job::new(request)));
-        self.shared.submitted.fetch_add(1, Ordering::Release);
-        futex::wake(&self.shared.submitted, 1, Scope::Private);
-    }
-
-    fn flush(&mut self) {}
-
-    fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool) {
-        // Taken before the results: a result that comes in between signals again.
-        let _ = file::take_event(&self.shared.event);
-        loop {
-            let result = self.shared.results.lock("results").pop();
-            let Some((token, result)) = result else { break };
-            if !done(token, result) {
-                // More are left: make the descriptor readable for the next look.
-                let _ = file::signal_event(&self.shared.event, 1);
-                break;
-            }
-        }
-    }
-
-    fn event(&self) -> &Fd {
-        &self.shared.event
-    }
-
-    fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {
-        poll_watched(watched, PollFd::new(&self.shared.event, events::IN), timeout_ns)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use pagetide_core::types::{DeviceId, IoId, PageIdx, PageRange, SlotIdx};
     use pagetide_sys::file::flags;
-    use pagetide_sys::mem::PAGE_BYTES;
+    use pagetide_sys::mem::{Mapping, PAGE_BYTES};
 
     use super::*;
     use crate::io::{PagePart, Requests, Transfer};
@@ -612,10 +492,13 @@ mod tests {
 
     fn give_up_with_requests_under_way(make: fn() -> Result<UringEngine, Refused>) {
         clock::init();
-        let Ok(mut engine) = make() else {
-            eprintln!("skipped: io_uring is refused here");
-            return;
-        };
+        match make() {
+            Ok(engine) => go_on_without_ring(engine),
+            Err(_) => eprintln!("skipped: io_uring is refused here"),
+        }
+    }
+
+    fn go_on_without_ring(mut engine: UringEngine) {
         let file = numbered_file();
         let mut requests = Requests::new();
         let memory = Mapping::plain(PAGES as usize * PAGE_BYTES, PAGE_BYTES).expect("memory");
@@ -646,5 +529,20 @@ mod tests {
     #[test]
     fn a_ring_of_several_threads_is_given_up_with_requests_under_way() {
         give_up_with_requests_under_way(UringEngine::for_threads);
+    }
+
+    /// The program's table has it for ever: nothing hangs up, which was waited for.
+    #[test]
+    fn a_ring_that_another_table_has_open_is_given_up_with_requests_under_way() {
+        clock::init();
+        let made = UringEngine::unmapped().and_then(|ring| {
+            let other = ring.fd().dup_high(100)?;
+            Ok((other, UringEngine::for_tables(ring)?))
+        });
+        let Ok((_other, engine)) = made else {
+            eprintln!("skipped: io_uring is refused here");
+            return;
+        };
+        go_on_without_ring(engine);
     }
 }

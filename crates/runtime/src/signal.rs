@@ -19,6 +19,7 @@ mod entry;
 pub(crate) mod faults;
 mod forks;
 mod inplace;
+mod messages;
 mod sites;
 mod pieces;
 mod waiting;

@@ -61,6 +61,13 @@ impl Agent {
     }
 }
 
+/// The engine's event, while requests of the agent are under way. Whoever waits for a read looks for its end: to wake the agent with him
+/// would cost him as much as a small part of it.
+pub(super) fn event_of_own(state: &State, sleepers: &Sleepers) -> PollFd {
+    let has_begun = state.managed.session.pager.machine().has_begun(thread::gettid());
+    sleepers.unwatched_event(state.watch.is_watched() || !has_begun)
+}
+
 /// Those that were posted are faults like others from now on.
 fn take(session: &mut Session) {
     faults::take_posted(|fault| session.note_fault(fault));

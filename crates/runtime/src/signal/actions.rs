@@ -317,8 +317,8 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
             // Nothing is there: the kernel is to say so, to the site's own call.
             return block;
         }
-        // SAFETY: the kernel's own record.
-        unsafe { deliver(block, context, signal, info.cast()) };
+        // SAFETY: the kernel's own record, of so many bytes.
+        deliver(block, context, signal, unsafe { *info.cast() });
         return block;
     }
     // A filter of the program has stopped the call that we make for it, as it would have stopped the program's.
@@ -345,16 +345,16 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
 
 /// Deliver the signal that is noted, if there is one, to the program at `context`.
 pub(super) fn deliver_noted(block: &Thread, context: &mut Context) {
-    let signal = block.switch().take_noted();
-    if signal != 0 {
+    if block.switch().is_noted() {
+        // SAFETY: this thread's own room. Copied first: once the signal is taken, the next one of ours that is sent is noted in its place.
+        let info = unsafe { *block.noted() };
+        let signal = block.switch().take_noted();
         // What was interrupted first may have been a touch of a missing page on the way to a call.
         sites::step_out(context);
         inplace::step_out(block, context);
-        // SAFETY: it was filled before the signal was noted, and no further one comes before this thread goes on.
-        unsafe { deliver(block, context, signal, block.noted()) };
+        deliver(block, context, signal, info);
         while let Some((signal, info)) = block.late().take(OURS, |_| true) {
-            // SAFETY: as it came.
-            unsafe { deliver(block, context, signal, &raw const info) };
+            deliver(block, context, signal, info);
         }
     }
 }
@@ -362,18 +362,13 @@ pub(super) fn deliver_noted(block: &Thread, context: &mut Context) {
 /// What was sent while the program believed it blocked, if it does not any more.
 pub(super) fn deliver_waiting(block: &Thread, context: &mut Context) {
     while let Some((signal, info)) = block.waiting().take_unblocked(SignalSet(block.hidden().get())) {
-        // SAFETY: as it came.
-        unsafe { deliver(block, context, signal, &raw const info) };
+        deliver(block, context, signal, info);
     }
 }
 
 /// Let the program find itself at the start of its handler, or let the kernel do what it does without one.
-///
-/// # Safety
 /// `info` is what came with the signal.
-unsafe fn deliver(block: &Thread, context: &mut Context, signal: u32, info: *const [u64; INFO_WORDS]) {
-    // SAFETY: the caller's.
-    let mut info = unsafe { *info };
+fn deliver(block: &Thread, context: &mut Context, signal: u32, mut info: [u64; INFO_WORDS]) {
     if signal == SYS && code_of(&info) == BY_FILTER {
         // The program's own instruction, as its handler expects.
         info[2] = context.get(Register::Rip);

@@ -10,7 +10,7 @@ use pagetide_sys::{Errno, text, thread};
 
 use linux::*;
 
-use super::pieces::{PIECE_BYTES, make_long};
+use super::pieces::{PIECE_BYTES, PREADV2, PWRITEV2, make_long};
 use super::threads::{self, Thread};
 use super::{actions, clones, forks, waiting};
 use crate::serve;
@@ -319,14 +319,16 @@ pub(super) fn hold_control_block() {
 fn by_copy(block: &Thread, [fd, pieces, count, flags, ..]: [usize; 6]) -> isize {
     const FCNTL: u32 = 72;
     const GET_FLAGS: usize = 3;
-    const PREADV2: u32 = 327;
-    const PWRITEV2: u32 = 328;
     const NO_WAIT: usize = 8;
     // SAFETY: changes nothing.
     let mode = unsafe { call(block.switch(), FCNTL, &[fd, GET_FLAGS, 0, 0, 0, 0]) };
     let wait = if flags & 2 == 0 { 0 } else { NO_WAIT };
     let number = if mode & 3 == 0 { PREADV2 } else { PWRITEV2 };
-    if mode < 0 { mode } else { make(block, number, [fd, pieces, count, usize::MAX, usize::MAX, wait]) }
+    if mode < 0 {
+        return mode;
+    }
+    let arguments = [fd, pieces, count, usize::MAX, usize::MAX, wait];
+    make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments))
 }
 
 /// A line for the person, once for each call.

@@ -1,17 +1,22 @@
 //! Calls that name more memory than may be held at once: made piece by piece, where that is as good.
 //!
-//! Files are read and written on to the end; pipes and streams may be read short. What has to be read or written at once (a datagram, a
-//! message of a queue) is held as a whole.
+//! Files are read and written on to the end; pipes, streams and devices may be read short. Datagrams go at once (`messages`). Of a buffer
+//! for what never fills it (names, events) no more is named than may be held. All else is held as a whole; where that is more than the
+//! budget, the budget gives way to it.
 
+use pagetide_sys::Errno;
 use pagetide_sys::dispatch::call;
 
 use super::dispatch::{make, read};
+use super::messages;
 use super::threads::Thread;
 
 /// What one piece holds at most.
 pub(super) const PIECE_BYTES: usize = 512 << 10;
 /// As the kernel: vectors of one call.
 const VECTORS_MAX: usize = 1024;
+/// Of `preadv2` and `pwritev2`: the file's own position.
+const AT_POSITION: usize = usize::MAX;
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const PREAD: u32 = 17;
@@ -23,19 +28,41 @@ const SENDTO: u32 = 44;
 const RECVFROM: u32 = 45;
 const PREADV: u32 = 295;
 const PWRITEV: u32 = 296;
+pub(super) const PREADV2: u32 = 327;
+pub(super) const PWRITEV2: u32 = 328;
 const GETRANDOM: u32 = 318;
+/// Calls whose answers are short, however long the buffer is: number, the argument that tells its length, and in how many bytes.
+const SHORT_ANSWERS: [(u32, usize, usize); 15] = [
+    // `getdents`, `getcwd`, `readlink`, `getxattr`, `lgetxattr`, `fgetxattr`, `listxattr`, `llistxattr`, `flistxattr`, `getdents64`
+    (78, 2, 1),
+    (79, 1, 1),
+    (89, 2, 1),
+    (191, 3, 1),
+    (192, 3, 1),
+    (193, 3, 1),
+    (194, 2, 1),
+    (195, 2, 1),
+    (196, 2, 1),
+    (217, 2, 1),
+    // `epoll_wait`, `readlinkat`, `epoll_pwait`, `epoll_pwait2`
+    (232, 2, 12),
+    (267, 3, 1),
+    (281, 2, 12),
+    (441, 2, 12),
+    // `listmount`
+    (458, 2, 8),
+];
 
 /// The answer to a call that is made in pieces; `None`: it is made at once.
 pub(super) fn make_long(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> {
-    let [first, second, third, fourth, ..] = arguments;
+    let [first, second, third, ..] = arguments;
     match number {
-        READ | WRITE | PREAD | PWRITE | SENDTO | RECVFROM if third > PIECE_BYTES => {
-            let kind = kind_of(block, first)?;
-            let has_address = matches!(number, SENDTO | RECVFROM) && arguments[4] != 0;
-            (!has_address).then(|| transfer(block, number, arguments, kind))
-        }
-        READV | WRITEV | PREADV | PWRITEV if third <= VECTORS_MAX => {
-            vectors(block, number, [first, second, third, fourth])
+        READ | WRITE | PREAD | PWRITE | SENDTO | RECVFROM if third > PIECE_BYTES => match kind_of(block, first) {
+            Kind::Message => messages::make_at_once(block, number, arguments),
+            kind @ (Kind::File | Kind::Stream) => Some(transfer(block, number, arguments, kind)),
+        },
+        READV | WRITEV | PREADV | PWRITEV | PREADV2 | PWRITEV2 if third <= VECTORS_MAX => {
+            vectors(block, number, arguments)
         }
         GETRANDOM if second > PIECE_BYTES => Some(each_piece(first, second, Short::Ends, |start, bytes, _| {
             let answer = make(block, number, [start, bytes, third, 0, 0, 0]);
@@ -44,15 +71,31 @@ pub(super) fn make_long(block: &Thread, number: u32, arguments: [usize; 6]) -> O
         })),
         // `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`: what is there stays no longer than its piece.
         MADVISE if matches!(third, 22 | 23) && second > PIECE_BYTES => Some(populate(block, arguments)),
-        _ => None,
+        _ => messages::make_long(block, number, arguments).or_else(|| short_answer(block, number, arguments)),
     }
+}
+
+/// A call whose answer is short, with a buffer of no more than it may be.
+fn short_answer(block: &Thread, number: u32, mut arguments: [usize; 6]) -> Option<isize> {
+    let &(_, at, unit) = SHORT_ANSWERS.iter().find(|(known, ..)| *known == number)?;
+    let most = PIECE_BYTES / unit;
+    // Counts are integers of 32 bits, and negative ones are refused.
+    if arguments[at] <= most || arguments[at] > i32::MAX as usize {
+        return None;
+    }
+    arguments[at] = most;
+    Some(make(block, number, arguments))
 }
 
 /// What may be read and written in pieces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
+    /// To the end.
     File,
+    /// As far as it has something.
     Stream,
+    /// Not in pieces.
+    Message,
 }
 
 /// What follows a piece that was transferred as a whole.
@@ -85,50 +128,77 @@ fn each_piece(start: usize, len: usize, short: Short, mut transfer: impl FnMut(u
 fn transfer(block: &Thread, number: u32, arguments: [usize; 6], kind: Kind) -> isize {
     const PEEK: usize = 2;
     const WAIT_ALL: usize = 0x100;
-    let [fd, start, len, offset, ..] = arguments;
+    let [fd, start, len, offset, fifth, sixth] = arguments;
     let short = match number {
         // Peeked at are the first bytes only.
         RECVFROM if offset & PEEK != 0 || offset & WAIT_ALL == 0 => Short::AtOnce,
-        READ | PREAD if kind == Kind::Stream => Short::AtOnce,
+        READ | PREAD | PREADV2 if kind == Kind::Stream => Short::AtOnce,
         _ => Short::Ends,
     };
-    let moves = matches!(number, PREAD | PWRITE);
+    let moves = match number {
+        PREAD | PWRITE => true,
+        PREADV2 | PWRITEV2 => offset != AT_POSITION,
+        _ => false,
+    };
     each_piece(start, len, short, |start, bytes, done| {
-        let fourth = if moves { offset.wrapping_add(done) } else { offset };
-        let answer = make(block, number, [fd, start, bytes, fourth, 0, 0]);
+        let offset = if moves { offset.wrapping_add(done) } else { offset };
+        let vector = [start, bytes];
+        let answer = if matches!(number, PREADV2 | PWRITEV2) {
+            make(block, number, [fd, vector.as_ptr().addr(), 1, offset, fifth, sixth])
+        } else {
+            make(block, number, [fd, start, bytes, offset, fifth, sixth])
+        };
         block.release();
         answer
     })
 }
 
-/// Each vector as a call of its own, if they are long together.
-fn vectors(block: &Thread, number: u32, [fd, list, count, offset]: [usize; 4]) -> Option<isize> {
-    let vector = |index: usize| read::<[usize; 2]>(list.checked_add(index * 16)?).ok();
-    let mut total = 0_usize;
-    for index in 0..count {
-        total = total.checked_add(vector(index)?[1])?;
-    }
-    if total <= PIECE_BYTES || total > isize::MAX.cast_unsigned() {
+/// Bytes that a list of vectors names; None: it cannot be read, or is refused.
+pub(super) fn bytes_of(list: usize, count: usize) -> Option<usize> {
+    if count > VECTORS_MAX {
         return None;
     }
-    let kind = kind_of(block, fd)?;
+    let bytes = (0..count).try_fold(0_usize, |total, index| total.checked_add(vector_at(list, index)?[1]))?;
+    (bytes <= isize::MAX.cast_unsigned()).then_some(bytes)
+}
+
+pub(super) fn vector_at(list: usize, index: usize) -> Option<[usize; 2]> {
+    read(list.checked_add(index * 16)?).ok()
+}
+
+/// Each vector as a call of its own, if they are long together.
+fn vectors(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> {
+    const ATOMIC: usize = 0x40;
+    let [fd, list, count, offset, high, flags] = arguments;
+    let is_flagged = matches!(number, PREADV2 | PWRITEV2);
+    if bytes_of(list, count)? <= PIECE_BYTES || (is_flagged && flags & ATOMIC != 0) {
+        return None;
+    }
+    let kind = kind_of(block, fd);
+    if kind == Kind::Message {
+        return messages::vectors_at_once(block, number, arguments);
+    }
     let single = match number {
         READV => READ,
         WRITEV => WRITE,
         PREADV => PREAD,
-        _ => PWRITE,
+        PWRITEV => PWRITE,
+        other => other,
     };
+    let is_read = matches!(number, READV | PREADV | PREADV2);
     let mut done = 0_usize;
     for index in 0..count {
-        let Some([start, len]) = vector(index) else { break };
-        let answer = transfer(block, single, [fd, start, len, offset.wrapping_add(done), 0, 0], kind);
+        let Some([start, len]) = vector_at(list, index) else { break };
+        let offset = if offset == AT_POSITION { offset } else { offset.wrapping_add(done) };
+        let rest = if is_flagged { [high, flags] } else { [0, 0] };
+        let answer = transfer(block, single, [fd, start, len, offset, rest[0], rest[1]], kind);
         match usize::try_from(answer) {
             Ok(bytes) => done += bytes,
             Err(_) if done > 0 => break,
             Err(_) => return Some(answer),
         }
         // A stream may have no more, and would be waited for.
-        if answer.cast_unsigned() < len || (kind == Kind::Stream && single == READ && len > 0) {
+        if answer.cast_unsigned() < len || (kind == Kind::Stream && is_read && len > 0) {
             break;
         }
     }
@@ -149,27 +219,37 @@ fn populate(block: &Thread, [start, len, advice, ..]: [usize; 6]) -> isize {
     0
 }
 
-/// What a descriptor is; None: what has to be read and written at once.
-fn kind_of(block: &Thread, fd: usize) -> Option<Kind> {
+/// What a descriptor is. One that is none is refused, whatever it is taken for.
+pub(super) fn kind_of(block: &Thread, fd: usize) -> Kind {
     const FSTAT: u32 = 5;
-    const GETSOCKOPT: u32 = 55;
     const SO_TYPE: usize = 3;
+    const SOCK_STREAM: u32 = 1;
+    /// `/dev/zero` and its like.
+    const MEMORY: u32 = 1;
     let mut stat = [0_u32; 36];
     // SAFETY: the kernel fills our own record.
     let answer = unsafe { call(block.switch(), FSTAT, &[fd, stat.as_mut_ptr().addr(), 0, 0, 0, 0]) };
-    // The mode is the seventh word of 32 bits.
-    match (answer, stat[6] & 0o170_000) {
-        (0, 0o100_000 | 0o060_000) => Some(Kind::File),
-        (0, 0o010_000) => Some(Kind::Stream),
-        (0, 0o140_000) => {
-            let (mut kind, mut len) = (0_u32, 4_u32);
-            let arguments = [fd, 1, SO_TYPE, (&raw mut kind).addr(), (&raw mut len).addr(), 0];
-            // SAFETY: the kernel fills two words of ours.
-            let answer = unsafe { call(block.switch(), GETSOCKOPT, &arguments) };
-            (answer == 0 && kind == 1).then_some(Kind::Stream)
-        }
-        _ => None,
+    if answer != 0 {
+        return Kind::Stream;
     }
+    // The mode is the seventh word of 32 bits, the device's number the eleventh.
+    match stat[6] & 0o170_000 {
+        0o100_000 | 0o060_000 => Kind::File,
+        0o020_000 if stat[10] >> 8 & 0xfff == MEMORY => Kind::File,
+        0o140_000 if option_of(block, fd, SO_TYPE) != Ok(SOCK_STREAM) => Kind::Message,
+        _ => Kind::Stream,
+    }
+}
+
+/// An option of a socket, of its own level.
+pub(super) fn option_of(block: &Thread, fd: usize, option: usize) -> Result<u32, Errno> {
+    const GETSOCKOPT: u32 = 55;
+    const SOL_SOCKET: usize = 1;
+    let (mut value, mut len) = (0_u32, 4_u32);
+    let arguments = [fd, SOL_SOCKET, option, (&raw mut value).addr(), (&raw mut len).addr(), 0];
+    // SAFETY: the kernel fills two words of ours.
+    let answer = unsafe { call(block.switch(), GETSOCKOPT, &arguments) };
+    if answer == 0 { Ok(value) } else { Err(Errno::EINVAL) }
 }
 
 #[cfg(test)]

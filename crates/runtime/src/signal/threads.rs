@@ -171,6 +171,11 @@ pub(crate) fn leading(vpn: u64, pages: u32) -> Leading {
     Leading::Free(u32::try_from(free_to - vpn).expect("at most pages"))
 }
 
+/// Pages that calls hold which are under way; those that several name count for each.
+pub(crate) fn held_pages() -> u64 {
+    all().flat_map(Thread::held).fold(0, |pages, (from, to)| pages.saturating_add(to.saturating_sub(from)))
+}
+
 impl Thread {
     /// The block that an address lies in.
     pub(super) fn of(address: u64) -> Option<&'static Self> {

@@ -181,6 +181,17 @@ fn during_calls(vpn: u64, pages: u32) -> Leading {
     crate::signal::threads::leading(vpn, pages)
 }
 
+/// Pages that these hold, those that two of them hold twice.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn pages_in_calls() -> u64 {
+    crate::signal::threads::held_pages()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const fn pages_in_calls() -> u64 {
+    0
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 const fn during_calls(_vpn: u64, pages: u32) -> Leading {
     Leading::Free(pages)
