@@ -7,9 +7,9 @@
 // what a signal interrupts must end or go on as natively. Before each call a ballast of MIB MiB is rewritten, and what the call writes to
 // is memory that nobody has touched since the start. Prints one line per case and what the calls answered, so that a native run
 // prints the same; a case that fails ends the program with 1. On standard error: how many calls found memory out.
-#define _GNU_SOURCE
+#include "expect.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <mqueue.h>
@@ -53,18 +53,6 @@ static int pagemap;
 static unsigned char before[PAGES];
 static int is_pending;
 static unsigned asked, out;
-static const char *case_name = "start";
-
-static void fail(const char *what, int line) {
-    fprintf(stderr, "classes: WRONG in case '%s', line %d: %s (errno %d: %s)\n", case_name, line, what, errno, strerror(errno));
-    _exit(1);
-}
-
-#define EXPECT(condition) \
-    do { \
-        if (!(condition)) \
-            fail(#condition, __LINE__); \
-    } while (0)
 
 // Which pages of the room are present.
 static void look(unsigned char present[PAGES]) {

@@ -4,8 +4,8 @@
 //
 // Before and after each case a ballast of MIB MiB is rewritten and checked. Prints one line per case; a case that fails ends the
 // program with 1.
-#define _GNU_SOURCE
-#include <errno.h>
+#include "expect.h"
+
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -30,18 +30,6 @@ enum { PAGE = 4096, WORDS = PAGE / 8 };
 static volatile uint64_t *ballast;
 static uint64_t pages;
 static uint64_t version;
-static const char *case_name = "start";
-
-static void fail(const char *what, int line) {
-    fprintf(stderr, "faults: WRONG in case '%s', line %d: %s (errno %d: %s)\n", case_name, line, what, errno, strerror(errno));
-    _exit(1);
-}
-
-#define EXPECT(condition) \
-    do { \
-        if (!(condition)) \
-            fail(#condition, __LINE__); \
-    } while (0)
 
 static void check(void) {
     for (uint64_t page = 0; page < pages; page++) {

@@ -3,10 +3,10 @@
 //   long MIB [CASE...]
 //
 // Each case names MIB MiB in one call, or in several at once. Prints one line per case; a case that fails ends the program with 1.
-#define _GNU_SOURCE
+#include "expect.h"
+
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -30,18 +30,6 @@ enum { PAGE = 4096, WORDS = PAGE / 8 };
 // What is sent, and what is received into.
 static char *from, *to;
 static size_t bytes;
-static const char *case_name = "start";
-
-static void fail(const char *what, int line) {
-    fprintf(stderr, "long: WRONG in case '%s', line %d: %s (errno %d: %s)\n", case_name, line, what, errno, strerror(errno));
-    _exit(1);
-}
-
-#define EXPECT(condition) \
-    do { \
-        if (!(condition)) \
-            fail(#condition, __LINE__); \
-    } while (0)
 
 static uint64_t word_at(size_t page) {
     return page * 2654435761u + 12345;

@@ -4,8 +4,8 @@
 //
 // Before each case a ballast of MIB MiB is rewritten, so that under a budget well below it everything the case has prepared is out.
 // Prints one line per case; a case that fails ends the program with 1.
-#define _GNU_SOURCE
-#include <errno.h>
+#include "expect.h"
+
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -33,19 +33,7 @@ enum { PAGE = 4096, STACK = 64 * PAGE };
 static uint64_t *ballast;
 static uint64_t ballast_words;
 static uint64_t version = 1;
-static const char *case_name = "start";
 static char *stack_memory;
-
-static void fail(const char *what, int line) {
-    fprintf(stderr, "signals: WRONG in case '%s', line %d: %s (errno %d: %s)\n", case_name, line, what, errno, strerror(errno));
-    _exit(1);
-}
-
-#define EXPECT(condition) \
-    do { \
-        if (!(condition)) \
-            fail(#condition, __LINE__); \
-    } while (0)
 
 static void page_out(void) {
     version++;

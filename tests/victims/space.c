@@ -4,8 +4,8 @@
 //
 // MIB MiB of ballast are rewritten before and after what a case does, so that under a budget well below it everything that the
 // case has prepared is out. Prints "CASE: right" (exit status 0) if all was as it is natively; a wrong byte or answer: 1.
-#define _GNU_SOURCE
-#include <errno.h>
+#include "expect.h"
+
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/futex.h>
@@ -39,18 +39,6 @@ enum { PAGE = 4096, WORDS = 512, PAGES = 256 };
 
 static uint64_t *ballast;
 static uint64_t ballast_pages, version;
-static const char *name;
-
-static void fail(const char *what, int line) {
-    dprintf(2, "space: WRONG in case '%s', line %d: %s (errno %d: %s)\n", name, line, what, errno, strerror(errno));
-    _exit(1);
-}
-
-#define EXPECT(condition) \
-    do { \
-        if (!(condition)) \
-            fail(#condition, __LINE__); \
-    } while (0)
 
 static void *map(uint64_t pages) {
     void *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -872,15 +860,15 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: space CASE MIB\n");
         return 2;
     }
-    name = argv[1];
+    case_name = argv[1];
     ballast_pages = strtoull(argv[2], NULL, 10) * 256;
-    int is_filled_before = strncmp(name, "limit", 5) && strncmp(name, "lock-first", 10) && strncmp(name, "deep", 4) && strcmp(name, "without-proc");
+    int is_filled_before = strncmp(case_name, "limit", 5) && strncmp(case_name, "lock-first", 10) && strncmp(case_name, "deep", 4) && strcmp(case_name, "without-proc");
     // What is filled later is not told of before: the limits of a case are set before anything is paged.
     int unsaid = is_filled_before ? 0 : MAP_NORESERVE;
     ballast = mmap(NULL, ballast_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | unsaid, -1, 0);
     EXPECT(ballast != MAP_FAILED);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (strcmp(name, cases[i].name) == 0) {
+        if (strcmp(case_name, cases[i].name) == 0) {
             if (is_filled_before) {
                 push_out();
             }
@@ -888,10 +876,10 @@ int main(int argc, char **argv) {
             if (is_filled_before) {
                 check_ballast();
             }
-            dprintf(1, "%s: right\n", name);
+            dprintf(1, "%s: right\n", case_name);
             return 0;
         }
     }
-    fprintf(stderr, "space: unknown case '%s'\n", name);
+    fprintf(stderr, "space: unknown case '%s'\n", case_name);
     return 2;
 }

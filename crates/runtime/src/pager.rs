@@ -65,7 +65,8 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     /// The budget that has room for a page that the thread that makes pages private waits for; 0: it waits for none.
     lent_budget: u32,
     has_grown: bool,
-    quiet_ns: Nanos,
+    /// The threads that fault call `pump_for`.
+    is_beside: bool,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -131,7 +132,7 @@ impl<K: AddressSpace> Pager<K> {
             fork_pages: None,
             lent_budget: 0,
             has_grown: false,
-            quiet_ns: QUIET_NS,
+            is_beside: false,
         }
     }
 
@@ -341,11 +342,10 @@ impl<K: AddressSpace> Pager<K> {
         self.tend_tier(now);
         self.tend_loan(now);
         // Threads that serve themselves do the rest while they wait.
-        let is_alone = self.quiet_ns == QUIET_NS;
-        if is_alone || now >= self.quiet_until() {
+        if !self.is_beside || now >= self.quiet_until() {
             self.release_surplus();
         }
-        let is_time = is_alone && self.machine().is_reading();
+        let is_time = !self.is_beside && self.machine().is_reading();
         let is_more = self.step_of_core(now, is_time);
         if is_more {
             self.driver.drain(now, |machine, core, answers| machine.begin_requests(gathers(core, now), answers));
@@ -401,12 +401,12 @@ impl<K: AddressSpace> Pager<K> {
 
     /// Until then background work may wait for the next fault.
     pub(crate) const fn quiet_until(&self) -> Nanos {
-        self.last_fault + self.quiet_ns
+        self.last_fault + if self.is_beside { QUIET_BESIDE_NS } else { QUIET_NS }
     }
 
     /// The threads that fault call [`Pager::pump_for`] from now on.
     pub(crate) const fn serve_beside(&mut self) {
-        self.quiet_ns = QUIET_BESIDE_NS;
+        self.is_beside = true;
     }
 
     /// Is it worth looking for the end of a read, or for the next fault, without sleeping? `is_free`: does every thread that can run

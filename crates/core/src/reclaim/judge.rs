@@ -99,8 +99,6 @@ pub(super) struct Judge {
     /// Those that were read ahead, and those that were waited for.
     ahead: u32,
     demanded: u32,
-    /// Of those before the last look at least one in [`DEMANDED_SHARE`] was waited for.
-    is_demanded: bool,
     edge: Uses,
     kept: Uses,
     /// Since the last look: returns from behind the edge, and uses before it.
@@ -119,7 +117,6 @@ impl Judge {
             arrivals: 0,
             ahead: 0,
             demanded: 0,
-            is_demanded: false,
             edge: none,
             kept: none,
             far: 0,
@@ -137,11 +134,6 @@ impl Judge {
     /// The pages on probation are a loop's: the oldest of them are worth keeping.
     pub(super) const fn is_loop(&self) -> bool {
         self.is_loop
-    }
-
-    /// Many pages are waited for, each for itself.
-    pub(super) const fn is_demanded(&self) -> bool {
-        self.is_demanded
     }
 
     /// Arrivals between two uses of a kept page, as far as is known.
@@ -192,17 +184,19 @@ impl Judge {
         self.arrivals >= (budget / WINDOW_SHARE).max(WINDOW_MIN)
     }
 
-    pub(super) fn look(&mut self, lists: Lists) {
+    /// True if of the pages that came in since the last look at least one in [`DEMANDED_SHARE`] was waited for.
+    pub(super) fn look(&mut self, lists: Lists) -> bool {
         self.edge.expose(lists.probation, self.arrivals);
         self.kept.expose(lists.kept_watched, self.arrivals);
         if lists.is_settled {
             self.weigh(lists);
         }
         self.is_loop = 2 * self.far > self.arrivals && 8 * self.near < self.far;
-        self.is_demanded = self.demanded * DEMANDED_SHARE >= self.arrivals;
+        let is_demanded = self.demanded * DEMANDED_SHARE >= self.arrivals;
         (self.arrivals, self.ahead, self.demanded, self.far, self.near) = (0, 0, 0, 0, 0);
         self.edge.forget();
         self.kept.forget();
+        is_demanded
     }
 
     fn weigh(&mut self, lists: Lists) {

@@ -265,8 +265,8 @@ impl Reclaim {
                 is_settled: kept_len(mem) >= self.watch.kept_max(mem) / 8 * 7,
                 coldest: self.coldest(mem),
             };
-            self.watch.judge.look(lists);
-            mem.budget.lower_watermarks(self.watch.judge.is_demanded());
+            let is_demanded = self.watch.judge.look(lists);
+            mem.budget.lower_watermarks(is_demanded);
         }
         if self.watch.judge.is_loop() {
             self.keep_loop(mem);
