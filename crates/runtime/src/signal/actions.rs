@@ -100,11 +100,11 @@ impl Actions {
     }
 }
 
-/// What the kernel is to do on a signal whose handler is the program's.
+/// What the kernel is to do on a signal whose handler is the program's. Nothing interrupts ours before it has looked: whoever sends
+/// faster than one frame is written would fill the stack with them.
 fn ours(flags: u64) -> Action {
     let kept = flags & (action_flags::RESTART | NO_CHILD_STOP | NO_CHILD_WAIT);
-    let flags = kept | action_flags::ON_STACK | action_flags::NO_DEFER;
-    Action::run(entry::on_signal, flags, SignalSet(!OURS.0))
+    Action::run(entry::on_signal, kept | action_flags::ON_STACK, SignalSet::ALL)
 }
 
 fn install(signal: u32, action: &Action) -> Result<(), Errno> {
@@ -115,7 +115,8 @@ fn install(signal: u32, action: &Action) -> Result<(), Errno> {
 /// The three signals that must come to us, whatever the program wants.
 pub(super) fn install_ours() -> Result<(), Errno> {
     // Calls are told of with the program's own mask: a call that sleeps is to be interrupted. A filter of the program may stop the call
-    // that we make.
+    // that we make. So nothing keeps further ones from interrupting this handler: to block them and let them in again would be a call
+    // for each call of the program.
     let flags = action_flags::ON_STACK | action_flags::NO_DEFER;
     install(SYS, &Action::run(entry::on_call, flags, SignalSet::NONE))?;
     install(number::SEGV, &ours(0))?;
@@ -317,6 +318,8 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
             // Nothing is there: the kernel is to say so, to the site's own call.
             return block;
         }
+        // The frame that is written may be in memory that is out.
+        OURS.unblock();
         // SAFETY: the kernel's own record, of so many bytes.
         deliver(block, context, signal, unsafe { *info.cast() });
         return block;
@@ -339,7 +342,8 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
     }
     step_aside(context);
     entry::step_aside(context);
-    context.mask = SignalSet(!OURS.0);
+    // What the handler has blocked that was interrupted stays so.
+    context.mask.0 |= !OURS.0;
     std::ptr::null()
 }
 
