@@ -21,6 +21,7 @@ need stress-ng stress-ng
 need redis-check-rdb redis-tools
 need sort coreutils
 need setpriv util-linux
+need valgrind valgrind
 need script bsdutils
 python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
 need mkswap util-linux

@@ -42,3 +42,26 @@ fn a_program_with_memory_functions_of_its_own_pages() {
     let binary = victim::compile(Path::new(&source), &scratch.file("interposed"), &["-fno-builtin", "-rdynamic"]);
     expect_ok_in_both_modes(&scratch, &[binary.into(), "16".into()], 16 * MIB);
 }
+
+/// The object that valgrind loads is its guest's: code of ours that the machine itself ran there ended the program.
+#[test]
+fn a_program_inside_another_one_is_left_alone_and_told_of() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("valgrind")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let inside = victim::build(&scratch, "hostile");
+    let argv = ["valgrind", "-q", "--tool=none"].map(OsString::from).into_iter();
+    let argv = argv.chain([inside.into(), "exit".into(), "48".into(), "0".into()]);
+    let program = Program::new(argv).deadline_s(180);
+    let thread = PagetideRun::new(&scratch, 32 * MIB);
+    let signal = nobody::pagetide(&scratch, 32 * MIB);
+    let runs = [(&thread, thread.wrap(&program)), (&signal, nobody::program(&signal.wrap(&program)))];
+    for (run, program) in runs {
+        let ended = program.run(&scratch, "inside");
+        ended.expect_success().expect_no_process_left();
+        assert!(ended.stderr().contains("runs another one inside itself"), "{}", ended.report());
+        assert!(run.stats().number("peak_resident_bytes") > 32 * MIB, "{}", run.stats().text());
+    }
+}

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::PagetideRun;
+use pagetide_tests::pagetide::{PagetideRun, binary};
 use pagetide_tests::program::{Exit, Program};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::stats::Stats;
@@ -184,9 +184,29 @@ fn a_filter_that_would_end_the_pager_is_refused_and_told_of() {
 #[test]
 fn a_cleaned_environment_is_told_of_and_counted() {
     if let Some((said, stats)) = expect_ok(&["bare", "24"], 12 * MIB, &[]) {
-        assert!(said.contains("preloaded library"), "{said}");
+        assert!(said.contains("its environment does not name any more"), "{said}");
         assert!(stats.number("peak_resident_bytes") > 20 * MIB && stats.number("processes") > 0, "{}", stats.text());
     }
+}
+
+/// Not the same as a cleaned environment: what helps is another thing.
+#[test]
+fn a_process_that_cannot_see_the_library_is_told_of_and_counted() {
+    if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("unshare")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = victim::build(&scratch, "hostile");
+    let hide = "mount -t tmpfs none \"$0\" && exec \"$@\"";
+    let directory = binary().parent().expect("a file has a directory").to_owned();
+    let argv = ["unshare", "-m", "sh", "-c", hide].map(OsString::from);
+    let argv = argv.into_iter().chain([directory.into(), program.into(), "exit".into(), "24".into(), "0".into()]);
+    let run = PagetideRun::new(&scratch, 12 * MIB);
+    let ended = run.wrap(&Program::new(argv)).run(&scratch, "hidden");
+    ended.expect_success();
+    assert!(ended.stderr().contains("sees no file"), "{}", ended.report());
+    assert!(run.stats().number("peak_resident_bytes") > 20 * MIB, "{}", run.stats().text());
 }
 
 /// A run that is killed leaves the statistics of a second before.

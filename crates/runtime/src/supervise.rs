@@ -10,6 +10,7 @@ mod brake;
 mod closer;
 mod commands;
 mod drains;
+mod image;
 mod memory;
 mod options;
 mod places;

@@ -11,6 +11,7 @@ use crate::foothold::{self, View};
 use crate::protocol::{ALONE, CHILD, Hello};
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::shares;
+use crate::supervise::image;
 use crate::supervise::places::Place;
 use crate::supervise::start::{self, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
@@ -103,11 +104,11 @@ impl Supervisor {
             // It may be loading the object.
             Words::Sought(_) => return,
             Words::None => {
-                let name = name_of(process.pid);
+                let pid = process.pid;
                 process.is_refused = true;
-                let why = "runs without the preloaded library (a cleaned environment or a static program): its memory counts, \
-                           and cannot be paged; hand LD_PRELOAD and PAGETIDE_RUN down to it";
-                return self.tell_once("library", &format!("process {name} {why}"));
+                let (name, why) = (name_of(pid), image::why_absent(pid, &self.library));
+                return self
+                    .tell_once("library", &format!("process {name} {why}: its memory counts, and cannot be paged"));
             }
             Words::At(_) => {}
         }
@@ -252,6 +253,10 @@ impl Supervisor {
             Refusal::Lasting => {
                 let why = "uses io_uring or AIO, which signal mode cannot serve";
                 self.tell_once("lasting", &format!("process {name} {why}: {counts}"));
+            }
+            Refusal::Emulator => {
+                let why = "is a program that runs another one inside itself";
+                self.tell_once("emulator", &format!("process {name} {why}: {counts}"));
             }
             Refusal::Foreign => self.tell_once("foreign", &format!("process {name} does not answer: {counts}")),
             Refusal::Errno(errno) => {

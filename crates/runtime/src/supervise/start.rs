@@ -21,6 +21,7 @@ use pagetide_sys::{Errno, clock, socket, thread};
 use crate::foothold::{self, View};
 use crate::supervise::FaultMode;
 use crate::supervise::brake::Brake;
+use crate::supervise::image::{self, Named};
 
 /// A stop usually takes some 10 us; after this long other processes are looked at first.
 const STOP_WAIT: Nanos = 500_000;
@@ -40,6 +41,8 @@ pub(super) enum Refusal {
     Lasting,
     /// Its words are not what ours are, or it did not answer.
     Foreign,
+    /// The words are of a program that it emulates.
+    Emulator,
     /// It has ended, with this status if it is known.
     Ended(Option<i32>),
 }
@@ -64,6 +67,9 @@ pub(super) struct Starting {
 impl Starting {
     /// Ask a thread of `pid` to stop.
     pub(super) fn ask(pid: i32, mode: FaultMode) -> Result<Self, Refusal> {
+        if image::is_emulator(pid) {
+            return Err(Refusal::Emulator);
+        }
         let tid = choose_thread(pid)?;
         let tracee = Tracee::seize(tid, trace::END_WITH_TRACER)?;
         tracee.interrupt()?;
@@ -260,13 +266,11 @@ pub(super) fn find(pid: i32, library: &str) -> Object {
 
 /// What the environment of a process that has not mapped the object says.
 fn awaited(pid: i32, library: &str) -> Object {
-    if !proc::stat(Some(pid)).is_ok_and(|stat| stat.has_environment) {
-        return Object::Unknown;
+    match image::named(pid, library) {
+        Named::InSight => Object::Awaited,
+        Named::OutOfSight(_) | Named::Nowhere => Object::Absent,
+        Named::Unknown => Object::Unknown,
     }
-    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return Object::Unknown };
-    let mut words = environment.split(|&byte| byte == 0).filter_map(|word| word.strip_prefix(b"LD_PRELOAD="));
-    let names_it = |list: &[u8]| list.windows(library.len()).any(|part| part == library.as_bytes());
-    if words.any(names_it) { Object::Awaited } else { Object::Absent }
 }
 
 /// The address of the words in the mapping that a line of the list tells of.
