@@ -120,7 +120,7 @@ fn sqlite(bench: &Bench, divisor: u64) -> Made {
 }
 
 fn sort(bench: &Bench, divisor: u64) -> Made {
-    let lines = shuffled_lines(bench.scratch(), 1_500_000 / divisor).display().to_string();
+    let lines = shuffled_lines(bench.scratch(), 1_500_000 / divisor, 1).display().to_string();
     let sorted = bench.scratch().file("sorted");
     let argv = ["sort", "-S", "500M", "--parallel=2", "-o", &sorted.display().to_string(), &lines];
     Ok((Program::new(argv).env("LC_ALL", "C"), Some(sorted)))

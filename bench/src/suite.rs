@@ -106,7 +106,7 @@ fn fits(bench: &Bench) -> Result<Vec<Figure>, String> {
         let argv = [python.to_owned(), script.clone(), (150_000 / scale).to_string()];
         Program::new(argv).env("PYTHONHASHSEED", "0")
     };
-    let lines = shuffled_lines(bench.scratch(), 2_000_000 / scale);
+    let lines = shuffled_lines(bench.scratch(), 2_000_000 / scale, 1);
     let argument = |text: &str| text.to_owned();
     let candidates = [
         (

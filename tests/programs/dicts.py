@@ -1,4 +1,5 @@
-"""Builds large dicts and lists, sorts, and dumps JSON to standard output. Same bytes in every run.
+"""COUNT [DIGITS]: builds large dicts and lists (with notes of DIGITS digits), sorts, and dumps JSON to standard output. Same bytes in
+every run.
 
 Most passes go in the order of building: at a quarter of its memory a program that jumps about in all of it waits for the
 disk for minutes, under the kernel's swap as well."""
@@ -6,6 +7,7 @@ import json
 import sys
 
 count = int(sys.argv[1])
+digits = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 state = 88172645463325252
 
 
@@ -18,6 +20,9 @@ def number():
 
 
 people = {f"key-{number():016x}": {"id": i, "score": number() % 1000003} for i in range(count)}
+if digits:
+    for person in people.values():
+        person["note"] = f"{person['score']:0{digits}}"
 names = list(people)
 ranking = sorted(((person["score"], name) for name, person in people.items() if person["id"] % 8 == 0))
 groups = {}

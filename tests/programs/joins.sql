@@ -4,9 +4,9 @@ CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, owner INTEGER, price INTE
 CREATE TABLE owners (id INTEGER PRIMARY KEY, name TEXT, town INTEGER);
 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 18000)
 INSERT INTO owners SELECT i, 'owner ' || (i * 7919 % 18013), i * 31 % 97 FROM n;
-WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 95000)
+WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
 INSERT INTO items SELECT i, 'item ' || (i * 2654435761 % 4294967291), i * 48271 % 18001, i * 16807 % 10007,
-  printf('%064x%064x%064x', i * 69621, i * 40692, i * 1103) FROM n;
+  printf('%0250x%0250x%0250x', i * 69621, i * 40692, i * 1103) FROM n;
 CREATE INDEX items_by_owner ON items (owner, price);
 CREATE INDEX items_by_name ON items (name);
 SELECT o.town, count(*), sum(i.price), min(i.name), max(i.note) FROM owners o JOIN items i ON i.owner = o.id GROUP BY o.town ORDER BY o.town;

@@ -1,6 +1,8 @@
-// Builds maps, arrays of objects and typed arrays, sorts them and prints digests. Same bytes in every run.
+// COUNT [NUMBERS]: builds maps and arrays of COUNT objects and a typed array of NUMBERS (8) for each, sorts them and prints
+// digests. Same bytes in every run.
 const crypto = require("crypto");
 const count = Number(process.argv[2]);
+const numbersEach = Number(process.argv[3] || 8);
 let state = 2463534242;
 function number() {
   state ^= state << 13;
@@ -16,7 +18,7 @@ for (let i = 0; i < count; i++) {
   byName.set(record.name, record);
 }
 records.sort((a, b) => a.values[0] - b.values[0] || a.id - b.id);
-const numbers = new Uint32Array(count * 8);
+const numbers = new Uint32Array(count * numbersEach);
 for (let i = 0; i < numbers.length; i++) numbers[i] = number();
 numbers.sort();
 const digest = crypto.createHash("sha256");

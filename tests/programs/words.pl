@@ -15,16 +15,14 @@ sub number {
 my (@records, %seen);
 for my $i (0 .. $count - 1) {
     my $word = sprintf "word-%08x", number();
-    push @records, { word => $word, rank => $i, weight => number() % 10007 };
+    push @records, { word => $word, rank => $i, weight => number() % 10007, note => sprintf("%0500d", $i) };
     $seen{$word} = $i if $i % 16 == 0;
 }
 my $sum = 0;
-for my $pass (1 .. 3) {
-    $_->{weight} = ($_->{weight} * 31 + $pass) % 10007 for @records;
-    $sum = ($sum * 31 + $_->{weight} + $_->{rank}) % 1000000007 for @records;
-}
+$_->{weight} = ($_->{weight} * 31 + 1) % 10007 for @records;
+$sum = ($sum * 31 + $_->{weight} + $_->{rank}) % 1000000007 for @records;
 my @order = sort map { sprintf "%05d %s", $_->{weight}, $_->{word} } @records[0 .. $count / 8];
 my $known = grep { exists $seen{ $_->{word} } } @records[0 .. $count / 16];
 print "$order[$_ * 10]\n" for 0 .. @order / 10 - 1;
-print "$_->{word} $_->{weight}\n" for grep { $_->{rank} % 10 == 0 } @records;
+print "$_->{word} $_->{weight} $_->{note}\n" for grep { $_->{rank} % 10 == 0 } @records;
 print "$sum $known ", scalar(keys %seen), "\n";

@@ -12,12 +12,15 @@ pub fn source(name: &str) -> String {
     source_directory().join("programs").join(name).display().to_string()
 }
 
-/// `count` numbers in an order that looks random and is always the same.
-pub fn shuffled_lines(scratch: &Scratch, count: u64) -> PathBuf {
+/// `count` numbers in an order that looks random and is always the same, with `run` neighbours one after the other each time (of
+/// which `count` is a multiple): the larger, the less a sort jumps about.
+pub fn shuffled_lines(scratch: &Scratch, count: u64, run: u64) -> PathBuf {
     let mut text = String::new();
-    // The step is coprime to the count, so each number comes once.
+    let runs = count / run;
+    // The step is coprime to the number of runs, so each number comes once.
     for index in 0..count {
-        writeln!(text, "{} line {index}", index * 1_618_033 % count).expect("a String takes all");
+        writeln!(text, "{} line {index}", index / run * 1_618_033 % runs * run + index % run)
+            .expect("a String takes all");
     }
     scratch.write("lines", text)
 }

@@ -1,14 +1,34 @@
 //! Compiles the C programs of `victims/`: C, so that nothing of our language's run time stands between them and the kernel.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::need::source_directory;
 use crate::scratch::Scratch;
 
-/// The victim `name` (source `victims/NAME.c`), compiled into `scratch`.
+/// The victim `name` (source `victims/NAME.c`) in `scratch`. It is compiled once for all tests, and again when its source or this
+/// program is newer than it.
 pub fn build(scratch: &Scratch, name: &str) -> PathBuf {
-    compile(&source_directory().join("victims").join(format!("{name}.c")), &scratch.file(name), &[])
+    let sources = source_directory().join("victims");
+    let source = sources.join(format!("{name}.c"));
+    let program = std::env::current_exe().expect("a test knows its own path");
+    let kept = program.with_file_name(format!("victim-{name}"));
+    if !is_newer(&kept, &[&source, &sources.join("expect.h"), &program]) {
+        // Renamed into its place, so that another test never finds half of it; /var/tmp may be another disk than this.
+        let fresh = program.with_file_name(format!("victim-{name}-{}", std::process::id()));
+        compile(&source, &fresh, &[]);
+        fs::rename(&fresh, &kept).expect("both are in one directory");
+    }
+    let binary = scratch.file(name);
+    fs::copy(&kept, &binary).unwrap_or_else(|error| panic!("{}: {error}", kept.display()));
+    binary
+}
+
+/// True if `made` is there and was made after all of `from`.
+fn is_newer(made: &Path, from: &[&Path]) -> bool {
+    let time = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    time(made).is_some_and(|made| from.iter().all(|path| time(path).is_some_and(|from| from < made)))
 }
 
 /// The same as a static binary, which `pagetide run` must refuse.

@@ -12,8 +12,8 @@ use pagetide_tests::{MIB, serial, victim};
 use rustix::process::Signal;
 
 const BUDGET: u64 = 16 * MIB;
-/// Four budgets: it pages. Half of one: it fits, and the runtime may never have taken it over.
-const SIZES_MIB: [&str; 2] = ["64", "8"];
+/// Two and a half budgets: it pages. Half of one: it fits, and the runtime may never have taken it over.
+const SIZES_MIB: [&str; 2] = ["40", "8"];
 
 fn hostile(scratch: &Scratch, arguments: &[&str]) -> Program {
     let binary = victim::build(scratch, "hostile");

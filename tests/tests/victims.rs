@@ -70,7 +70,7 @@ fn system_calls_and_forks_work_with_pages_compressed() {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "syscalls");
-    let run = program(&binary, &["160"]).directory(scratch.path());
+    let run = program(&binary, &["72"]).directory(scratch.path());
     Budgeted::new(run).arguments(&["--set", "compress=lz4"]).check(&scratch);
 }
 
@@ -135,10 +135,11 @@ fn system_calls_and_forks_work_on_paged_out_memory() {
         "daemon",
     ];
     let _turn = serial::turn();
+    let built = Scratch::new();
+    let binary = victim::build(&built, "syscalls");
     let mut failures = Vec::new();
     for case in CASES {
         let scratch = Scratch::new();
-        let binary = victim::build(&scratch, "syscalls");
         let run = PagetideRun::new(&scratch, 16 * MIB);
         let ended =
             run.wrap(&program(&binary, &["64", case])).directory(scratch.path()).deadline_s(240).run(&scratch, case);
@@ -166,5 +167,5 @@ fn system_calls_and_forks_work_one_after_the_other_in_a_hard_limit() {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "syscalls");
-    Budgeted::new(program(&binary, &["160"]).directory(scratch.path())).check(&scratch);
+    Budgeted::new(program(&binary, &["72"]).directory(scratch.path())).check(&scratch);
 }
