@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -57,6 +58,14 @@ static void descriptors(void) {
     // Beyond the limit there is no descriptor to be had, whatever is there.
     for (int fd = (int)limit.rlim_cur; fd < (int)limit.rlim_cur + 16; fd++) {
         EXPECT(dup2(0, fd) == -1 && errno == EBADF);
+    }
+    // Who looks what is open finds nothing that he has not opened.
+    for (int fd = 3; fd < 8192; fd++) {
+        struct stat stat;
+        EXPECT(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
+        EXPECT(fstat(fd, &stat) == -1 && errno == EBADF);
+        EXPECT(syscall(SYS_fstat, fd, &stat) == -1 && errno == EBADF);
+        EXPECT(syscall(SYS_dup, fd) == -1 && errno == EBADF);
     }
     int fd = open("/dev/null", O_RDONLY);
     EXPECT(fd == 3 && close(fd) == 0);

@@ -19,10 +19,12 @@ use crate::space::held::HELD;
 mod linux {
     //! Calls that are answered here, or changed.
     pub(super) const CLOSE: u32 = 3;
+    pub(super) const FSTAT: u32 = 5;
     pub(super) const SIGACTION: u32 = 13;
     pub(super) const SIGPROCMASK: u32 = 14;
     pub(super) const SIGRETURN: u32 = 15;
     pub(super) const MADVISE: u32 = 28;
+    pub(super) const DUP: u32 = 32;
     pub(super) const DUP2: u32 = 33;
     pub(super) const SETSOCKOPT: u32 = 54;
     pub(super) const CLONE: u32 = 56;
@@ -30,6 +32,7 @@ mod linux {
     pub(super) const VFORK: u32 = 58;
     pub(super) const EXECVE: u32 = 59;
     pub(super) const EXIT: u32 = 60;
+    pub(super) const FCNTL: u32 = 72;
     pub(super) const SIGPENDING: u32 = 127;
     pub(super) const SIGTIMEDWAIT: u32 = 128;
     pub(super) const SIGALTSTACK: u32 = 131;
@@ -40,6 +43,7 @@ mod linux {
     pub(super) const IO_SETUP: u32 = 206;
     pub(super) const SET_TID_ADDRESS: u32 = 218;
     pub(super) const RESTART: u32 = 219;
+    pub(super) const NEWFSTATAT: u32 = 262;
     pub(super) const SET_ROBUST_LIST: u32 = 273;
     pub(super) const VMSPLICE: u32 = 278;
     pub(super) const SECCOMP: u32 = 317;
@@ -47,6 +51,7 @@ mod linux {
     pub(super) const MLOCK2: u32 = 325;
     pub(super) const DUP3: u32 = 292;
     pub(super) const PRLIMIT: u32 = 302;
+    pub(super) const STATX: u32 = 332;
     pub(super) const RSEQ: u32 = 334;
     pub(super) const IO_URING_SETUP: u32 = 425;
     pub(super) const CLONE3: u32 = 435;
@@ -172,7 +177,10 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         // `SOL_SOCKET`, `SO_ZEROCOPY`
         SETSOCKOPT if arguments[1] == 1 && arguments[2] == 60 => refusal(Errno::EOPNOTSUPP),
         VMSPLICE => by_copy(block, arguments),
-        CLOSE if is_own_file(arguments[0]) => refusal(Errno::EBADF),
+        // The calls by which programs look for what is open.
+        CLOSE | FSTAT | NEWFSTATAT | STATX | FCNTL | DUP | DUP2 | DUP3 if is_own_file(arguments[0]) => {
+            refusal(Errno::EBADF)
+        }
         DUP2 | DUP3 if is_own_file(arguments[1]) => refusal(Errno::EBADF),
         CLOSE_RANGE => close_range(block, arguments),
         SETRLIMIT | PRLIMIT => {
@@ -317,7 +325,6 @@ pub(super) fn hold_control_block() {
 
 /// As vmsplice(2): the kernel would refer to the pages without holding them, so it copies.
 fn by_copy(block: &Thread, [fd, pieces, count, flags, ..]: [usize; 6]) -> isize {
-    const FCNTL: u32 = 72;
     const GET_FLAGS: usize = 3;
     const NO_WAIT: usize = 8;
     // SAFETY: changes nothing.

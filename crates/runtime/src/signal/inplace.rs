@@ -57,9 +57,9 @@ const fn place(argument: u64, count: u64, unit: u64) -> u64 {
 
 /// What a call touches, if that is said by its registers alone: up to three places, and arguments that must be 0 for it to hold.
 fn shape(call: &Call) -> Option<u64> {
-    /// Calls that the handler changes or looks into: `close`, `dup2`, `setsockopt`, `rt_sigtimedwait`, `setrlimit`, `restart_syscall`,
-    /// `dup3`, `prlimit64`, `close_range`.
-    const LOOKED_INTO: [u32; 9] = [3, 33, 54, 128, 160, 219, 292, 302, 436];
+    /// Calls that the handler changes or looks into: `close`, `fstat`, `dup`, `dup2`, `setsockopt`, `rt_sigtimedwait`, `setrlimit`,
+    /// `restart_syscall`, `dup3`, `prlimit64`, `close_range`.
+    const LOOKED_INTO: [u32; 11] = [3, 5, 32, 33, 54, 128, 160, 219, 292, 302, 436];
     if !matches!(call.class, Class::Plain | Class::Waiting | Class::Stream | Class::Consuming)
         || LOOKED_INTO.contains(&call.number)
     {
@@ -434,8 +434,8 @@ mod tests {
 
     #[test]
     fn what_is_looked_into_is_stopped() {
-        // close, dup2, setrlimit, dup3, prlimit64, close_range, open, writev, mmap, rt_sigaction, rt_sigreturn, clone, exit, prctl, restart_syscall, setsockopt, io_uring_setup.
-        for number in [3, 33, 160, 292, 302, 436, 2, 20, 9, 13, 15, 56, 60, 157, 219, 54, 425, 435] {
+        // close, fstat, dup, dup2, setrlimit, dup3, prlimit64, close_range, open, writev, mmap, rt_sigaction, rt_sigreturn, clone, exit, prctl, restart_syscall, setsockopt, io_uring_setup.
+        for number in [3, 5, 32, 33, 160, 292, 302, 436, 2, 20, 9, 13, 15, 56, 60, 157, 219, 54, 425, 435] {
             assert_eq!(shape_of(number), None, "{number}");
         }
     }

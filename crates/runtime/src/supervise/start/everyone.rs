@@ -12,7 +12,7 @@ use pagetide_sys::{Errno, proc, signal};
 
 use super::{Refusal, Starting, threads};
 
-/// All threads are stopped within this time; one that waits for a child of `vfork` takes as long as that.
+/// A thread is stopped, or armed, within this time; one that waits for a child of `vfork` takes as long as that.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// Start the agent and arm everyone; `first` is stopped, and stays so.
@@ -22,7 +22,7 @@ pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved) 
     }
     let watchdog = Watchdog::new(pid);
     let mut others = Vec::new();
-    let started = match stop(pid, first.tid(), &mut others) {
+    let started = match stop(pid, first.tid(), &mut others, watchdog.as_ref()) {
         Ok(()) => first.start(pid, at, saved),
         Err(refusal) => Err(refusal),
     };
@@ -33,6 +33,7 @@ pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved) 
             let armed = other.arm(pid, at, &mut saved);
             other.tracee.restore(&saved)?;
             armed?;
+            note_progress(watchdog.as_ref());
         }
         first.arm(pid, at, saved).map(|()| socket)
     });
@@ -46,7 +47,7 @@ pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved) 
 }
 
 /// Stop all threads of a process but `first`. None of them makes another one meanwhile, so that in the end all are.
-fn stop(pid: i32, first: i32, others: &mut Vec<Starting>) -> Result<(), Refusal> {
+fn stop(pid: i32, first: i32, others: &mut Vec<Starting>, watchdog: Option<&Watchdog>) -> Result<(), Refusal> {
     loop {
         let known = others.len();
         for tid in threads(pid) {
@@ -71,7 +72,10 @@ fn stop(pid: i32, first: i32, others: &mut Vec<Starting>) -> Result<(), Refusal>
         for index in (known..others.len()).rev() {
             loop {
                 match others[index].is_stopped() {
-                    Ok(true) => break,
+                    Ok(true) => {
+                        note_progress(watchdog);
+                        break;
+                    }
                     // The watchdog ends it.
                     Ok(false) => {}
                     Err(Refusal::Ended(_)) => {
@@ -86,24 +90,37 @@ fn stop(pid: i32, first: i32, others: &mut Vec<Starting>) -> Result<(), Refusal>
 }
 
 /// Kills a process whose threads do not stop: a seize waits for an exec of the process, which may wait for the threads of it that are
-/// stopped already.
+/// stopped already. A thousand threads may take longer than one of them may.
 #[derive(Debug)]
 struct Watchdog {
     /// Dropped: all is well.
-    _held: Sender<()>,
+    progress: Sender<()>,
 }
 
 impl Watchdog {
     fn new(pid: i32) -> Option<Self> {
-        let (held, release) = mpsc::channel::<()>();
+        let (progress, seen) = mpsc::channel::<()>();
         let watch = move || {
-            if release.recv_timeout(STOP_WAIT) == Err(RecvTimeoutError::Timeout) {
+            let end = loop {
+                if let Err(end) = seen.recv_timeout(STOP_WAIT) {
+                    break end;
+                }
+            };
+            if end == RecvTimeoutError::Timeout {
                 eprintln!("pagetide: process {pid}: its threads do not stop to be armed for signal mode: it is killed");
                 let _ = signal::kill(pid, signal::number::KILL);
             }
         };
         std::thread::Builder::new().name("watchdog".into()).stack_size(64 << 10).spawn(watch).ok()?;
-        Some(Self { _held: held })
+        Some(Self { progress })
+    }
+}
+
+/// One more thread is stopped, or armed.
+fn note_progress(watchdog: Option<&Watchdog>) {
+    if let Some(watchdog) = watchdog {
+        // It has ended if it could not wait any longer.
+        let _ = watchdog.progress.send(());
     }
 }
 
