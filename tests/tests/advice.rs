@@ -10,6 +10,7 @@ use pagetide_tests::need::{self, Feature};
 use pagetide_tests::pagetide::PagetideRun;
 use pagetide_tests::program::{Exit, Program};
 use pagetide_tests::scratch::Scratch;
+use pagetide_tests::steered::Steered;
 use pagetide_tests::{MIB, serial, victim};
 use serde_json::Value;
 
@@ -103,6 +104,23 @@ fn with_the_advised_memory_a_run_reads_as_little_as_was_promised() {
             );
         }
     }
+}
+
+/// Of memory that the run had by then, it said that it waited for it: 48 MiB more than the budget of 128 to which it had been raised.
+#[test]
+fn a_budget_that_was_raised_to_what_it_takes_is_not_advised_to_be_raised() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(40, 0, 16 * MIB, &["--summary"]);
+    run.wait_until("to read what it had once", || run.counter("pswpin") > 20_000);
+    run.tell(&["memory", "128M"]);
+    run.wait_until("to have all in memory", || run.stat()["resident_bytes"].as_u64() > Some(40 * MIB));
+    let told = run.end_well();
+    let more =
+        told.lines().find(|line| line.starts_with("pagetide: more memory: ")).unwrap_or_else(|| panic!("{told}"));
+    assert!(more.contains(": no need by now: with 128 MiB, to which it was raised, it waits "), "{told}");
 }
 
 #[test]

@@ -130,12 +130,12 @@ fn stress_ng_vm_verifies_all_its_methods() {
         prime-gray-1 walk-0d walk-1d walk-0a walk-1a write64 write64nt write1024v zero-one";
     check(&[Feature::Tool("stress-ng")], |scratch| {
         let script = format!(
-            "for method in {METHODS}; do test $method = all && ops=100000 || ops=1; \
-             stress-ng --vm 2 --vm-bytes 112M --vm-method $method --verify --vm-ops $ops --vm-keep --oomable --quiet \
+            "for method in {METHODS}; do test $method = all && ops=57000 || ops=1; \
+             stress-ng --vm 2 --vm-bytes 64M --vm-method $method --verify --vm-ops $ops --vm-keep --oomable --quiet \
              || {{ echo \"$method: $?\"; exit 1; }}; done"
         );
         let program = Program::new(["/bin/sh", "-c", &script]).directory(scratch.path()).deadline_s(300);
         // Two workers of half the bytes each: the tree's peak is the sum.
-        Budgeted::new(program).native_peak_bytes(112 * MIB).peak_gap("many processes fill memory natively at once")
+        Budgeted::new(program).native_peak_bytes(64 * MIB).peak_gap("many processes fill memory natively at once")
     });
 }

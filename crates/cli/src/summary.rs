@@ -145,6 +145,11 @@ fn memory(facts: &Facts) -> String {
     let advised = facts.budget_bytes.saturating_add(extra).div_ceil(1 << 20) << 20;
     let then = facts.waited.with(prospect);
     let [left, before] = [then, facts.waited].map(|waited| seconds(waited.stalled / facts.at_once));
+    if prospect.extra_pages == 0 {
+        return format!(
+            "more memory: no need by now: with {now}, to which it was raised, it waits {left}, not {before}"
+        );
+    }
     let beyond = if advised > facts.machine_bytes { ", more than there is here" } else { "" };
     let share = about(then.share_bp());
     format!("more memory: with {} instead of {now} it waits {left}, not {before}: {share}{beyond}", Bytes(advised))
@@ -246,6 +251,18 @@ mod tests {
         assert!(memory(&facts(&none)).contains("not needed again"));
         let quick = Facts { waited: Waited { stalled: 100_000, ..facts(&looped).waited }, ..facts(&looped) };
         assert!(memory(&quick).contains("hardly waited") && disk(&quick).contains("no need"));
+    }
+
+    #[test]
+    fn a_budget_that_was_raised_to_what_it_takes_is_said_to_do() {
+        let (absences, mut repriced) = (looped(), pagetide_core::absences::Repriced::new());
+        repriced.change(&absences, 200 << 8, 1000 << 8);
+        let absences = repriced.absences(absences, 0);
+        let facts = Facts { budget_bytes: 1000 << 20, ..facts(&absences) };
+        assert_eq!(
+            memory(&facts),
+            "more memory: no need by now: with 1000 MiB, to which it was raised, it waits 2.0 s, not 12.0 s"
+        );
     }
 
     #[test]

@@ -45,8 +45,10 @@
 //! Invariants: integers only; nothing here decides anything; the same counts give the same answer.
 
 mod log;
+mod repriced;
 
 pub(crate) use log::AbsenceLog;
+pub use repriced::Repriced;
 
 /// Absences are told apart by so many pages.
 pub const UNIT_PAGES: u64 = 16;
@@ -73,6 +75,8 @@ const KEPT_FREE: u64 = 32;
 pub struct Absences {
     returns: [u64; BUCKETS],
     prices: [u64; BUCKETS],
+    /// Pages that came back and would not have been away with the budget of now.
+    spared: u64,
     away_pages_max: u64,
 }
 
@@ -131,12 +135,12 @@ fn part(number: u64, numerator: u64, denominator: u64) -> u64 {
 impl Absences {
     /// None yet.
     pub const fn new() -> Self {
-        Self { returns: [0; BUCKETS], prices: [0; BUCKETS], away_pages_max: 0 }
+        Self { returns: [0; BUCKETS], prices: [0; BUCKETS], spared: 0, away_pages_max: 0 }
     }
 
     /// As counted elsewhere: pages that came back by bucket, the same by their price, and the most pages that were away at once.
     pub const fn of(returns: [u64; BUCKETS], prices: [u64; BUCKETS], away_pages_max: u64) -> Self {
-        Self { returns, prices, away_pages_max }
+        Self { returns, prices, spared: 0, away_pages_max }
     }
 
     /// Pages that came back, by how many pages left meanwhile: a bucket each.
@@ -162,14 +166,19 @@ impl Absences {
 
     /// What more and more memory would have made of the reads, from none more on.
     pub fn prospects(&self) -> impl Iterator<Item = Prospect> {
-        let all = self.prices.iter().fold(0, |sum: u64, &returns| sum.saturating_add(returns));
-        let mut back = 0_u64;
-        let whole = core::iter::once(Prospect { extra_pages: 0, left_bp: if all > 0 { WHOLE_BP } else { 0 } });
-        whole.chain((0..BUCKETS).filter(move |_| all > 0).map(move |index| {
+        let all = self.prices.iter().fold(self.spared, |sum, &returns| sum.saturating_add(returns));
+        let mut back = self.spared;
+        let none_more = core::iter::once(Prospect { extra_pages: 0, left_bp: share_bp(all - back, all) });
+        none_more.chain((0..BUCKETS).filter(move |_| all > 0).map(move |index| {
             back = back.saturating_add(self.prices[index]);
             let extra_pages = self.with_kept_free(longest_pages(index));
             Prospect { extra_pages, left_bp: share_bp(all - back.min(all), all) }
         }))
+    }
+
+    /// The same without none more, unless the budget was changed: it may be enough by now.
+    fn advisable(&self) -> impl Iterator<Item = Prospect> {
+        self.prospects().skip(usize::from(self.spared == 0))
     }
 
     /// So many pages for the program, and what stays free beside them.
@@ -181,11 +190,11 @@ impl Absences {
     /// The least memory more that would have left at most this share of the reads, in hundredths of a percent. None: no page came
     /// back.
     pub fn advise(&self, left_bp_max: u64) -> Option<Prospect> {
-        self.prospects().skip(1).find(|prospect| prospect.left_bp <= left_bp_max)
+        self.advisable().find(|prospect| prospect.left_bp <= left_bp_max)
     }
 
     /// The least memory more with which a program that waited so would have waited for hardly more than it must, or hardly at all.
-    /// None: no page came back.
+    /// None: no page came back. No page more: the budget, which was raised, is enough by now.
     pub fn advise_against(&self, waited: Waited) -> Option<Prospect> {
         let all = Prospect { extra_pages: self.with_kept_free(self.away_pages_max), left_bp: 0 };
         let least = waited.with(all).stalled;
@@ -194,7 +203,7 @@ impl Absences {
             let then = waited.with(prospect);
             then.stalled <= most || then.share_bp() < UNNOTICED_BP
         };
-        let enough = self.prospects().skip(1).find(is_enough)?;
+        let enough = self.advisable().find(is_enough)?;
         let is_nearly_all = enough.extra_pages >= all.extra_pages - all.extra_pages / NEARLY_ALL;
         Some(if is_nearly_all { all } else { enough })
     }

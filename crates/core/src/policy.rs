@@ -106,6 +106,12 @@ impl Core {
         &self.tasks.paging.space.mem.stats
     }
 
+    /// Anonymous pages that are away: in swap space and not in memory as well.
+    pub fn away_pages(&self) -> u64 {
+        let space = &self.tasks.paging.space;
+        space.slots.used.saturating_sub(space.mem.counts().kept_slots).into()
+    }
+
     /// The most anonymous pages that were away at once.
     pub const fn away_pages_max(&self) -> u64 {
         self.tasks.paging.reclaim.absences.away_pages_max()

@@ -156,6 +156,8 @@ pub(crate) struct Entry {
     pub(crate) swapped_pages: AtomicU64,
     /// Of those, pages that are in memory, compressed.
     pub(crate) compressed_pages: AtomicU64,
+    /// Pages that are in swap space and not in memory as well.
+    pub(crate) away_pages: AtomicU64,
     /// Pages of the lists: inactive, active.
     pub(crate) lists: [AtomicU64; 2],
     /// What cannot leave: locked or read-only pages, memory that is not managed, our tables.

@@ -303,6 +303,7 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
     let used = machine.stores().iter().filter_map(|&(device, _)| pager.core().device_used(device));
     entry.swapped_pages.store(used.map(u64::from).sum(), relaxed);
     entry.compressed_pages.store(machine.compressed_pages(), relaxed);
+    entry.away_pages.store(pager.core().away_pages(), relaxed);
     let [inactive, active, ..] = pager.core().list_sizes();
     for (word, pages) in entry.lists.iter().zip([inactive, active]) {
         word.store(u64::from(pages), relaxed);

@@ -26,6 +26,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pagetide_core::absences::Repriced;
 use pagetide_core::types::Nanos;
 use pagetide_core::vmstat::COUNTERS;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
@@ -107,7 +108,11 @@ struct Supervisor {
     /// The limit on open descriptors that we were started with, if ours is another.
     descriptors: Option<Limit>,
     totals: Totals,
+    /// What was counted with another budget.
+    repriced: Repriced,
     resident_max: u64,
+    /// What the processes have had in memory and outside it together.
+    needed_max: u64,
     /// What processes without an agent kept at the last look, when that was, and how fast they grew until then.
     native_pages: u64,
     looked: Nanos,
@@ -205,6 +210,8 @@ impl Supervisor {
             next_scan: 0,
             descriptors,
             totals: Totals::new(),
+            repriced: Repriced::new(),
+            needed_max: 0,
             resident_max: 0,
             native_pages: 0,
             looked: clock::now(),
@@ -419,6 +426,7 @@ impl Supervisor {
         }
         self.tree.scan_forked();
         let resident = self.tree.resident();
+        self.needed_max = self.needed_max.max(self.tree.needed());
         if resident > self.resident_max {
             self.note_peak(resident);
         }
@@ -513,7 +521,7 @@ impl Supervisor {
             peak_unpaged_bytes: unpaged.map(|((name, _), pages)| (name, pages.saturating_mul(PAGE_BYTES))).collect(),
             vmstat: names.zip(totals.counters).collect(),
             elapsed_ns: clock::now().saturating_sub(self.began),
-            absences: totals.absences(),
+            absences: self.repriced.absences(totals.absences(), self.needed_max.saturating_sub(self.budget_pages)),
             fault_latency_ns: summary(&totals.latency),
             // A program that ends at once may not have been seen.
             processes: totals.processes.max(1),

@@ -220,6 +220,14 @@ impl Tree {
     pub(super) fn resident(&self) -> u64 {
         self.list.iter().map(|process| process.resident).fold(0, u64::saturating_add)
     }
+
+    /// What the processes would keep if there were room.
+    pub(super) fn needed(&self) -> u64 {
+        let away = |process: &Process| {
+            process.link.as_ref().map_or(0, |link| link.control.entry().away_pages.load(Ordering::Relaxed))
+        };
+        self.list.iter().map(away).fold(self.resident(), u64::saturating_add)
+    }
 }
 
 /// The children of all threads of a process.

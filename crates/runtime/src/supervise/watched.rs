@@ -321,6 +321,10 @@ impl Supervisor {
             let text = format!("a budget of {} MiB: the machine has {} MiB", mib(pages), most >> 20);
             return Answer::Refused(text);
         }
+        // What is counted of several processes is what each of them needed.
+        let managed = self.tree.list.iter().filter(|process| process.is_managed()).count().max(1);
+        let managed = u64::try_from(managed).expect("a length");
+        self.repriced.change(&self.counted().absences(), before / managed, pages / managed);
         self.budget_pages = pages;
         for link in self.tree.list.iter().filter_map(|process| process.link.as_ref()) {
             link.control.entry().budget_pages.store(pages, Ordering::Relaxed);
