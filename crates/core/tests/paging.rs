@@ -76,12 +76,42 @@ fn a_pass_over_watched_pages_costs_a_few_soft_faults() {
     world.settle();
     let watched = world.count("pt_sampled");
     let before = (world.count("pgfault"), world.count("pswpin"));
-    (0..1900).for_each(|p| world.write(p));
-    world.settle();
+    for p in 0..1900 {
+        world.write(p);
+        world.settle();
+    }
     world.core.audit();
     let faults = world.count("pgfault") - before.0;
     assert!(watched > 250, "{watched} pages are watched");
-    assert!(faults < 50 + (world.count("pswpin") - before.1) / 8, "{faults} faults");
+    assert!(
+        faults < 50 + (world.count("pswpin") - before.1) / 8,
+        "{faults} faults {} in {} maj {} soft {} ra {} hit",
+        world.count("pswpin") - before.1,
+        world.count("pgmajfault"),
+        world.count("pt_soft_fault"),
+        world.count("swap_ra"),
+        world.count("swap_ra_hit")
+    );
+}
+
+/// A database's pages, a heap's objects: what lies together is used together, in no order that is a stream. Each page was read by itself.
+#[test]
+fn what_lies_together_and_is_used_together_is_read_together() {
+    let mut world = World::simple("pagetide", HostKind::Blind, 8192, 1024, 20_000);
+    world.audits = false;
+    let mut visit = |group: u32, seed: u32| {
+        for i in 0..16 {
+            world.write(group * 16 + (i * 5 + seed) % 16);
+            world.settle();
+        }
+        (world.count("pswpin"), world.count("pgmajfault"))
+    };
+    (0..512).for_each(|group| _ = visit(group, 0));
+    (0..512).for_each(|i| _ = visit(i * 211 % 512, i));
+    let before = visit(0, 0);
+    let after = (0..512).fold((0, 0), |_, i| visit(i * 293 % 512, i));
+    let (pages, majors) = (after.0 - before.0, after.1 - before.1);
+    assert!(pages > 6000 && majors * 10 < pages, "{majors} major faults for {pages} pages");
 }
 
 /// Each order is a system call that interrupts the CPUs of the program, each write a request to the device.

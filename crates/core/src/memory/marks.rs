@@ -220,6 +220,14 @@ impl Memory {
         self.table.take(p, READAHEAD)
     }
 
+    /// It goes. If it was read before anybody asked for it, nobody has.
+    #[inline]
+    pub(crate) fn goes_unasked(&mut self, p: u32) {
+        if self.table.take(p, READAHEAD) {
+            self.around.note(p, false);
+        }
+    }
+
     /// The same where that mark and that of a page to be freed after its write are one bit.
     #[inline]
     pub(crate) fn take_shared_readahead(&mut self, p: u32) -> bool {

@@ -3,6 +3,7 @@
 //! The lowest layer, and the only one in which a page changes: by the named steps of `transitions` and `marks`. It decides
 //! nothing. What is counted of pages is counted here.
 
+pub(crate) mod around;
 mod audit;
 pub(crate) mod budget;
 pub(crate) mod lru;
@@ -18,6 +19,7 @@ use crate::config::Config;
 use crate::host::Host;
 use crate::types::Nanos;
 use crate::vmstat::{Counter, Vmstat};
+use around::Around;
 use budget::Budget;
 use lru::{DI, Lru, UN};
 use page::{Flags, NIL, PageTable};
@@ -67,6 +69,8 @@ pub(crate) struct Memory {
     pub(crate) stats: Vmstat,
     /// By parts of memory, while somebody looks.
     pub(crate) tally: Option<Box<Tally>>,
+    /// The use of what is read around faults.
+    pub(crate) around: Around,
 }
 
 impl Memory {
@@ -83,6 +87,7 @@ impl Memory {
             now: 0,
             stats: Vmstat::new(),
             tally: None,
+            around: Around::new(),
         }
     }
 

@@ -160,6 +160,9 @@ impl Memory {
     pub(crate) fn evict(&mut self, p: u32, shadow: Option<u64>) {
         debug_assert!(!self.table.is(p, MAPPED | DIRTY) && !self.at(p).in_flight());
         self.lru.remove(&mut self.table, p);
+        if !self.at(p).is_file() {
+            self.goes_unasked(p);
+        }
         self.lose_frame(p);
         self.table.clear(p, REFERENCED | ACTIVE | WORKINGSET | READAHEAD | RECLAIM | FREE_DONE | PAGEOUT);
         if let Some(shadow) = shadow {

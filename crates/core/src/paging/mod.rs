@@ -264,7 +264,7 @@ impl Paging {
         for i in 1..ahead.len() {
             let q = ahead.page(i);
             let page = self.space.mem.at(q);
-            if out.room() < STEP_ROOM || page.is_readahead() || page.is_marker() {
+            if out.room() < STEP_ROOM || page.is_marker() {
                 break;
             }
             self.map_ahead(q, access, out);

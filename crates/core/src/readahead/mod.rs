@@ -3,6 +3,7 @@
 //! What the modes of swap readahead share: the rule for the size of a window, and the window itself, a walk over pages or slots that a job
 //! follows one page at a time.
 
+pub(crate) mod around;
 pub(crate) mod cluster;
 pub(crate) mod file;
 pub(crate) mod regions;
@@ -185,7 +186,7 @@ impl Readahead {
             Mode::ClusterFixed => self.cluster_window(space, p, slot, true),
             Mode::VmaRfc => self.rfc_window(&space.mem, at, p),
             Mode::Vma => self.vma_window(&mut space.mem, at, p),
-            Mode::Stream => self.stream_window(&space.mem, at, p),
+            Mode::Stream => self.stream_window(&mut space.mem, at, p),
         }
     }
 
@@ -218,7 +219,9 @@ impl Readahead {
         }
         let at = self.regions.find(p)?;
         match self.mode(space) {
-            Mode::Off | Mode::ClusterFixed | Mode::Stream => {}
+            Mode::Off | Mode::ClusterFixed => {}
+            Mode::Stream if hit => space.mem.around.note(p, true),
+            Mode::Stream => {}
             Mode::Cluster => {
                 if hit {
                     self.cluster.hit();

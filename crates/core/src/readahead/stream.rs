@@ -59,6 +59,8 @@ struct Stream {
     direction: Direction,
     /// From one page to the next, in pages.
     step: u32,
+    /// With `Unknown`: what was read with that page, the first and the one after the last.
+    around: (u32, u32),
     /// A marker of it was touched.
     is_proven: bool,
     /// First page beyond the latest window, in the direction; with `Unknown`, the page of the fault.
@@ -139,10 +141,11 @@ impl<const N: usize> Table<N> {
         let is_recent = |s: &Stream| self.clock.wrapping_sub(s.used) < STEP_FAULTS;
         for at in 0..N {
             let Some(last) = alone(&self.streams[at]).filter(is_recent) else { continue };
-            let step = last.end.abs_diff(p);
+            let (step, around) = (last.end.abs_diff(p), last.around.1 - last.around.0);
             let before = if p > last.end { last.end.checked_sub(step) } else { last.end.checked_add(step) };
             let is_first = |s: &Option<Stream>| alone(s).is_some_and(|s| Some(s.end) == before);
-            if (2..=STEP_MAX).contains(&step)
+            if step > around
+                && (2..=STEP_MAX).contains(&step)
                 && let Some(first) = self.streams.iter().position(is_first)
             {
                 self.streams[first] = None;
@@ -186,6 +189,7 @@ impl Stream {
             direction: Direction::Unknown,
             step: 1,
             is_proven: false,
+            around: (p, p + 1),
             end: p,
             window: 0,
             marker: None,
@@ -223,7 +227,7 @@ impl Stream {
 
     fn continues(&self, p: u32) -> bool {
         let is_next = match self.direction {
-            Direction::Unknown => self.end.abs_diff(p) == 1,
+            Direction::Unknown => p == self.around.1 || p + 1 == self.around.0,
             Direction::Up | Direction::Down => self.beyond(p).is_some_and(|n| n <= self.window.min(GAP_MAX)),
         };
         is_next || self.has_read(p)
@@ -247,7 +251,8 @@ impl Stream {
         if self.window > WINDOW_FIRST {
             self.window /= 4;
         } else {
-            *self = Self { direction: Direction::Unknown, end: p, window: 0, marker: None, ..*self };
+            *self =
+                Self { direction: Direction::Unknown, around: (p, p + 1), end: p, window: 0, marker: None, ..*self };
         }
     }
 
@@ -301,8 +306,8 @@ impl Readahead {
         self.stream_max(mem).min(share.max(2 * WINDOW_FIRST))
     }
 
-    /// A fault that has to read: alone, or with the window of its stream.
-    pub(super) fn stream_window(&mut self, mem: &Memory, at: usize, p: u32) -> Window {
+    /// A fault that has to read: with the window of its stream, or with what lies around it.
+    pub(super) fn stream_window(&mut self, mem: &mut Memory, at: usize, p: u32) -> Window {
         let max = self.swap_stream_max(mem);
         let region = self.regions.get(at);
         let (low, high, advice) = (region.start, region.end, region.ra.advice);
@@ -319,10 +324,13 @@ impl Readahead {
             stream.window = max;
         }
         if stream.direction == Direction::Unknown || advice == Advice::Random || max < 2 {
+            let alone = (p, p + 1);
+            let (from, to) = if advice == Advice::Random { alone } else { Self::block(mem, p, (low, high), max) };
+            stream.around = (from, to);
             if has_ended {
                 self.swap_streams.note_end(before);
             }
-            return Window::one(p);
+            return Window::pages(p, from, to);
         }
         let ahead = stream.advance(p, first, max, (low, high), at);
         let marker = ahead.page(ahead.len / 2);
@@ -378,14 +386,15 @@ impl Readahead {
         }
     }
 
-    /// A page of a window has arrived that nobody waits for: it is mapped at once if a stream is sure of it.
+    /// A page of a window has arrived that nobody waits for: it is mapped at once if a stream is sure of it, or nearly all that is
+    /// read around faults there is used.
     pub(crate) fn is_mapped_on_arrival(&self, mem: &Memory, p: u32) -> bool {
         let page = mem.at(p);
         let ahead = page.is_readahead() && !page.is_marker() && !page.is_waited();
         if !ahead || self.cfg.readahead != Mode::Stream {
             return false;
         }
-        self.swap_streams.streams.iter().flatten().any(|s| s.covers(p))
+        self.swap_streams.streams.iter().flatten().any(|s| s.covers(p)) || mem.around.is_sure(p)
     }
 
     /// A page was mapped before anybody asked for it. It counts as a hit when a later marker is touched.
@@ -459,8 +468,9 @@ mod tests {
         let mut mem = Memory::new(&config, &host);
         let mut readahead = Readahead::new(&config, host);
         assert!(readahead.regions.add(RegionId(0), PageRange::new(PageIdx(0), 256)));
-        readahead.stream_window(&mem, 0, 10);
-        let window = readahead.stream_window(&mem, 0, 11);
+        no_blocks(&mut mem);
+        readahead.stream_window(&mut mem, 0, 10);
+        let window = readahead.stream_window(&mut mem, 0, 11);
         assert_eq!((window.next, window.end, window.marker), (11, 15, Some(13)));
         assert!(readahead.marker_touched(&mut mem, 12).is_none(), "12 is no marker");
         let ahead = readahead.marker_touched(&mut mem, 13).expect("13 is the marker");
@@ -470,11 +480,19 @@ mod tests {
         assert_eq!((ahead.page(0), ahead.len()), (18, 16), "three of the eight were read");
     }
 
+    /// What is read around faults is not used, so that only streams are seen.
+    fn no_blocks(mem: &mut Memory) {
+        for _ in 0..1000 {
+            mem.around.note(0, false);
+        }
+    }
+
     fn streams() -> (Memory, Readahead) {
         let config = Config::profile("pagetide", HostKind::Blind).expect("a profile");
         let config = config.memory(MemoryMode::Watermarks, 65_536, 16_384);
         let host = Host::of(&config);
-        let mem = Memory::new(&config, &host);
+        let mut mem = Memory::new(&config, &host);
+        no_blocks(&mut mem);
         let mut readahead = Readahead::new(&config, host);
         assert!(readahead.regions.add(RegionId(0), PageRange::new(PageIdx(0), 65_536)));
         (mem, readahead)
@@ -483,11 +501,11 @@ mod tests {
     /// A region remembered six, and a merge of more runs was read page by page.
     #[test]
     fn sixty_four_streams_at_once_are_found() {
-        let (mem, mut readahead) = streams();
+        let (mut mem, mut readahead) = streams();
         let mut alone = 0;
         for step in 0..2 {
             for run in 0..64 {
-                let window = readahead.stream_window(&mem, 0, run * 1000 + step);
+                let window = readahead.stream_window(&mut mem, 0, run * 1000 + step);
                 alone += u32::from(window.end - window.next == 1);
             }
         }
@@ -497,13 +515,13 @@ mod tests {
     /// Of a python program's dictionary 78 of 100 pages read ahead were never used.
     #[test]
     fn a_window_that_is_not_used_shrinks_and_the_stream_ends() {
-        let (mem, mut readahead) = streams();
+        let (mut mem, mut readahead) = streams();
         let pages = |window: Window| window.end - window.next;
-        readahead.stream_window(&mem, 0, 100);
-        assert_eq!(pages(readahead.stream_window(&mem, 0, 101)), 4);
+        readahead.stream_window(&mut mem, 0, 100);
+        assert_eq!(pages(readahead.stream_window(&mut mem, 0, 101)), 4);
         // A fault behind the window, whose marker nobody has touched.
-        assert_eq!(pages(readahead.stream_window(&mem, 0, 106)), 1);
-        assert_eq!(pages(readahead.stream_window(&mem, 0, 108)), 1, "no stream comes here any more");
+        assert_eq!(pages(readahead.stream_window(&mut mem, 0, 106)), 1);
+        assert_eq!(pages(readahead.stream_window(&mut mem, 0, 108)), 1, "no stream comes here any more");
     }
 
     /// Every third page was read by itself.
@@ -513,9 +531,9 @@ mod tests {
             let (mut mem, mut readahead) = streams();
             let page = |i: u32| if up { start + i * step } else { start - i * step };
             for i in 0..2 {
-                assert_eq!(readahead.stream_window(&mem, 0, page(i)).marker, None);
+                assert_eq!(readahead.stream_window(&mut mem, 0, page(i)).marker, None);
             }
-            let mut window = readahead.stream_window(&mem, 0, page(2));
+            let mut window = readahead.stream_window(&mut mem, 0, page(2));
             let pages: Vec<u32> =
                 core::iter::from_fn(|| (window.next < window.end).then(|| (window.next, window.next += step).0))
                     .collect();
@@ -529,21 +547,21 @@ mod tests {
 
     #[test]
     fn a_stride_ends_at_the_border_of_its_region() {
-        let (mem, mut readahead) = streams();
+        let (mut mem, mut readahead) = streams();
         for p in [30, 20] {
-            readahead.stream_window(&mem, 0, p);
+            readahead.stream_window(&mut mem, 0, p);
         }
-        let window = readahead.stream_window(&mem, 0, 10);
+        let window = readahead.stream_window(&mut mem, 0, 10);
         assert_eq!((window.next, window.end), (0, 11));
         for p in [65_480, 65_500] {
-            readahead.stream_window(&mem, 0, p);
+            readahead.stream_window(&mut mem, 0, p);
         }
-        let window = readahead.stream_window(&mem, 0, 65_520);
+        let window = readahead.stream_window(&mut mem, 0, 65_520);
         assert_eq!((window.next, window.end, window.marker), (65_520, 65_521, None));
     }
 
     /// Pages of the window that two neighbours bring.
-    fn first_window(mem: &Memory, readahead: &mut Readahead, p: u32) -> u32 {
+    fn first_window(mem: &mut Memory, readahead: &mut Readahead, p: u32) -> u32 {
         readahead.stream_window(mem, 0, p);
         let window = readahead.stream_window(mem, 0, p + 1);
         window.end - window.next
@@ -553,16 +571,17 @@ mod tests {
     #[test]
     fn first_windows_that_are_not_used_become_smaller() {
         let (mut mem, mut readahead) = streams();
-        let sizes: Vec<u32> = (0..160).map(|i| first_window(&mem, &mut readahead, i * 400)).collect();
+        let sizes: Vec<u32> = (0..160).map(|i| first_window(&mut mem, &mut readahead, i * 400)).collect();
         assert_eq!((sizes[0], sizes[159]), (4, 1));
         assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
         // Streams that go on are trusted again.
         for run in 0..32 {
             let p = 100 + run * 1000;
-            readahead.stream_window(&mem, 0, p);
-            let marker = (1..4).find_map(|i| readahead.stream_window(&mem, 0, p + i).marker).expect("a stream by now");
+            readahead.stream_window(&mut mem, 0, p);
+            let marker =
+                (1..4).find_map(|i| readahead.stream_window(&mut mem, 0, p + i).marker).expect("a stream by now");
             readahead.marker_touched(&mut mem, marker);
         }
-        assert!(first_window(&mem, &mut readahead, 50_000) > 1);
+        assert!(first_window(&mut mem, &mut readahead, 50_000) > 1);
     }
 }

@@ -357,7 +357,7 @@ impl Reclaim {
             begin_pageout(&mut space.mem, p, out);
             return Gone::Yes;
         }
-        space.mem.take_readahead(p);
+        space.mem.goes_unasked(p);
         match self.pageout(space, p, out) {
             Pageout::Freed => Gone::Yes,
             Pageout::Submitted => {

@@ -99,6 +99,9 @@ impl Tasks {
                 return Look::Job(job);
             }
         }
+        if first && page.flight() == Flight::Reading && page.is_readahead() {
+            self.paging.space.mem.around.note(p, true);
+        }
         self.wait_for(p, access, task, out);
         if page.flight() == Flight::Reading && self.paging.space.mem.take_marker(p) {
             self.paging.marker_touched(p, out);
