@@ -65,3 +65,31 @@ fn a_program_inside_another_one_is_left_alone_and_told_of() {
         assert!(run.stats().number("peak_resident_bytes") > 32 * MIB, "{}", run.stats().text());
     }
 }
+
+/// It did not start, because ours is loaded before its library; and a search for leaks stops all threads, whoever pages among them,
+/// and waited for a page for ever.
+#[test]
+fn a_program_with_an_address_sanitizer_pages_and_is_not_searched_for_leaks() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let source = need::source_directory().join("victims/sanitized.c");
+    for (name, flags) in
+        [("shared", &["-fsanitize=address"][..]), ("static", &["-fsanitize=address", "-static-libasan"])]
+    {
+        let scratch = Scratch::new();
+        let binary = victim::compile(&source, &scratch.file(name), flags);
+        let program = Program::new([OsString::from(binary), "24".into()]).deadline_s(60);
+        let thread = PagetideRun::new(&scratch, 32 * MIB);
+        let signal = nobody::pagetide(&scratch, 32 * MIB);
+        let runs = [(&thread, thread.wrap(&program)), (&signal, nobody::program(&signal.wrap(&program)))];
+        for (run, program) in runs {
+            let ended = program.run(&scratch, name);
+            ended.expect_success().expect_no_process_left();
+            assert_eq!(ended.stdout(), "ok\n", "{}", ended.report());
+            assert!(ended.stderr().contains("does not look for leaks"), "{}", ended.report());
+            run.stats().expect_paging(256);
+        }
+    }
+}

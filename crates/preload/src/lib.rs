@@ -12,6 +12,7 @@ mod lent;
 mod raw;
 mod next;
 mod unwind;
+mod sanitizers;
 #[cfg(target_arch = "x86_64")]
 mod memory;
 
