@@ -25,6 +25,7 @@ need valgrind valgrind
 need script bsdutils
 python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
 need mkswap util-linux
+need mkfs.btrfs btrfs-progs
 command -v chromium >/dev/null 2>&1 || need chromium-headless-shell chromium-headless-shell
 # The static victim needs the C library's archive.
 echo 'int main(void) { return 0; }' | cc -static -x c -o /dev/null - 2>/dev/null || missing="$missing libc6-dev"

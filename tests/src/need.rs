@@ -14,6 +14,8 @@ pub enum Feature {
     Root,
     /// A program that the test runs.
     Tool(&'static str),
+    /// A file system of this name may be made and mounted.
+    FileSystem(&'static str),
     /// The readers of what we write that `tests/setup.sh` installs: [`readers_python`] has them.
     Readers,
 }
@@ -24,7 +26,7 @@ impl Feature {
             Self::Uffd => "uffd",
             Self::Cgroup => "cgroup",
             Self::Root => "root",
-            Self::Tool(name) => name,
+            Self::Tool(name) | Self::FileSystem(name) => name,
             Self::Readers => "readers",
         }
     }
@@ -35,6 +37,12 @@ impl Feature {
             Self::Cgroup => crate::cgroup::controller().is_some(),
             Self::Root => is_root(),
             Self::Tool(name) => on_path(name),
+            Self::FileSystem(name) => {
+                let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+                known.split_whitespace().any(|word| word == name)
+                    && on_path(&format!("mkfs.{name}"))
+                    && on_path("mount")
+            }
             Self::Readers => readers_python().with_file_name("../installed").exists(),
         }
     }

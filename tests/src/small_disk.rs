@@ -1,4 +1,4 @@
-//! A small file system of a test's own: ext4 in a file of its scratch directory, mounted until it is dropped. Needs root.
+//! A small file system of a test's own: ext4, ext2 or btrfs in a file of its scratch directory, mounted until it is dropped. Needs root.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -23,12 +23,24 @@ pub struct SmallDisk {
 impl SmallDisk {
     /// `mib` MiB, hardly less for files; mounted at `small` in the scratch directory.
     pub fn new(scratch: &Scratch, mib: u64) -> Self {
-        Self::formatted(scratch, mib, &["mkfs.ext4", "-O", "^has_journal"])
+        Self::formatted(scratch, mib, &["mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal"])
     }
 
     /// The same on which no space can be reserved for a file: what is missing is found at a write.
     pub fn without_reserving(scratch: &Scratch, mib: u64) -> Self {
-        Self::formatted(scratch, mib, &["mkfs.ext2"])
+        Self::formatted(scratch, mib, &["mkfs.ext2", "-q", "-m", "0"])
+    }
+
+    /// A directory of which nobody can use more than `quota_mib` MiB, on a disk that has far more.
+    pub fn with_quota(scratch: &Scratch, mib: u64, quota_mib: u64) -> Self {
+        let mut disk = Self::formatted(scratch, mib, &["mkfs.btrfs", "-q"]);
+        let limited = disk.path.join("limited");
+        let btrfs = |arguments: &[&str], path: &Path| tool(Command::new("btrfs").args(arguments).arg(path));
+        btrfs(&["quota", "enable"], &disk.path);
+        btrfs(&["subvolume", "create"], &limited);
+        btrfs(&["qgroup", "limit", &format!("{quota_mib}M")], &limited);
+        disk.path = limited;
+        disk
     }
 
     fn formatted(scratch: &Scratch, mib: u64, mkfs: &[&str]) -> Self {
@@ -38,7 +50,7 @@ impl SmallDisk {
         let mut janitor = Janitor::start();
         // Lazily: what a failed test has left there ends with it.
         janitor.at_end(&format!("umount --lazy '{}'", path.display()));
-        tool(Command::new(mkfs[0]).args(["-q", "-m", "0"]).args(&mkfs[1..]).arg(&image));
+        tool(Command::new(mkfs[0]).args(&mkfs[1..]).arg(&image));
         tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&path));
         Self { path, others: Vec::new(), _janitor: janitor }
     }

@@ -90,6 +90,27 @@ fn a_disk_that_is_found_full_at_a_write_takes_no_more_pages_and_loses_none() {
 }
 
 /// Its agent once could not start, which ended the program, although another place had room.
+/// Of a disk that has room, a quota leaves none: said at a write, also of what had been written there before.
+#[test]
+fn a_quota_that_is_reached_takes_no_more_pages_and_loses_none() {
+    if !need::has(&[Feature::Uffd, Feature::Root, Feature::FileSystem("btrfs")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let disk = SmallDisk::with_quota(&scratch, 1024, 48);
+    let limited = disk.path().to_owned();
+    let run = Steered::family(96, 0, BUDGET, &["--swap", &format!("{}::5", limited.display())]);
+    let elsewhere = run.scratch().file("swap");
+    run.wait_until("being full", || run.place(&limited).is_some_and(|place| place["state"] == "full"));
+    run.wait_until("going on elsewhere", || run.used_bytes(&elsewhere) > 16 * MIB);
+    assert!(disk.free_bytes() > FLOOR, "the disk itself is not full");
+    let read = run.counter("pswpin");
+    run.wait_until("to have read all again", || run.counter("pswpin") > read + 96 * 256);
+    let told = run.end_well();
+    assert_eq!(told.matches("the disk is full up to 256 MiB, or a quota is reached").count(), 1, "{told}");
+}
+
 #[test]
 fn a_process_that_starts_to_page_on_a_full_disk_swaps_elsewhere() {
     if !has_disk() {
