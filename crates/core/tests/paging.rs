@@ -156,6 +156,35 @@ fn a_scaled_machine_has_the_lists_of_the_full_one() {
     assert!(inactive * 7 < active && active < inactive * 10, "8 GiB: {inactive} inactive and {active} active pages");
 }
 
+/// Pages that leave only when somebody has gone on who waits for a page, no slot for others, and a budget that is cut again and again
+/// meanwhile: the room that there is afterwards is found.
+#[test]
+fn budgets_that_are_cut_again_and_again_leave_room_for_faults() {
+    const PAGES: u32 = 1024;
+    for cuts in [1, 2, 600] {
+        let mut world = World::simple("pagetide", HostKind::Blind, PAGES, PAGES, 100);
+        world.audits = false;
+        (0..600).for_each(|p| world.write(p));
+        world.settle();
+        for cut in 0..cuts {
+            world.event(Event::BudgetChanged { pages: 100 + cut % 2 });
+            tick(&mut world);
+            if cut == 0 {
+                // From here on nothing is carried out.
+                world.answer(0);
+            }
+            tick(&mut world);
+        }
+        world.begin(2, PAGES - 1, Access::Write);
+        tick(&mut world);
+        assert!(world.core.deadline().is_none_or(|at| at > world.now), "there is nothing to do but to wait");
+        world.event(Event::BudgetChanged { pages: world.core.charged() + 16 });
+        tick(&mut world);
+        let has = |order: &Pending| matches!(order, Pending::Map { range, .. } if range.contains(PageIdx(PAGES - 1)));
+        assert!(world.pending.iter().any(has), "after {cuts} cuts {} pages are charged", world.core.charged());
+    }
+}
+
 #[test]
 fn a_full_swap_is_not_searched_again_after_every_write() {
     const PAGES: u32 = 2048;

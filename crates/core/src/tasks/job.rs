@@ -185,6 +185,15 @@ impl Jobs {
     pub(super) fn parked(&self) -> usize {
         self.parked.len()
     }
+
+    /// The budget is exceeded by more than when a job for that began: it makes all its tries from here on. False: there is none.
+    pub(super) fn renew_shrink(&mut self) -> bool {
+        let found = self.parked.iter_mut().find(|job| job.kind == JobKind::Shrink);
+        found.is_some_and(|job| {
+            job.tries = 0;
+            true
+        })
+    }
 }
 
 /// What a step of a job leads to.
@@ -236,6 +245,8 @@ impl Tasks {
                 RunEnd::Yield => Some(JobState::Runnable),
                 RunEnd::WaitPage(p) => Some(JobState::WaitPage(p)),
                 RunEnd::Nap(until) => Some(JobState::Nap(until)),
+                // What it would wait for may itself wait for a page that is to be charged.
+                RunEnd::WaitIo if self.has_room_meanwhile() => None,
                 RunEnd::WaitIo => Some(JobState::WaitMemory),
             };
             if let Some(state) = state {
@@ -303,6 +314,12 @@ impl Tasks {
         let direct = job.run.as_ref().is_some_and(|run| run.kind == RunKind::Direct);
         let mem = &self.paging.space.mem;
         direct && !self.paging.cfg.activate_dirty && mem.free() > mem.budget.min
+    }
+
+    /// There is memory although reclaim could not go on, where moves are answered: kernels do not look.
+    const fn has_room_meanwhile(&self) -> bool {
+        let mem = &self.paging.space.mem;
+        self.paging.host.answers_moves && mem.free() > mem.budget.min
     }
 
     /// Something will end that can change what reclaim finds.

@@ -146,7 +146,10 @@ impl Tasks {
     /// Go on with the long work.
     fn run_work(&mut self, out: &mut Effects) {
         if self.work.take_shrink() && !self.paging.space.mem.is_held {
-            if self.jobs.is_full() || out.room() < STEP_ROOM {
+            // Until moves are answered a job may wait long: one is enough, more would leave no room for faults.
+            if self.paging.host.answers_moves && self.jobs.renew_shrink() {
+                self.paging.space.mem.budget.freed();
+            } else if self.jobs.is_full() || out.room() < STEP_ROOM {
                 self.work.want_shrink(true);
             } else {
                 self.start_job(Job::of_nobody(JobKind::Shrink), out);
