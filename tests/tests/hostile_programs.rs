@@ -267,3 +267,23 @@ fn a_budget_under_the_programs_unmanageable_part_is_a_message_or_works_and_never
     assert!(right || told, "neither right nor told\n{}", ended.report());
     ended.expect_no_process_left();
 }
+
+/// What the kernel tells of a process's memory under its first thread's number ends with that thread: the supervisor found neither words
+/// nor size, and a fork waited for ever. A process whose last thread ended without the C library was kept by ours.
+#[test]
+fn processes_without_their_first_thread_fork_and_end() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let scratch = Scratch::new();
+        let binary = victim::build(&scratch, "leaderless");
+        let run = PagetideRun::new(&scratch, BUDGET).mode(mode);
+        let program = Program::new([OsString::from(binary), "32".into()]).deadline_s(60);
+        let ended = run.wrap(&program).run(&scratch, "leaderless");
+        ended.expect_success().expect_no_process_left();
+        assert_eq!(ended.stdout(), "ok\n", "{}", ended.report());
+        run.stats().expect_paging(256);
+    }
+}

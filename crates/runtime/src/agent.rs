@@ -8,6 +8,7 @@
 //! The end of the supervisor (its socket closes) ends the program: its budget would hold no more, and nothing may be left
 //! behind. The end of the program ends the thread with it.
 
+mod alone;
 mod answers;
 mod beside;
 mod inherited;
@@ -141,8 +142,7 @@ pub(crate) fn say(supervisor: &Fd, text: std::fmt::Arguments<'_>) {
 }
 
 impl Agent {
-    /// Learn from the supervisor what there is to know, and get the socket of the parent's agent if there is one. `initial` are the
-    /// mappings to leave alone.
+    /// Learn what there is to know, and get the socket of the parent's agent if there is one. `initial`: mappings to leave alone.
     pub(crate) fn meet(supervisor: Fd, initial: Vec<(u64, u64)>) -> Result<(Self, Option<Fd>), Errno> {
         let mut packet = vec![0; PACKET_BYTES];
         let mut fds = [const { None }; PACKET_FDS];
@@ -423,6 +423,7 @@ impl Agent {
         let files = limits::for_files();
         managed.session.pager.measure_overhead();
         credentials::follow_first(&mut managed.first);
+        alone::end_if_alone();
         drop(files);
         if HELD.is_full() && !managed.full_told {
             managed.full_told = true;
@@ -438,8 +439,7 @@ impl Agent {
         }
     }
 
-    /// A fault that is not answered for this long is told of, once; one that is not answered at all ends the program: a hang
-    /// helps nobody.
+    /// A fault that waits for long is told of, once; one that is never answered ends the program: a hang helps nobody.
     fn watch(&self, managed: &mut Managed, now: Nanos) {
         let fault = managed.session.pager.machine().oldest_fault();
         if now > managed.last_watch + PAUSE_NS {

@@ -77,12 +77,13 @@ pub struct StatmFile {
 }
 
 impl StatmFile {
-    /// Of this process. After a fork it still shows the parent: open it anew.
+    /// Of the calling thread's process, as long as this thread lives (the file of the process shows nothing any more when its first
+    /// thread has ended). After a fork it still shows the parent: open it anew.
     pub fn open_self() -> Result<Self, Errno> {
-        if let Some(fd) = given(Given::Statm) {
-            return Ok(Self { fd });
+        match (open(c"thread-self/statm"), given(Given::Statm)) {
+            (Ok(fd), _) | (Err(_), Some(fd)) => Ok(Self { fd }),
+            (Err(errno), None) => Err(errno),
         }
-        open(c"self/statm").map(|fd| Self { fd })
     }
 
     /// Of another process. ENOENT: it is gone.
@@ -289,6 +290,8 @@ pub struct Stat {
     pub system_ticks: u64,
     /// When it was started, in clock ticks since boot: with the number, the identity of a process.
     pub start_ticks: u64,
+    /// The status with which it ended, as wait(2) has it; 0 before, and where it may not be known.
+    pub exit_status: i32,
     /// Its environment is in its memory: from the end of its exec on. False as well where it may not be known.
     pub has_environment: bool,
 }
@@ -306,6 +309,14 @@ pub fn thread_state(tid: i32) -> Result<u8, Errno> {
     let mut buf = [0; 1024];
     let text = file::read_to_end(&open(path.as_c_str())?, &mut buf)?;
     parse_stat(text).map(|stat| stat.state).ok_or(Errno::EIO)
+}
+
+/// Does the name of a thread of this process begin with one of these? False for one that is gone.
+pub fn is_thread_named(tid: i32, beginnings: &[&[u8]]) -> bool {
+    let path = Text::<48>::format(format_args!("self/task/{tid}/comm"));
+    let mut buf = [0; 64];
+    let name = open(path.as_c_str()).and_then(|file| file::read_to_end(&file, &mut buf).map(|name| name.len()));
+    name.is_ok_and(|len| beginnings.iter().any(|beginning| buf[..len].starts_with(beginning)))
 }
 
 /// Is `pid` a child of `ancestor`, or of a child of it, at any depth? A process that is gone is nobody's.
@@ -329,8 +340,8 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     let close = text.iter().rposition(|byte| *byte == b')')?;
     let rest = text[close + 1..].trim_ascii_start();
     let (state, mut rest) = rest.split_first()?;
-    // Fields 4 to 51 of the manual page, as far as they are there; field 8 may be negative.
-    let mut fields = [0u64; 48];
+    // Fields 4 to 52 of the manual page, as far as they are there; field 8 may be negative.
+    let mut fields = [0u64; 49];
     for (index, field) in fields.iter_mut().enumerate() {
         if index >= FIELDS_MIN && rest.trim_ascii_start().is_empty() {
             break;
@@ -348,6 +359,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
         user_ticks: fields[10],
         system_ticks: fields[11],
         start_ticks: fields[18],
+        exit_status: i32::try_from(fields[48]).ok()?,
         has_environment: fields[47] != 0,
     })
 }

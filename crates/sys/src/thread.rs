@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
-    __NR_clone, __NR_exit, __NR_get_robust_list, __NR_getpid, __NR_getppid, __NR_getpriority, __NR_gettid, __NR_prctl,
-    __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
+    __NR_clone, __NR_exit, __NR_exit_group, __NR_get_robust_list, __NR_getpid, __NR_getppid, __NR_getpriority,
+    __NR_gettid, __NR_prctl, __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
 };
 use linux_raw_sys::prctl::{
     PR_GET_THP_DISABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG, PR_SET_THP_DISABLE,
@@ -177,6 +177,14 @@ pub fn exit_thread() -> ! {
     loop {
         // SAFETY: the thread ends; it holds nothing that others wait for but what its caller left.
         let _ = unsafe { syscall!(__NR_exit, 0) };
+    }
+}
+
+/// End the process, with this status.
+pub fn exit_process(status: i32) -> ! {
+    loop {
+        // SAFETY: the process ends.
+        let _ = unsafe { syscall!(__NR_exit_group, int_arg(status)) };
     }
 }
 

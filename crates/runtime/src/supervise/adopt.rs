@@ -79,7 +79,7 @@ impl Supervisor {
             }
             if view.wanted_pages == 0 {
                 if view.left_pages != u64::MAX && view.left_pages != left && process.rings {
-                    start::write(process.pid, at + foothold::LEFT_AT, &left.to_ne_bytes());
+                    start::write(process.thread, at + foothold::LEFT_AT, &left.to_ne_bytes());
                 }
                 continue;
             }
@@ -88,8 +88,8 @@ impl Supervisor {
                 continue;
             }
             let left = if process.is_refused { u64::MAX } else { left };
-            start::write(process.pid, at + foothold::LEFT_AT, &left.to_ne_bytes());
-            start::write(process.pid, at + foothold::WANTED_AT, &0_u64.to_ne_bytes());
+            start::write(process.thread, at + foothold::LEFT_AT, &left.to_ne_bytes());
+            start::write(process.thread, at + foothold::WANTED_AT, &0_u64.to_ne_bytes());
             self.tree.list[index].rings = true;
         }
     }
@@ -189,7 +189,7 @@ impl Supervisor {
 
     /// The agent has started: tell it what it needs.
     fn link(&mut self, index: usize, socket: Fd) {
-        let pid = self.tree.list[index].pid;
+        let Process { pid, thread, .. } = self.tree.list[index];
         let control = Control::create();
         let others = self.tree.list.iter().filter(|process| process.is_about_to_start()).count() as u64;
         let share = shares::first(self.budget_pages, self.tree.list[index].resident, self.tree.resident(), others);
@@ -215,7 +215,7 @@ impl Supervisor {
             let devices = swap.iter().map(|(_, place)| place.offer).collect();
             let hello = Hello { forked: call.is_some(), devices, ..self.hello.clone() };
             let open = |name: &str| {
-                let path = Text::<64>::format(format_args!("/proc/{pid}/{name}"));
+                let path = Text::<64>::format(format_args!("/proc/{thread}/{name}"));
                 Fd::open(path.as_c_str(), file::flags::READ, 0)
             };
             let [pagemap, maps, statm] = [open("pagemap")?, open("maps")?, open("statm")?];
@@ -359,20 +359,20 @@ impl Supervisor {
 impl Process {
     /// What its environment said was right when the run began.
     fn correct_budget(&self, at: u64, view: View, budget_pages: u64) {
-        start::write(self.pid, at + foothold::BUDGET_AT, &budget_pages.to_ne_bytes());
+        start::write(self.thread, at + foothold::BUDGET_AT, &budget_pages.to_ne_bytes());
         // Who has rung knows what is left, and who is refused need not ring.
         if !self.rings && view.left_pages != u64::MAX {
             let left = foothold::left_at_first(budget_pages);
-            start::write(self.pid, at + foothold::LEFT_AT, &left.to_ne_bytes());
+            start::write(self.thread, at + foothold::LEFT_AT, &left.to_ne_bytes());
         }
     }
 
     /// Its memory is complete: let it go on, wherever it has come to.
     fn let_wait_no_more(&mut self, at: u64) {
-        let Some(view) = start::read(self.pid, at) else { return };
+        let Some(view) = start::read(self.thread, at) else { return };
         let is_copy = view.state == foothold::MANAGED && Some(view.pid) != own_number(self.pid);
         if view.state == foothold::FORKED || is_copy {
-            start::write(self.pid, at + foothold::STATE_AT, &foothold::COMPLETE.to_ne_bytes());
+            start::write(self.thread, at + foothold::STATE_AT, &foothold::COMPLETE.to_ne_bytes());
         } else if view.state == foothold::NATIVE {
             self.is_complete = false;
         }
@@ -380,7 +380,7 @@ impl Process {
 
     /// A forked child that waits for its agent, or was stopped before it could: its words are at the parent's address.
     fn is_newborn(&mut self, at: u64) -> bool {
-        let Some(view) = start::read(self.pid, at) else { return false };
+        let Some(view) = start::read(self.thread, at) else { return false };
         let is_copy = view.state == foothold::MANAGED && Some(view.pid) != own_number(self.pid) && is_stopped(self.pid);
         if view.state != foothold::FORKED && !is_copy {
             return false;

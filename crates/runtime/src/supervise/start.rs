@@ -144,21 +144,21 @@ impl Starting {
     }
 
     /// Arm the stopped thread for signal mode; it stays stopped.
-    fn arm(&mut self, pid: i32, at: u64, saved: &mut Saved) -> Result<(), Refusal> {
+    fn arm(&mut self, at: u64, saved: &mut Saved) -> Result<(), Refusal> {
         let mask = saved.mask().0;
         let hidden = mask & foothold::UNBLOCKED.0;
-        let answer = self.run(pid, at, saved, u64::from(foothold::ARM) | (hidden << 32))?;
+        let answer = self.run(at, saved, u64::from(foothold::ARM) | (hidden << 32))?;
         self.stop()?;
         saved.set_mask(SignalSet(mask & !hidden));
         Errno::from_negated(answer).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
     }
 
     fn start(&mut self, pid: i32, at: u64, saved: &Saved) -> Result<Fd, Refusal> {
-        let mut answer = self.run(pid, at, saved, u64::from(foothold::START))?;
+        let mut answer = self.run(at, saved, u64::from(foothold::START))?;
         let mut holder = self.tracee.tid();
         let is_full = Errno::from_negated(answer) == Some(Errno::EMFILE);
         if is_full {
-            answer = self.run(pid, at, saved, u64::from(foothold::APART))?;
+            answer = self.run(at, saved, u64::from(foothold::APART))?;
             holder = agent_of(pid).ok_or(Refusal::Foreign)?;
         }
         if let Some(errno) = Errno::from_negated(answer) {
@@ -167,16 +167,16 @@ impl Starting {
         let outside = i32::try_from(answer).map_err(|_| Refusal::Foreign)?;
         let taken = fd::pidfd_of_thread(pid, holder).and_then(|process| fd::take_from(&process, outside));
         if !is_full {
-            self.run(pid, at, saved, u64::from(foothold::CLOSE))?;
+            self.run(at, saved, u64::from(foothold::CLOSE))?;
         }
         let socket = taken?;
         if socket::is_packets(&socket) { Ok(socket) } else { Err(Refusal::Foreign) }
     }
 
     /// Run one command in the thread.
-    fn run(&mut self, pid: i32, at: u64, saved: &Saved, command: u64) -> Result<i64, Refusal> {
+    fn run(&mut self, at: u64, saved: &Saved, command: u64) -> Result<i64, Refusal> {
         self.stop()?;
-        let before = read(pid, at).ok_or(Refusal::Foreign)?;
+        let before = read(self.tracee.tid(), at).ok_or(Refusal::Foreign)?;
         let ticket = (before.done & 0xffff) + 1;
         // SAFETY: `enter` does not return, and only one thread of the process runs it at a time, because one supervisor asks. If
         // the program forged the words, it is its own memory that it runs on.
@@ -184,7 +184,7 @@ impl Starting {
         self.is_stopped = false;
         let end = clock::now() + RUN_WAIT;
         loop {
-            let view = read(pid, at).ok_or(Refusal::Foreign)?;
+            let view = read(self.tracee.tid(), at).ok_or(Refusal::Foreign)?;
             if view.done == ticket {
                 return Ok(view.answer.cast_signed());
             }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use pagetide_sys::fd::Fd;
-use pagetide_sys::proc::{self, StatmFile};
+use pagetide_sys::proc::{self, Statm, StatmFile};
 
 use crate::control::Control;
 use crate::foothold::View;
@@ -47,6 +47,8 @@ pub(super) struct Process {
     pub(super) view: Option<View>,
     /// Forks that were looked after.
     forks: u64,
+    /// A thread of it that has not ended, as far as is known: what the kernel tells of the first one's memory ends with it.
+    pub(super) thread: i32,
     /// It runs in its parent's address space (`vfork`).
     pub(super) is_borrower: bool,
     pub(super) link: Option<Link>,
@@ -74,6 +76,7 @@ impl Process {
             words: Words::Sought(0),
             view: None,
             forks: 0,
+            thread: pid,
             is_borrower: proc::share_memory(parent, pid).unwrap_or(false),
             link: None,
             starting: None,
@@ -107,7 +110,11 @@ impl Process {
             // Without a descriptor to spare.
             None => StatmFile::open(self.pid).and_then(|statm| statm.read()),
         };
-        let Ok(statm) = statm else {
+        let statm = match statm {
+            Ok(statm) if statm.size_pages > 0 => Some(statm),
+            Ok(_) | Err(_) => self.ask_another_thread(),
+        };
+        let Some(statm) = statm else {
             self.is_gone = true;
             return false;
         };
@@ -117,7 +124,7 @@ impl Process {
         self.resident = self.told_resident().unwrap_or(statm.anon_pages());
         match self.words {
             Words::At(at) => {
-                self.view = start::read(self.pid, at);
+                self.view = start::read(self.thread, at);
                 if self.view.is_none() {
                     self.words = Words::Sought(0);
                     self.is_refused = false;
@@ -130,9 +137,17 @@ impl Process {
         false
     }
 
+    /// The thread that was asked so far has ended: what does another one show? None: there is no such process.
+    fn ask_another_thread(&mut self) -> Option<Statm> {
+        let lives = |tid: &i32| proc::stat(Some(*tid)).is_ok_and(|stat| !matches!(stat.state, b'Z' | b'X'));
+        self.thread = start::threads(self.pid).into_iter().find(lives).unwrap_or(self.pid);
+        self.statm = StatmFile::open(self.thread).ok();
+        self.statm.as_ref()?.read().ok()
+    }
+
     fn seek(&mut self, library: &str) -> bool {
         let Words::Sought(looks) = self.words else { return false };
-        self.words = match start::find(self.pid, library) {
+        self.words = match start::find(self.thread, library) {
             Object::At(at) => Words::At(at),
             Object::Silent if looks < LINKING_LOOKS_MAX => Words::Sought(looks + 1),
             Object::Awaited if looks < AWAITED_LOOKS_MAX => Words::Sought(looks + 1),
@@ -140,7 +155,7 @@ impl Process {
             Object::Silent | Object::Awaited | Object::Unknown | Object::Absent => Words::None,
         };
         if let Words::At(at) = self.words {
-            self.view = start::read(self.pid, at);
+            self.view = start::read(self.thread, at);
         }
         !matches!(self.words, Words::Sought(_))
     }

@@ -17,7 +17,7 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// Start the agent and arm everyone; `first` is stopped, and stays so.
 pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved) -> Result<Fd, Refusal> {
-    if uses_memory_lastingly(pid) {
+    if uses_memory_lastingly(first.tid()) {
         return Err(Refusal::Lasting);
     }
     let watchdog = Watchdog::new(pid);
@@ -30,12 +30,12 @@ pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved) 
     let armed = started.and_then(|socket| {
         for other in &mut others {
             let mut saved = Box::new(other.tracee.save()?);
-            let armed = other.arm(pid, at, &mut saved);
+            let armed = other.arm(at, &mut saved);
             other.tracee.restore(&saved)?;
             armed?;
             note_progress(watchdog.as_ref());
         }
-        first.arm(pid, at, saved).map(|()| socket)
+        first.arm(at, saved).map(|()| socket)
     });
     for mut other in others {
         // Only who is stopped can be let go; the watchdog ends it.

@@ -1,0 +1,24 @@
+//! A process whose own threads have all ended, one by one (`exit` past the C library), has ended: ours must not keep it.
+
+use pagetide_sys::{proc, thread};
+
+/// Names of threads that are ours, or the kernel's on our behalf.
+const OURS: [&[u8]; 2] = [b"pagetide", b"iou-"];
+
+/// End the process, as its first thread ended, if nobody but us lives in it.
+pub(super) fn end_if_alone() {
+    let Ok(first) = proc::stat(None) else { return };
+    if first.state != b'Z' {
+        return;
+    }
+    let own = thread::getpid();
+    let mut is_alone = true;
+    let seen = proc::each_thread(|tid| is_alone &= tid == own || is_over(tid) || proc::is_thread_named(tid, &OURS));
+    if seen.is_ok() && is_alone {
+        thread::exit_process((first.exit_status >> 8) & 0xff);
+    }
+}
+
+fn is_over(tid: i32) -> bool {
+    !proc::thread_state(tid).is_ok_and(|state| !matches!(state, b'Z' | b'X'))
+}
