@@ -21,6 +21,8 @@ pub fn build(scratch: &Scratch, name: &str) -> PathBuf {
         fs::rename(&fresh, &kept).expect("both are in one directory");
     }
     let binary = scratch.file(name);
+    // The one before may run.
+    let _ = fs::remove_file(&binary);
     fs::copy(&kept, &binary).unwrap_or_else(|error| panic!("{}: {error}", kept.display()));
     binary
 }

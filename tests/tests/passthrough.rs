@@ -71,7 +71,9 @@ fn signals_to_pagetide_reach_the_program() {
     ];
     for size in SIZES_MIB {
         for (mode, signal, status) in expected {
-            let run = hostile(&scratch, &[mode, size]).start(&scratch, "signalled");
+            // Who starts the tests in the background may ignore these, and that is handed down.
+            let program = hostile(&scratch, &[mode, size]).behind(["env", "--default-signal=HUP,INT"]);
+            let run = program.start(&scratch, "signalled");
             run.wait_for_output("ready");
             run.signal(signal);
             run.finish().expect_exit(Exit::Code(status)).expect_no_process_left();

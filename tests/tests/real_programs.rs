@@ -103,7 +103,7 @@ fn perl_hashes_of_hashes_come_out_the_same() {
 fn node_objects_and_typed_arrays_come_out_the_same() {
     check(&[Feature::Tool("node")], |_| {
         Budgeted::new(
-            Program::new(["node", "--max-old-space-size=2000", &source("objects.js"), "80000", "110"]).deadline_s(300),
+            Program::new(["node", "--max-old-space-size=2000", &source("objects.js"), "80000", "180"]).deadline_s(300),
         )
     });
 }
