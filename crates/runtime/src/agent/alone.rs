@@ -1,6 +1,6 @@
 //! A process whose own threads have all ended, one by one (`exit` past the C library), has ended: ours must not keep it.
 
-use pagetide_sys::{proc, thread};
+use pagetide_sys::{proc, signal, thread};
 
 /// Names of threads that are ours, or the kernel's on our behalf.
 const OURS: [&[u8]; 2] = [b"pagetide", b"iou-"];
@@ -15,6 +15,10 @@ pub(super) fn end_if_alone() {
     let mut is_alone = true;
     let seen = proc::each_thread(|tid| is_alone &= tid == own || is_over(tid) || proc::is_thread_named(tid, &OURS));
     if seen.is_ok() && is_alone {
+        if first.exit_status & 0x7f != 0 {
+            // The kernel ended that thread alone, as it does under strict seccomp.
+            let _ = signal::kill(own, signal::number::KILL);
+        }
         thread::exit_process((first.exit_status >> 8) & 0xff);
     }
 }
