@@ -15,7 +15,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -112,6 +111,7 @@ static void on_translation(plugin_id id, struct block *block)
 static void on_exit_of_all(plugin_id id, void *unused)
 {
 	uint32_t end = 0;
+	/* For good: nothing comes after the end. */
 	pthread_mutex_lock(&lock);
 	flush();
 	fwrite(&end, sizeof end, 1, out);

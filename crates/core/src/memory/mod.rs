@@ -3,7 +3,6 @@
 //! The lowest layer, and the only one in which a page changes: by the named steps of `transitions` and `marks`. It decides
 //! nothing. What is counted of pages is counted here.
 
-pub(crate) mod around;
 mod audit;
 pub(crate) mod budget;
 pub(crate) mod lru;
@@ -11,6 +10,7 @@ mod marks;
 pub mod page;
 pub(crate) mod tally;
 mod transitions;
+pub(crate) mod used;
 mod watched;
 
 use alloc::boxed::Box;
@@ -19,11 +19,11 @@ use crate::config::Config;
 use crate::host::Host;
 use crate::types::Nanos;
 use crate::vmstat::{Counter, Vmstat};
-use around::Around;
 use budget::Budget;
 use lru::{DI, Lru, UN};
 use page::{Flags, NIL, PageTable};
 use tally::{Tallied, Tally};
+use used::Used;
 pub(crate) use watched::Watched;
 
 /// Pages by what they are about.
@@ -70,7 +70,10 @@ pub(crate) struct Memory {
     /// By parts of memory, while somebody looks.
     pub(crate) tally: Option<Box<Tally>>,
     /// The use of what is read around faults.
-    pub(crate) around: Around,
+    pub(crate) around: Used,
+    /// The use of pages that are watched, on probation and kept.
+    pub(crate) tried: Used,
+    pub(crate) kept: Used,
 }
 
 impl Memory {
@@ -87,7 +90,9 @@ impl Memory {
             now: 0,
             stats: Vmstat::new(),
             tally: None,
-            around: Around::new(),
+            around: Used::new(),
+            tried: Used::new(),
+            kept: Used::new(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::effect::{Effect, Effects, Source};
 use crate::host::Host;
 use crate::memory::page::{Flight, PageState};
 use crate::memory::tally::Tallied;
+use crate::memory::used::Used;
 use crate::readahead::regions::File;
 use crate::readahead::{Readahead, Window};
 use crate::reclaim::{Pageout, Reclaim};
@@ -268,6 +269,16 @@ impl Paging {
                 break;
             }
             self.map_ahead(q, access, out);
+        }
+    }
+
+    /// A soft fault at `p`, which was watched: what its use proves to be in use is mapped, too.
+    pub(crate) fn neighbours_ahead(&mut self, p: u32, access: Access, out: &mut Effects) {
+        for q in Used::group(p).filter(|&q| q != p) {
+            if q < self.space.mem.len() && out.room() >= STEP_ROOM && self.reclaim.is_used_with(&mut self.space.mem, q)
+            {
+                self.map_ahead(q, access, out);
+            }
         }
     }
 

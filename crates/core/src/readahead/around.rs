@@ -2,8 +2,8 @@
 //!
 //! Programs put together what they use together, and what went together comes back together: under a heap the neighbours of a page that
 //! is missed are mostly missed next, in no order that a stream would find. So the aligned block of pages round such a fault is read with it,
-//! as large as the use of earlier ones there allows (`memory::around`). Its pages stay out of the page table until somebody asks for
-//! them, which costs each a soft fault and tells all there is to know; where nearly all are used, one of four does for all. (The kernel's
+//! as large as the use of earlier ones there allows (`memory::used`). Its pages stay out of the page table until somebody asks for
+//! them, which costs each a soft fault and tells all there is to know; where nearly all are used, one of eight does for all. (The kernel's
 //! windows by region, S0 and `vma.rs`, are the model; theirs go by the hits since the last fault, and come to rest at one page between
 //! two dense places.)
 //!
@@ -11,7 +11,7 @@
 
 use super::Readahead;
 use crate::memory::Memory;
-use crate::memory::around::{ALL, SURE};
+use crate::memory::used::{ALL, SURE};
 
 /// Pages of a block, and the part of them that has to be used.
 const BLOCKS: [(u32, u32); 3] = [(16, SURE), (8, ALL / 4 * 3), (4, ALL / 8 * 5)];

@@ -27,10 +27,24 @@ pub(crate) struct File {
     pub(crate) base: u32,
 }
 
+/// Where a region lies.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u32,
+    end: u32,
+    id: RegionId,
+    /// Its place among the slots.
+    slot: u32,
+}
+
 /// All regions, ascending.
+///
+/// A region's readahead state is large, and stays where it is: what moves when one of thousands comes or goes are spans.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    list: Vec<Region>,
+    list: Vec<Span>,
+    slots: Vec<Region>,
+    free_slots: Vec<u32>,
     last: usize,
 }
 
@@ -39,7 +53,25 @@ const SPARE: usize = 1024;
 
 impl Regions {
     pub(crate) fn new() -> Self {
-        Self { list: Vec::with_capacity(2 * SPARE), last: 0 }
+        let list = Vec::with_capacity(2 * SPARE);
+        Self { list, slots: Vec::with_capacity(2 * SPARE), free_slots: Vec::with_capacity(2 * SPARE), last: 0 }
+    }
+
+    fn slot(&self, at: usize) -> usize {
+        self.list[at].slot as usize
+    }
+
+    /// A region lies at this place of the list from now on.
+    fn insert(&mut self, at: usize, region: Region) {
+        let Region { id, start, end, .. } = region;
+        let slot = if let Some(slot) = self.free_slots.pop() {
+            self.slots[slot as usize] = region;
+            slot
+        } else {
+            self.slots.push(region);
+            u32::try_from(self.slots.len() - 1).expect("regions have 32-bit names")
+        };
+        self.list.insert(at, Span { start, end, id, slot });
     }
 
     /// Index of the region of a page.
@@ -56,22 +88,24 @@ impl Regions {
     }
 
     pub(crate) fn get(&self, at: usize) -> &Region {
-        &self.list[at]
+        &self.slots[self.slot(at)]
     }
 
+    /// To change its readahead state: its bounds are changed here only.
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut Region {
-        &mut self.list[at]
+        let slot = self.slot(at);
+        &mut self.slots[slot]
     }
 
     /// The region and the file that a page belongs to.
     pub(crate) fn file_of(&mut self, page: u32) -> Option<(usize, File)> {
         let at = self.find(page)?;
-        Some((at, self.list[at].file?))
+        Some((at, self.get(at).file?))
     }
 
     /// The file of a region that is known to have one.
     pub(crate) fn file_mut(&mut self, at: usize) -> &mut File {
-        self.list[at].file.as_mut().expect("it is a file")
+        self.get_mut(at).file.as_mut().expect("it is a file")
     }
 
     pub(crate) fn by_id(&self, id: RegionId) -> Option<usize> {
@@ -97,13 +131,21 @@ impl Regions {
         if self.list.capacity() < self.list.len() + SPARE {
             self.list.reserve(SPARE * 2);
         }
-        self.list.insert(at, Region { id, start, end, ra: RegionRa::new(), file: None });
+        if self.slots.capacity() < self.slots.len() + SPARE {
+            self.slots.reserve(SPARE * 2);
+        }
+        if self.free_slots.capacity() < self.slots.len() + SPARE {
+            self.free_slots.reserve(self.slots.len() + SPARE * 2 - self.free_slots.len());
+        }
+        self.insert(at, Region { id, start, end, ra: RegionRa::new(), file: None });
         true
     }
 
     pub(crate) fn remove(&mut self, at: usize) -> Region {
         self.last = 0;
-        self.list.remove(at)
+        let slot = self.list.remove(at).slot;
+        self.free_slots.push(slot);
+        self.slots[slot as usize].clone()
     }
 
     /// Split at `page`. False if that makes no two parts.
@@ -115,9 +157,9 @@ impl Regions {
         if page <= start || page >= end || self.by_id(upper).is_some() {
             return false;
         }
-        let (ra, file) = (self.list[at].ra.clone(), self.list[at].file);
-        self.list[at].end = page;
-        self.list.insert(at + 1, Region { id: upper, start: page, end, ra, file });
+        let (ra, file) = (self.get(at).ra.clone(), self.get(at).file);
+        self.set_bounds(at, start, page);
+        self.insert(at + 1, Region { id: upper, start: page, end, ra, file });
         self.last = 0;
         true
     }
@@ -130,8 +172,14 @@ impl Regions {
             return false;
         }
         self.last = 0;
-        self.list[at].start = start;
-        self.list[at].end = end;
+        self.set_bounds(at, start, end);
         true
+    }
+
+    fn set_bounds(&mut self, at: usize, start: u32, end: u32) {
+        let span = &mut self.list[at];
+        (span.start, span.end) = (start, end);
+        let region = &mut self.slots[span.slot as usize];
+        (region.start, region.end) = (start, end);
     }
 }

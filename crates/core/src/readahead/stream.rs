@@ -22,6 +22,7 @@ use crate::config::Readahead as Mode;
 use crate::event::Advice;
 use crate::memory::Memory;
 use crate::memory::tally::Tallied;
+use crate::memory::used::SURE;
 
 /// Streams of swapped pages, of all regions: a merge of 64 runs, and what else there is.
 const SWAP_STREAMS: usize = 96;
@@ -394,7 +395,7 @@ impl Readahead {
         if !ahead || self.cfg.readahead != Mode::Stream {
             return false;
         }
-        self.swap_streams.streams.iter().flatten().any(|s| s.covers(p)) || mem.around.is_sure(p)
+        self.swap_streams.streams.iter().flatten().any(|s| s.covers(p)) || mem.around.is_sure(p, SURE)
     }
 
     /// A page was mapped before anybody asked for it. It counts as a hit when a later marker is touched.

@@ -29,6 +29,8 @@
 //!   looking is bounded by a part of the price of the misses, whatever the program does. A page that was used at its look is
 //!   passed over at its next turn, then at two, then at three (its level), so that looks go to where something is to be found. While
 //!   more is kept than the judge allows, what was hot before tells nothing: none is passed over, and up to a third is watched.
+//! - Where nearly all that is watched is used, a soft fault proves its neighbours, too (the group of eight pages, but for its first, so that
+//!   it stays known): they are put back into the page table with it. Of a hot array one page in eight so makes a soft fault.
 //! - Pages read ahead that nobody has asked for go before all others.
 //! - Little goes at a time while little is asked for (the watermarks go down, see `memory::budget`): the
 //!   few pages that are watched would else be taken out and let go in one step, with no time to be used in between.
@@ -44,6 +46,7 @@ use crate::effect::{EFFECTS_MAX, Effects};
 use crate::memory::lru::{AA, IA, MW, PW};
 use crate::memory::page::Flight;
 use crate::memory::tally::Tallied;
+use crate::memory::used::CERTAIN;
 use crate::memory::{Memory, Watched};
 use crate::swap::Space;
 use crate::vmstat::Counter;
@@ -173,24 +176,47 @@ impl Reclaim {
             None => {}
             Some(Watched::OnProbation) => {
                 if used {
+                    mem.tried.note(p, true);
                     self.watch.judge.note_probation_use();
-                }
-                if used && self.is_proven(mem) {
-                    mem.keep(p);
-                    mem.count(Counter::pgactivate, 1);
+                    self.prove(mem, p);
                 } else {
                     mem.put_on_probation(p);
                 }
             }
             Some(Watched::Kept) => {
-                mem.keep(p);
                 if used {
+                    mem.kept.note(p, true);
                     self.watch.judge.note_kept_use();
-                    let level = mem.level(p);
-                    mem.set_level(p, (level + 1).min(LEVEL_MAX));
+                    keep_on(mem, p);
+                } else {
+                    mem.keep(p);
                 }
             }
         }
+    }
+
+    /// A page on probation is used: it is kept, or has another turn.
+    fn prove(&self, mem: &mut Memory, p: u32) {
+        if self.is_proven(mem) {
+            mem.keep(p);
+            mem.count(Counter::pgactivate, 1);
+        } else {
+            mem.put_on_probation(p);
+        }
+    }
+
+    /// A watched page of the same group was used. True if this one is held to be used, too, and is to be mapped.
+    pub(crate) fn is_used_with(&self, mem: &mut Memory, p: u32) -> bool {
+        let page = mem.at(p);
+        if !page.is_cached() || page.in_flight() || page.is_discarded() {
+            return false;
+        }
+        match mem.watched(p) {
+            Some(Watched::OnProbation) if mem.tried.is_sure(p, CERTAIN) => self.prove(mem, p),
+            Some(Watched::Kept) if mem.kept.is_sure(p, CERTAIN) => keep_on(mem, p),
+            _ => return false,
+        }
+        true
     }
 
     /// Let a run go on until it is done or has to stop.
@@ -357,6 +383,11 @@ impl Reclaim {
             begin_pageout(&mut space.mem, p, out);
             return Gone::Yes;
         }
+        match space.mem.watched(p) {
+            Some(Watched::OnProbation) => space.mem.tried.note(p, false),
+            Some(Watched::Kept) => space.mem.kept.note(p, false),
+            None => {}
+        }
         space.mem.goes_unasked(p);
         match self.pageout(space, p, out) {
             Pageout::Freed => Gone::Yes,
@@ -391,6 +422,13 @@ fn watch_probation(mem: &mut Memory, out: &mut Effects) {
             return;
         }
     }
+}
+
+/// A kept page is used: it stays, and is passed over more often.
+fn keep_on(mem: &mut Memory, p: u32) {
+    mem.keep(p);
+    let level = mem.level(p);
+    mem.set_level(p, (level + 1).min(LEVEL_MAX));
 }
 
 fn begin_watch(mem: &mut Memory, p: u32, out: &mut Effects) {

@@ -75,6 +75,9 @@ impl Tasks {
             PageState::Mapped => self.look_mapped(p, access, task, first, out),
             PageState::Cached => {
                 self.map_cached(p, access, task, out);
+                if first && self.paging.space.mem.watched(p).is_some() {
+                    self.paging.neighbours_ahead(p, access, out);
+                }
                 if first {
                     self.paging.soft_ahead(p, access, out);
                 }

@@ -1,7 +1,9 @@
-//! How much of what is read around faults is used, by place.
+//! How many pages of a kind are used, by place: of those read around faults, and of those that are watched.
 //!
-//! A page that was read for nobody has one of two ends: somebody asks for it, or it goes without. Each end moves the share of its place
+//! Such a page has one of two ends: somebody asks for it, or it goes without. Each end moves the share of its place
 //! (8 MiB of addresses) a little, and that of all places less; a place that nothing is known of yet starts with the share of all.
+//!
+//! Where nearly all are used, one page in eight (the *witness* of its group) need be asked for each time, and the others need not.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -11,8 +13,10 @@ pub(crate) const ALL: u32 = 1024;
 
 /// From here on it is nearly all.
 pub(crate) const SURE: u32 = ALL / 8 * 7;
-/// Of so many pages one says for all of them whether they are used.
-const WITNESSES: u32 = 4;
+/// And so much is as good as all.
+pub(crate) const CERTAIN: u32 = ALL / 16 * 15;
+/// Pages of a group, aligned. The first is its witness.
+const GROUP: u32 = 8;
 
 /// Pages of a place, as a power of two.
 const PLACE_SHIFT: u32 = 11;
@@ -32,43 +36,55 @@ struct Place {
     faults: u16,
 }
 
-/// What is known of the use of pages that are read around faults.
+/// What is known of the use of pages of a kind.
 #[derive(Clone, Debug)]
-pub(crate) struct Around {
+pub(crate) struct Used {
     places: Box<[Place]>,
     used: u16,
 }
 
-impl Around {
+impl Used {
     pub(super) fn new() -> Self {
         let nowhere = Place { number: u32::MAX, used: 0, faults: 0 };
         Self { places: vec![nowhere; PLACES].into(), used: AT_FIRST }
     }
 
-    fn place(&mut self, p: u32) -> &mut Place {
+    /// The number of a page's place, and its entry.
+    const fn find(p: u32) -> (u32, usize) {
         let number = p >> PLACE_SHIFT;
-        let place = &mut self.places[number as usize % PLACES];
+        (number, number as usize % PLACES)
+    }
+
+    fn place(&mut self, p: u32) -> &mut Place {
+        let (number, at) = Self::find(p);
+        let place = &mut self.places[at];
         if place.number != number {
             *place = Place { number, used: self.used, faults: 0 };
         }
         place
     }
 
-    /// A page that was read for nobody was asked for, or went.
+    /// A page was asked for, or went without.
     pub(crate) fn note(&mut self, p: u32, is_used: bool) {
         let place = self.place(p);
         place.used = toward(place.used, is_used, PACE);
         self.used = toward(self.used, is_used, PACE_OF_ALL);
     }
 
-    /// Nearly all that is read around faults there is used. Of four pages one is not said to be, so that it stays known.
-    pub(crate) fn is_sure(&self, p: u32) -> bool {
-        let number = p >> PLACE_SHIFT;
-        let place = &self.places[number as usize % PLACES];
-        place.number == number && u32::from(place.used) >= SURE && !p.is_multiple_of(WITNESSES)
+    /// At least this share is used there. It is not said of witnesses, so that it stays known.
+    pub(crate) fn is_sure(&self, p: u32, share: u32) -> bool {
+        let (number, at) = Self::find(p);
+        let place = &self.places[at];
+        place.number == number && u32::from(place.used) >= share && !p.is_multiple_of(GROUP)
     }
 
-    /// A fault at `p`: of what is read around faults there the part that is used, of [`ALL`], and the number of this fault there.
+    /// The pages of a page's group.
+    pub(crate) const fn group(p: u32) -> core::ops::Range<u32> {
+        let first = p / GROUP * GROUP;
+        first..first.saturating_add(GROUP)
+    }
+
+    /// A fault at `p`: of such pages there the part that is used, of [`ALL`], and the number of this fault there.
     pub(crate) fn on_fault(&mut self, p: u32) -> (u32, u32) {
         let place = self.place(p);
         place.faults = place.faults.wrapping_add(1);
@@ -88,17 +104,21 @@ mod tests {
 
     #[test]
     fn a_share_follows_what_is_used_there_and_a_new_place_starts_with_what_holds_elsewhere() {
-        let mut around = Around::new();
+        let mut used = Used::new();
         for _ in 0..100 {
-            around.note(5, false);
-            around.note(1 << PLACE_SHIFT, true);
+            used.note(5, false);
+            used.note(1 << PLACE_SHIFT, true);
         }
-        let (unused, used) = (around.on_fault(5).0, around.on_fault(1 << PLACE_SHIFT).0);
-        assert!(unused < ALL / 32 && used > ALL - ALL / 32, "{unused} and {used}");
-        let elsewhere = around.on_fault(7 << PLACE_SHIFT).0;
+        let (none, all) = (used.on_fault(5).0, used.on_fault(1 << PLACE_SHIFT).0);
+        assert!(none < ALL / 32 && all > ALL - ALL / 32, "{none} and {all}");
+        assert!(
+            used.is_sure((1 << PLACE_SHIFT) + 9, CERTAIN) && !used.is_sure((1 << PLACE_SHIFT) + 8, CERTAIN),
+            "a witness"
+        );
+        let elsewhere = used.on_fault(7 << PLACE_SHIFT).0;
         assert!((ALL / 4..ALL / 4 * 3).contains(&elsewhere), "{elsewhere}");
         // Another place of the same entry, and back.
-        around.note(256 << PLACE_SHIFT, true);
-        assert!((ALL / 4..ALL / 4 * 3).contains(&around.on_fault(5).0));
+        used.note(256 << PLACE_SHIFT, true);
+        assert!((ALL / 4..ALL / 4 * 3).contains(&used.on_fault(5).0));
     }
 }
