@@ -5,29 +5,23 @@ use std::path::Path;
 
 use pagetide_tests::need::{self, Feature};
 use pagetide_tests::pagetide::PagetideRun;
-use pagetide_tests::program::Program;
+use pagetide_tests::program::{Finished, Program};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::{MIB, nobody, serial, victim};
 
-/// `argv` says "ok" in `budget` bytes and pages, in both fault modes.
-fn expect_ok_in_both_modes(scratch: &Scratch, argv: &[OsString], budget: u64) {
-    let program = Program::new(argv.iter().cloned()).deadline_s(180);
+/// The program's end in `budget` bytes, and the run, in each fault mode.
+fn in_both_modes(scratch: &Scratch, program: &Program, budget: u64, check: impl Fn(&Finished, &PagetideRun)) {
     let thread = PagetideRun::new(scratch, budget);
-    let ended = thread.wrap(&program).run(scratch, "thread");
-    ended.expect_success();
-    assert_eq!(ended.stdout(), "ok\n", "{}", ended.report());
-    ended.expect_no_process_left();
-    let stats = thread.stats();
-    stats.expect_laws();
-    stats.expect_paging(256).expect_peak();
+    check(&thread.wrap(program).run(scratch, "thread"), &thread);
     let signal = nobody::pagetide(scratch, budget);
-    let ended = nobody::program(&signal.wrap(&program)).run(scratch, "signal");
+    check(&nobody::program(&signal.wrap(program)).run(scratch, "signal"), &signal);
+}
+
+/// It says "ok" and nothing else, and leaves nobody.
+fn expect_ok(ended: &Finished) {
     ended.expect_success();
     assert_eq!(ended.stdout(), "ok\n", "{}", ended.report());
     ended.expect_no_process_left();
-    let stats = signal.stats();
-    stats.expect_laws();
-    stats.expect_paging(256).expect_peak();
 }
 
 #[test]
@@ -40,7 +34,13 @@ fn a_program_with_memory_functions_of_its_own_pages() {
     let source = need::source_directory().join("victims/interposed.c");
     // Its functions are not to become calls of themselves, and are to be seen by the dynamic linker.
     let binary = victim::compile(Path::new(&source), &scratch.file("interposed"), &["-fno-builtin", "-rdynamic"]);
-    expect_ok_in_both_modes(&scratch, &[binary.into(), "16".into()], 16 * MIB);
+    let program = Program::new([OsString::from(binary), "16".into()]).deadline_s(180);
+    in_both_modes(&scratch, &program, 16 * MIB, |ended, run| {
+        expect_ok(ended);
+        let stats = run.stats();
+        stats.expect_laws();
+        stats.expect_paging(256).expect_peak();
+    });
 }
 
 /// The object that valgrind loads is its guest's: code of ours that the machine itself ran there ended the program.
@@ -55,15 +55,12 @@ fn a_program_inside_another_one_is_left_alone_and_told_of() {
     let argv = ["valgrind", "-q", "--tool=none"].map(OsString::from).into_iter();
     let argv = argv.chain([inside.into(), "exit".into(), "48".into(), "0".into()]);
     let program = Program::new(argv).deadline_s(180);
-    let thread = PagetideRun::new(&scratch, 32 * MIB);
-    let signal = nobody::pagetide(&scratch, 32 * MIB);
-    let runs = [(&thread, thread.wrap(&program)), (&signal, nobody::program(&signal.wrap(&program)))];
-    for (run, program) in runs {
-        let ended = program.run(&scratch, "inside");
-        ended.expect_success().expect_no_process_left();
+    in_both_modes(&scratch, &program, 32 * MIB, |ended, run| {
+        ended.expect_success();
+        ended.expect_no_process_left();
         assert!(ended.stderr().contains("runs another one inside itself"), "{}", ended.report());
         assert!(run.stats().number("peak_resident_bytes") > 32 * MIB, "{}", run.stats().text());
-    }
+    });
 }
 
 /// It did not start, because ours is loaded before its library; and a search for leaks stops all threads, whoever pages among them,
@@ -81,15 +78,10 @@ fn a_program_with_an_address_sanitizer_pages_and_is_not_searched_for_leaks() {
         let scratch = Scratch::new();
         let binary = victim::compile(&source, &scratch.file(name), flags);
         let program = Program::new([OsString::from(binary), "24".into()]).deadline_s(60);
-        let thread = PagetideRun::new(&scratch, 32 * MIB);
-        let signal = nobody::pagetide(&scratch, 32 * MIB);
-        let runs = [(&thread, thread.wrap(&program)), (&signal, nobody::program(&signal.wrap(&program)))];
-        for (run, program) in runs {
-            let ended = program.run(&scratch, name);
-            ended.expect_success().expect_no_process_left();
-            assert_eq!(ended.stdout(), "ok\n", "{}", ended.report());
+        in_both_modes(&scratch, &program, 32 * MIB, |ended, run| {
+            expect_ok(ended);
             assert!(ended.stderr().contains("does not look for leaks"), "{}", ended.report());
             run.stats().expect_paging(256);
-        }
+        });
     }
 }

@@ -63,6 +63,27 @@ fn after_pagetide_itself_was_killed() {
     expect_nothing_left("hold", &[Exit::Signal(libc::SIGKILL)], |run| run.signal(Signal::KILL));
 }
 
+/// What ends because its run was killed says so where the program tells of errors. (The first process ends with `pagetide` itself.)
+#[test]
+fn a_process_whose_run_was_killed_says_why_it_ends() {
+    const SAID: &str = "the run has ended: it is killed";
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "hostile");
+    let script = format!("{} hold 64 5; true", binary.display());
+    let program = Program::new(["sh", "-c", &script]).deadline_s(60);
+    let run = PagetideRun::new(&scratch, BUDGET).wrap(&program).start(&scratch, "run");
+    run.wait_for_output("ready");
+    run.signal(Signal::KILL);
+    let ended = run.finish();
+    let is_said = clock::wait_until(Duration::from_secs(5), || ended.stderr().contains(SAID));
+    assert!(is_said, "{}", ended.report());
+    ended.expect_no_process_left();
+}
+
 #[test]
 fn after_pagetide_was_terminated() {
     expect_nothing_left("hold", &[Exit::Code(143)], |run| run.signal(Signal::TERM));

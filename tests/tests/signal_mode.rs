@@ -110,9 +110,33 @@ fn as_nobody_calls_that_hold_more_than_the_budget_go_beyond_it_and_are_told_of()
     run.stats().expect_laws();
 }
 
+/// Made by name and by the program's own instructions, and beside forks.
+#[test]
+fn as_nobody_guards_fault_and_read_as_zero_once_removed_in_children_too() {
+    for case in ["guard-pages", "guard-pages-by-syscall", "guards-and-forks"] {
+        expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "space"), &[case, "40"]));
+    }
+}
+
 #[test]
 fn as_nobody_threads_with_a_filter_vforked_children_and_faults_of_their_own_are_served_or_told() {
     expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "faults"), &["48"]).directory(scratch.path()));
+}
+
+/// A filter that leaves too little to serve a thread, or to serve all, is refused and told of: installed, it would end the process.
+#[test]
+fn as_nobody_filters_that_leave_too_little_are_refused_and_told_of() {
+    if !can_run() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let ended = paged(&scratch, 12 * MIB, &program(&victim::build(&scratch, "faults"), &["24", "refused"]));
+    for told in
+        ["the filter denies what a thread needs", "its system call filter denies call", "what a new thread does"]
+    {
+        assert!(ended.stderr().contains(told), "{}", ended.report());
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 // faults: faults of threads that are not like others, with nearly all memory paged out.
 //
-//   faults MIB
+//   faults MIB [refused]
 //
+// With "refused" it asks for system call filters that cannot be had while memory is paged, and expects to be told so.
 // Before and after each case a ballast of MIB MiB is rewritten and checked. Prints one line per case; a case that fails ends the
 // program with 1.
 #include "expect.h"
@@ -12,6 +13,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +90,113 @@ static void *filtered_thread(void *unused) {
 static void filter(void) {
     pthread_t thread;
     EXPECT(pthread_create(&thread, NULL, filtered_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+static volatile uint64_t checked;
+
+// Nothing of the C library is called from here on: natively such a thread may read, write, return from handlers and end.
+static void confined_work(void) {
+    uint64_t last = version;
+    version++;
+    for (uint64_t page = 0; page < pages; page++) {
+        if (ballast[page * WORDS] != page * last + 1) {
+            syscall(SYS_exit, 1);
+        }
+        ballast[page * WORDS] = page * version + 1;
+        checked++;
+    }
+    // From memory that is out to memory that is out.
+    int ends[2] = {((int *)ballast)[2], ((int *)ballast)[3]};
+    for (uint64_t page = 1; page + 64 < pages; page += 61) {
+        if (syscall(SYS_write, ends[1], (void *)(ballast + page * WORDS), 8) != 8 ||
+            syscall(SYS_read, ends[0], (void *)(ballast + (page + 37) * WORDS + 1), 8) != 8 ||
+            ballast[(page + 37) * WORDS + 1] != page * version + 1) {
+            syscall(SYS_exit, 2);
+        }
+    }
+}
+
+static void confine(int in_mode) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_read, 4, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    EXPECT(prctl(PR_SET_SECCOMP, in_mode, &program) == 0);
+}
+
+static void *confined_thread(void *mode) {
+    confine((int)(intptr_t)mode);
+    confined_work();
+    syscall(SYS_exit, 0);
+    return NULL;
+}
+
+static void confined(int mode) {
+    int ends[2];
+    EXPECT(pipe(ends) == 0);
+    ((volatile int *)ballast)[2] = ends[0];
+    ((volatile int *)ballast)[3] = ends[1];
+    pthread_t thread;
+    checked = 0;
+    EXPECT(pthread_create(&thread, NULL, confined_thread, (void *)(intptr_t)mode) == 0 && pthread_join(thread, NULL) == 0);
+    EXPECT(checked == pages);
+    pid_t pid = fork();
+    if (pid == 0) {
+        confine(mode);
+        confined_work();
+        syscall(SYS_exit, 0);
+    }
+    int status;
+    EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT(close(ends[0]) == 0 && close(ends[1]) == 0);
+}
+
+// Where the kernel ends whoever makes any call but four.
+static void strict(void) {
+    confined(SECCOMP_MODE_STRICT);
+}
+
+static void narrow_filter(void) {
+    confined(SECCOMP_MODE_FILTER);
+}
+
+static long install(unsigned denied, unsigned flags) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, denied, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    long answer;
+    // An instruction of its own: nothing of the C library is seen.
+    __asm__ volatile("syscall"
+                     : "=a"(answer)
+                     : "0"((long)SYS_seccomp), "D"((long)SECCOMP_SET_MODE_FILTER), "S"((long)flags), "d"(&program)
+                     : "rcx", "r11", "memory");
+    return answer;
+}
+
+static void refused(void) {
+    EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    EXPECT(install(SYS_rt_sigreturn, 0) == -EINVAL);
+    EXPECT(install(SYS_madvise, SECCOMP_FILTER_FLAG_TSYNC) > 0);
+    EXPECT(install(SYS_madvise, SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_TSYNC_ESRCH) == -ESRCH);
+    EXPECT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL) == -1 && errno == EFAULT);
+    rewrite();
+    // A thread needs more than what is left, and its maker goes on.
+    EXPECT(install(SYS_sigaltstack, 0) == 0);
+    pthread_t thread;
+    EXPECT(pthread_create(&thread, NULL, filtered_thread, NULL) == EPERM);
+    rewrite();
 }
 
 static sigjmp_buf back;
@@ -197,16 +306,22 @@ static void run(const char *name, void (*body)(void)) {
 }
 
 int main(int argc, char **argv) {
-    EXPECT(argc == 2);
+    EXPECT(argc == 2 || argc == 3);
     pages = strtoull(argv[1], NULL, 10) << 8;
     ballast = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT(ballast != MAP_FAILED);
     for (uint64_t page = 0; page < pages; page++) {
         ballast[page * WORDS] = 1;
     }
+    if (argc == 3) {
+        run("refused", refused);
+        return 0;
+    }
     run("own_fault", own_fault);
     run("no_interruptions", no_interruptions);
     run("filter", filter);
+    run("strict", strict);
+    run("narrow_filter", narrow_filter);
     run("killed_children", killed_children);
     run("descriptors", descriptors);
     run("file_size", file_size);

@@ -23,6 +23,7 @@
 //                 of this thread alone, and another one is to be for all
 //   bare          executes itself with an empty environment
 //   idle          waits until it is told to end (SIGTERM), then checks
+//   rested MIB    sleeps for 2 s, then fills MIB MiB that malloc has mapped, 256 KiB in a millisecond of CPU time, and checks
 //   family N      with N children, of which the first only waits; the others and the parent work until it is told to end (SIGTERM)
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -618,6 +619,34 @@ static void idle(int argument) {
     check();
 }
 
+static double cpu_seconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static void rested(int argument) {
+    size_t size = (size_t)argument << 20, step = 256 << 10;
+    sleep(2);
+    unsigned char *fresh = malloc(size);
+    if (!fresh) {
+        give_up("malloc");
+    }
+    double start = cpu_seconds();
+    for (size_t at = 0; at < size; at += step) {
+        memset(fresh + at, (int)(at / step) + 1, step);
+        while (cpu_seconds() < start + 0.001 * (double)(at / step)) {
+        }
+    }
+    for (size_t at = 0; at < size; at += PAGE) {
+        if (fresh[at] != (unsigned char)(at / step + 1)) {
+            fprintf(stderr, "session: WRONG byte %zu\n", at);
+            exit(1);
+        }
+    }
+    check();
+}
+
 static const struct {
     const char *name;
     void (*run)(int argument);
@@ -625,7 +654,7 @@ static const struct {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
     {"raw", raw},         {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
     {"user", user},       {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
-    {"family", family},   {"orphan", orphan},   {"idle", idle},
+    {"family", family},   {"orphan", orphan},   {"idle", idle},           {"rested", rested},
 };
 
 int main(int argc, char **argv) {

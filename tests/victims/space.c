@@ -178,6 +178,89 @@ static void guard_pages(void) {
     guards(advise_by_libc);
 }
 
+// One thread makes guards of memory that is out, piece by piece. Between any two of its system calls a signal stops it while another one
+// forks: the child finds a piece as it was, or a guard with nothing under it.
+enum { PIECE = 4, FORKS = 24 };
+static unsigned char *guarded;
+static volatile uint64_t piece;
+static volatile int is_stopped, may_go_on;
+
+static void on_stop(int number) {
+    (void)number;
+    is_stopped = 1;
+    while (!may_go_on) {
+        usleep(100);
+    }
+    is_stopped = 0;
+}
+
+static void *makes_guards(void *arg) {
+    for (uint64_t pieces = *(uint64_t *)arg; piece < pieces; piece++) {
+        EXPECT(madvise(guarded + piece * PIECE * PAGE, PIECE * PAGE, MADV_GUARD_INSTALL) == 0);
+    }
+    return NULL;
+}
+
+static int is_old_or_a_guard(unsigned char *memory, uint64_t first) {
+    int guards = 0, old = 0;
+    for (uint64_t page = first; page < first + PIECE; page++) {
+        if (faults(memory + page * PAGE)) {
+            guards++;
+        } else {
+            old += is_filled(memory, page, 5);
+        }
+    }
+    if (guards == 0) {
+        return old == PIECE;
+    }
+    int is_empty = madvise(memory + first * PAGE, PIECE * PAGE, MADV_GUARD_REMOVE) == 0;
+    for (uint64_t page = first; page < first + PIECE; page++) {
+        is_empty &= is_zero(memory, page);
+    }
+    return guards == PIECE && is_empty;
+}
+
+static void guards_beside_a_fork(pthread_t thread) {
+    is_stopped = may_go_on = 0;
+    EXPECT(pthread_kill(thread, SIGUSR1) == 0);
+    while (!is_stopped) {
+        usleep(20);
+    }
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        for (uint64_t near = piece > 2 ? piece - 2 : 0; near <= piece; near++) {
+            EXPECT(is_old_or_a_guard(guarded, near * PIECE));
+        }
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    may_go_on = 1;
+    while (is_stopped) {
+        usleep(20);
+    }
+}
+
+static void guards_and_forks(void) {
+    signal(SIGSEGV, on_fault);
+    signal(SIGUSR1, on_stop);
+    pthread_t thread;
+    uint64_t pages = ballast_pages / 2, pieces = pages / PIECE - 1;
+    guarded = map(pages);
+    if (madvise(guarded, PAGE, MADV_GUARD_INSTALL) && errno == EINVAL) {
+        return; // a kernel before 6.13
+    }
+    EXPECT(madvise(guarded, PAGE, MADV_GUARD_REMOVE) == 0);
+    fill(guarded, pages, 5);
+    push_out();
+    EXPECT(pthread_create(&thread, NULL, makes_guards, &pieces) == 0);
+    for (int forks = 0; forks < FORKS && piece + 100 < pieces; forks++) {
+        guards_beside_a_fork(thread);
+    }
+    EXPECT(pthread_join(thread, NULL) == 0);
+}
+
 static void guard_pages_by_syscall(void) {
     guards(advise_by_syscall);
 }
@@ -818,14 +901,45 @@ static void freed_and_taken_back(void) {
     EXPECT(pthread_join(thread, NULL) == 0);
 }
 
+// Thousands of mappings of one page, no two of which touch, in a process that changes its mappings all the time.
+static void small_mappings(void) {
+    enum { SMALL = 6000, BLOCKS = 8, BLOCK_PAGES = 64, ROUNDS = 400 };
+    unsigned char *memory = mmap(NULL, 2 * SMALL * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    for (unsigned i = 0; i < SMALL; i++) {
+        unsigned char *at = memory + 2 * i * PAGE;
+        EXPECT(mmap(at, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
+        fill(at, 1, i);
+        if (i % 512 == 0) {
+            usleep(5000); // they are found a little after they have come
+        }
+    }
+    unsigned char *blocks[BLOCKS] = {0};
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        unsigned char **block = &blocks[round % BLOCKS];
+        if (*block) {
+            EXPECT(is_filled(*block, round % BLOCK_PAGES, round - BLOCKS));
+            EXPECT(munmap(*block, BLOCK_PAGES * PAGE) == 0);
+        }
+        *block = map(BLOCK_PAGES);
+        fill(*block, BLOCK_PAGES, round);
+    }
+    for (unsigned i = 0; i < SMALL; i++) {
+        EXPECT(is_filled(memory + 2 * i * PAGE, 0, i));
+    }
+    EXPECT(munmap(memory, 2 * SMALL * PAGE) == 0);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
+    {"small-mappings", small_mappings},
     {"wipe-on-fork", wipe_on_fork},
     {"wipe-on-clone", wipe_on_clone},
     {"guard-pages", guard_pages},
     {"guard-pages-by-syscall", guard_pages_by_syscall},
+    {"guards-and-forks", guards_and_forks},
     {"raw-vmsplice", raw_vmsplice},
     {"raw-zerocopy", raw_zerocopy},
     {"ring-send-zc", ring_send_zc},

@@ -15,7 +15,6 @@ mod settings;
 mod size;
 mod swap;
 
-mod elf;
 mod machine;
 mod preflight;
 mod preload;

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use crate::elf::{self, Kind};
 use crate::failure::{Exit, Failure};
+use pagetide::elf::{self, Kind};
 
 /// Interpreters of interpreters that are followed; the kernel stops at 5.
 const SCRIPT_DEPTH_MAX: u32 = 5;
@@ -101,7 +101,12 @@ fn follow(path: &Path, depth: u32) -> Result<(), Failure> {
             check_privileges(path, &file)?;
             check_loader(path, &loader)
         }
-        Kind::Static { machine, go } => {
+        // A dynamic linker, which starts the program that its first argument names, and what is preloaded with it.
+        Kind::Static { is_library: true, machine, .. } => {
+            check_machine(path, machine)?;
+            check_loader(path, &shown.to_string())
+        }
+        Kind::Static { is_library: false, machine, go } => {
             check_machine(path, machine)?;
             check_go(path, go)?;
             Err(Failure::unsupported(
@@ -260,6 +265,16 @@ mod tests {
     fn a_dynamic_program_is_accepted_by_name_and_by_path() {
         let by_name = examine(OsStr::new("sh")).expect("every machine has sh");
         examine(by_name.as_os_str()).expect("the same program");
+    }
+
+    #[test]
+    fn a_dynamic_linker_may_start_the_program() {
+        let own = File::open("/proc/self/exe").and_then(|file| elf::kind_of(&file)).expect("readable");
+        let Kind::Dynamic { loader, .. } = own else { panic!("a test is linked dynamically: {own:?}") };
+        examine(OsStr::new(&loader)).expect("it loads what is preloaded");
+        let scratch = Scratch::new("linker");
+        let other = scratch.file("ld-other.so.1", &fs::read(loader).expect("readable"), 0o755);
+        assert!(refusal(&other).what.contains("different C libraries"));
     }
 
     #[test]

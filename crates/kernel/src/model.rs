@@ -11,11 +11,13 @@
 //! (a pager that waits for itself), which the model asserts.
 
 mod calls;
+mod gate;
 mod memory;
 mod port;
 mod space;
 
 pub use calls::{Answer, Call, Extent, Happened, Progress, Tid};
+pub use gate::Gate;
 pub use memory::{ForkPolicy, Kind, Mapping, Rights};
 pub use port::{Model, ModelMapping};
 

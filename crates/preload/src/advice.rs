@@ -22,12 +22,18 @@ pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, ad
     };
     // Pages that are freed some time and may be taken back by a store are neither there nor gone: under management they are gone.
     let advice = if advice == libc::MADV_FREE && agent_entry::is_managed() { libc::MADV_DONTNEED } else { advice };
-    let answer = advise(advice);
-    if advice == GUARD_INSTALL && answer.is_ok() && agent_entry::is_running() {
+    if advice != GUARD_INSTALL {
+        return answered(advise(advice));
+    }
+    // What is still known of the pages between the steps would come back in a child.
+    let making = agent_entry::makes_guard();
+    let answer = advise(GUARD_INSTALL);
+    if making.is_some() && answer.is_ok() {
         // In between, a page that was on its way may have come.
         let _ = advise(libc::MADV_DONTNEED);
         let _ = advise(GUARD_INSTALL);
     }
+    drop(making);
     answered(answer)
 }
 

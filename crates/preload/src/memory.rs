@@ -52,12 +52,27 @@ memmove:
     mov rcx, rdx
     rep movsb
     ret
-14: // The target begins inside the source: downwards.
+14: // The target begins inside the source: downwards, first by cache lines.
+    cmp rdx, 80
+    jb 16f
+15:
+    movups xmm2, [rsi + rdx - 16]
+    movups xmm3, [rsi + rdx - 32]
+    movups xmm4, [rsi + rdx - 48]
+    movups xmm5, [rsi + rdx - 64]
+    movups [rdi + rdx - 16], xmm2
+    movups [rdi + rdx - 32], xmm3
+    movups [rdi + rdx - 48], xmm4
+    movups [rdi + rdx - 64], xmm5
+    sub rdx, 64
+    cmp rdx, 80
+    jae 15b
+16:
     movups xmm2, [rsi + rdx - 16]
     movups [rdi + rdx - 16], xmm2
     sub rdx, 16
     cmp rdx, 16
-    ja 14b
+    ja 16b
     movups [rdi], xmm0
     ret
 20:

@@ -12,7 +12,11 @@ mod alone;
 mod answers;
 mod beside;
 mod inherited;
+mod look;
 mod native;
+mod rest;
+mod stalled;
+mod unsupervised;
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -20,16 +24,18 @@ use pagetide_core::types::Nanos;
 use pagetide_kernel::Linux;
 use pagetide_sys::credentials::Credentials;
 use pagetide_sys::fd::{Fd, PollFd, events};
-use pagetide_sys::maps::MapsWalk;
 use pagetide_sys::proc::{self, Given, LoadFile, StatmFile};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, signal, thread};
 
+pub(crate) use unsupervised::end_unsupervised;
+
+use crate::agent::rest::Rest;
 use crate::control::{Control, Entry, Phase};
 use crate::fork::{self, Forks};
 use crate::pager::Pager;
-use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, SAY};
+use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, RING, SAY};
 use crate::serve::{self, Files, Served};
 use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
@@ -42,9 +48,6 @@ use crate::{credentials, foothold, limits, setup, spans};
 const TICK_NS: Nanos = 2_000_000;
 /// Time between two looks at what our tables take.
 const MEASURE_NS: Nanos = 100_000_000;
-/// Time between two looks at what the other threads do while one waits for memory; and of the time that passes, a fiftieth at most.
-const THREAD_LOOK_NS: Nanos = 20_000_000;
-const THREAD_LOOK_SHARE: Nanos = 50;
 /// A fault that waits this long is told of.
 const STALL_TOLD_NS: Nanos = 3_000_000_000;
 /// A fault that waits this long ends the program.
@@ -103,6 +106,7 @@ pub(crate) struct Managed {
     next_thread_look: Nanos,
     /// When this thread went on after a pause.
     resumed: Nanos,
+    rest: Rest,
 }
 
 /// The pager that this process's agent serves, for what is told when an invariant breaks.
@@ -192,7 +196,7 @@ impl Agent {
         match socket::receive(&self.supervisor, &mut packet, &mut [], true)? {
             Received::Message { bytes, .. } if &packet[..bytes] == HANDSHAKE => Ok(()),
             Received::Message { .. } | Received::Empty | Received::Cut => Err(Errno::EPERM),
-            Received::Closed => self.orphaned(),
+            Received::Closed => end_unsupervised(format_args!("the run has ended: it is killed")),
         }
     }
 
@@ -220,12 +224,6 @@ impl Agent {
 
     pub(crate) fn entry(&self) -> &Entry {
         self.control.entry()
-    }
-
-    /// The supervisor is gone.
-    fn orphaned(&self) -> ! {
-        let killed = signal::kill(thread::getpid(), signal::number::KILL);
-        unreachable!("a process may kill itself: {killed:?}")
     }
 
     /// Take the program's memory under management and serve it until the program ends.
@@ -311,6 +309,9 @@ impl Agent {
     fn turn(&mut self, managed: &mut Managed, [is_message, is_supervisor]: [bool; 2], are_served: bool) -> Nanos {
         let now = clock::now();
         credentials::follow();
+        if is_message || is_supervisor {
+            managed.end_rest(now);
+        }
         if is_message {
             self.read_messages(managed, now);
         }
@@ -329,6 +330,9 @@ impl Agent {
         drop(files);
         answers::send(&self.supervisor, &mut managed.session);
         self.look_at_outbox(managed);
+        if managed.session.pager.machine().has_waiting_requests(false) {
+            managed.end_rest(now);
+        }
         if now >= managed.next_tick {
             self.tick(managed, now);
         }
@@ -360,10 +364,15 @@ impl Agent {
         let mut packet = [0; 1024];
         let mut fds = [const { None }; 2];
         match socket::receive(&self.supervisor, &mut packet, &mut fds, false) {
-            Ok(Received::Closed) | Err(_) => self.orphaned(),
+            Ok(Received::Closed) => end_unsupervised(format_args!("the run has ended: it is killed")),
+            Err(errno) => {
+                die(&self.supervisor, format_args!("the supervisor of the run cannot be heard: {}", errno.name()))
+            }
             Ok(Received::Message { bytes, .. }) => match &packet[..bytes] {
                 CHILD => managed.forks.on_child(fds[0].take()),
                 ALONE => managed.forks.on_child(None),
+                // It has ended the rest already.
+                RING => {}
                 other => {
                     answers::hear(&mut managed.session, other, SwapFile::take(&mut fds.into_iter().flatten(), true))
                 }
@@ -372,21 +381,12 @@ impl Agent {
         }
     }
 
-    pub(crate) fn adopt(&mut self, pager: &mut Pager, now: Nanos) {
-        let _files = limits::for_files();
-        let mut walk = match MapsWalk::open(&mut self.maps_buffer) {
-            Ok(walk) => walk,
-            Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
-        };
-        pager.begin_look();
-        while let Ok(Some(vma)) = walk.next_vma() {
-            pager.adopt_vma(now, &vma);
-        }
-        self.tell_of_native(pager);
-    }
-
     /// Keep the budget: compare what is resident with what we know, and read what share we have.
     fn tick(&mut self, managed: &mut Managed, now: Nanos) {
+        if let Some(until) = self.rest(managed, now) {
+            managed.next_tick = until;
+            return;
+        }
         managed.next_tick = now + TICK_NS;
         self.watch(managed, now);
         managed.session.pager.begin_writes(now);
@@ -398,7 +398,7 @@ impl Agent {
         managed.session.pager.count_unpaged(now);
         self.tell_of_written_files(&managed.session.pager);
         if now >= managed.next_thread_look && managed.session.pager.machine().waiting_count() > 0 {
-            look_at_threads(managed, now);
+            stalled::look_at_threads(managed, now);
         }
         let is_time = now >= managed.next_measure;
         if is_time {
@@ -571,8 +571,8 @@ struct Serving<'a> {
 }
 
 impl Host<Linux> for Serving<'_> {
-    fn look(&mut self, pager: &mut Pager, now: Nanos) {
-        self.agent.adopt(pager, now);
+    fn look(&mut self, pager: &mut Pager, now: Nanos, until: Option<Nanos>) -> bool {
+        self.agent.look_at_mappings(pager, now, until)
     }
 
     fn takes(&mut self, pager: &mut Pager, now: Nanos, address: u64) -> bool {
@@ -587,23 +587,6 @@ impl Host<Linux> for Serving<'_> {
     fn forked(&mut self, pager: &mut Pager, now: Nanos, child: Uffd) {
         self.forks.on_fork(self.agent, pager, now, child);
     }
-}
-
-/// Do all threads of the program wait for memory, or sleep, while one at least waits?
-fn look_at_threads(managed: &mut Managed, now: Nanos) {
-    let files = limits::for_files();
-    let own = thread::gettid();
-    let mut is_any_running = false;
-    // A thread that serves its own fault looks for its page without sleeping.
-    let waits = |tid: i32| managed.session.pager.machine().waits(tid.cast_unsigned());
-    let told = proc::each_thread(|tid| {
-        is_any_running |= tid != own && !waits(tid) && proc::thread_state(tid).is_ok_and(|state| state == b'R');
-    });
-    drop(files);
-    let machine = managed.session.pager.machine_mut();
-    machine.stalls.note_look(now, told.is_ok() && !is_any_running);
-    let end = clock::now();
-    managed.next_thread_look = end + THREAD_LOOK_NS.max(THREAD_LOOK_SHARE * end.saturating_sub(now));
 }
 
 impl Managed {
@@ -628,6 +611,7 @@ impl Managed {
             last_watch: now,
             next_thread_look: now,
             resumed: 0,
+            rest: Rest::default(),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::alloc::OwnMemory;
 use crate::credentials;
 use crate::filters;
 use crate::foothold;
-use crate::fork;
+use crate::fork::{self, guards};
 use crate::limits;
 use crate::own;
 use crate::serve;
@@ -210,10 +210,21 @@ pub fn credentials_changed() {
 /// # Safety
 /// `program` is what the program hands to the kernel: it is there, and nobody changes it.
 pub unsafe fn filter(program: *const Program, in_all: bool) -> Option<u32> {
+    // SAFETY: the caller's.
+    filter_that_denies(unsafe { Program::denied(program) }, in_all)
+}
+
+/// The same, of one that denies this call.
+pub(crate) fn filter_that_denies(denied: Option<u32>, in_all: bool) -> Option<u32> {
     let agent = AGENT_ALIVE.load(Ordering::Acquire);
     let agent = (in_all && agent != 0 && foothold::owner() == thread::getpid()).then_some(agent);
-    // SAFETY: the caller's.
-    if unsafe { filters::may_install(program, agent) } { None } else { agent }
+    if filters::may_install(denied, agent) { None } else { agent }
+}
+
+/// The program is about to make a guard region, which the kernel tells nobody of: no fork makes its copy as long as the answer lives.
+/// None where nothing is to be told of: outside of a run, or where the call itself is seen.
+pub fn makes_guard() -> Option<impl Drop> {
+    (is_running() && !IS_SIGNAL_MODE.load(Ordering::Relaxed)).then(guards::Making::begin)
 }
 
 /// May so many more bytes be locked?
@@ -429,10 +440,10 @@ extern "C" fn agent_main(arg: *mut u8) -> ! {
     let (mut agent, call) = match Agent::meet(socket, initial) {
         Ok(met) => met,
         // The supervisor has ended: so does its tree.
-        Err(_) => {
-            let _ = signal::kill(thread::getpid(), signal::number::KILL);
-            thread::exit_thread();
-        }
+        Err(errno) => agent::end_unsupervised(format_args!(
+            "the supervisor of the run has not said what is to be done ({}): it is killed",
+            errno.name()
+        )),
     };
     drop(outside);
     let Some(call) = call else {

@@ -133,6 +133,8 @@ impl PlaceWords {
 #[repr(C)]
 pub(crate) struct Entry {
     pub(crate) phase: AtomicU32,
+    /// The CPU time of the process when its agent went to rest; 0: it does not rest.
+    pub(crate) rests_at: AtomicU64,
     /// The whole run's.
     pub(crate) budget_pages: AtomicU64,
     /// What the process may keep resident.

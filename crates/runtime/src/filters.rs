@@ -6,7 +6,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use pagetide_sys::seccomp::Program;
 use pagetide_sys::text::{self, Text};
 use pagetide_sys::thread;
 
@@ -14,13 +13,10 @@ use pagetide_sys::thread;
 static DENIED: AtomicU32 = AtomicU32::new(0);
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to install a filter, for all threads if `agent` is the number of ours. False: it must not.
-///
-/// # Safety
-/// As for `Program::denied`.
-pub(crate) unsafe fn may_install(program: *const Program, agent: Option<u32>) -> bool {
-    // SAFETY: the caller's.
-    if let Some(number) = unsafe { Program::denied(program) } {
+/// The program is about to install a filter that denies this call, for all threads if `agent` is the number of ours. False: it must
+/// not.
+pub(crate) fn may_install(denied: Option<u32>, agent: Option<u32>) -> bool {
+    if let Some(number) = denied {
         DENIED.store(number + 1, Ordering::Relaxed);
     }
     let (Some(number), Some(agent)) = (DENIED.load(Ordering::Relaxed).checked_sub(1), agent) else { return true };

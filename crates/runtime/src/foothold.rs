@@ -95,21 +95,32 @@ pub(crate) const STATE_AT: u64 = std::mem::offset_of!(Foothold, state) as u64;
 pub(crate) const BUDGET_AT: u64 = std::mem::offset_of!(Foothold, budget_pages) as u64;
 
 // In the object's initialised data: the search looks there.
-static FOOTHOLD: Foothold = Foothold {
-    magic: MAGIC,
-    version: VERSION,
-    address: AtomicU64::new(0),
-    enter: AtomicU64::new(0),
-    stack: AtomicU64::new(0),
-    done: AtomicU64::new(0),
-    answer: AtomicU64::new(0),
-    left_pages: AtomicU64::new(u64::MAX),
-    wanted_pages: AtomicU64::new(0),
-    state: AtomicU32::new(NATIVE),
-    pid: AtomicI32::new(0),
-    forks: AtomicU64::new(0),
-    budget_pages: AtomicU64::new(0),
-};
+static FOOTHOLD: Foothold = Foothold::new();
+
+impl Foothold {
+    const fn new() -> Self {
+        Self {
+            magic: MAGIC,
+            version: VERSION,
+            address: AtomicU64::new(0),
+            enter: AtomicU64::new(0),
+            stack: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            answer: AtomicU64::new(0),
+            left_pages: AtomicU64::new(u64::MAX),
+            wanted_pages: AtomicU64::new(0),
+            state: AtomicU32::new(NATIVE),
+            pid: AtomicI32::new(0),
+            forks: AtomicU64::new(0),
+            budget_pages: AtomicU64::new(0),
+        }
+    }
+
+    fn answer(&self, ticket: u32, answer: u64) {
+        self.answer.store(answer, Ordering::Relaxed);
+        self.done.store(u64::from(ticket), Ordering::Release);
+    }
+}
 
 /// The words as the supervisor reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,8 +201,7 @@ pub(crate) fn publish(enter: u64, stack: u64, budget_pages: u64) {
 
 /// A command was run.
 pub(crate) fn answer(ticket: u32, answer: u64) {
-    FOOTHOLD.answer.store(answer, Ordering::Relaxed);
-    FOOTHOLD.done.store(u64::from(ticket), Ordering::Release);
+    FOOTHOLD.answer(ticket, answer);
 }
 
 /// A child was forked.
@@ -256,6 +266,32 @@ pub(crate) fn mapped(bytes: usize) {
     // Nobody looks: no more of this.
     FOOTHOLD.left_pages.store(u64::MAX, Ordering::Relaxed);
     FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
+}
+
+/// Words for tests, so many words behind the beginning of a cache line.
+#[cfg(test)]
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Shifted<const BY: usize> {
+    _before: [u64; BY],
+    words: Foothold,
+}
+
+#[cfg(test)]
+impl<const BY: usize> Shifted<BY> {
+    pub(crate) fn new() -> Box<Self> {
+        let shifted = Box::new(Self { _before: [0; BY], words: Foothold::new() });
+        shifted.words.address.store(shifted.address(), Ordering::Relaxed);
+        shifted
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        std::ptr::from_ref(&self.words).addr() as u64
+    }
+
+    pub(crate) fn answer(&self, ticket: u32, answer: u64) {
+        self.words.answer(ticket, answer);
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,8 @@
 //! 4. *parent* (the forking thread, just after): touches doorbell 1, answered when the child has taken over or has ended. So
 //!    a parent that exits at once does not leave a child without a pager. Nothing is decided by a time that has passed.
 //!
-//! Signals are blocked from 1 to 4: a handler that forks would wait for the fork that it interrupts.
+//! Signals are blocked from 1 to 4: a handler that forks would wait for the fork that it interrupts. At the copy no guard is in the
+//! making (`guards`).
 //!
 //! The pins of a child on one device end with the last descriptor of a pipe that the child and its own children hold: when it hangs
 //! up, the parent's slots are free again. Who has no page there any more closes it with the device's files, so a device is drained in
@@ -29,6 +30,7 @@
 //! A copy of the address space that was not announced (clone without libc), or in which no agent can be started, has no agent of its
 //! own: the parent's agent fills every page into it at once, and it runs natively from then on.
 
+pub(crate) mod guards;
 mod newborn;
 pub(crate) mod seen;
 pub(crate) mod snapshot;
@@ -89,10 +91,12 @@ pub(crate) fn prepare() {
         ANNOUNCED.store(true, Ordering::Relaxed);
         touch(doorbells);
     }
+    guards::wait();
 }
 
 /// After a fork, in the parent's forking thread.
 pub(crate) fn parent() {
+    guards::go_on();
     if ANNOUNCED.swap(false, Ordering::Relaxed) {
         touch(DOORBELLS.load(Ordering::Acquire) + mem::PAGE_BYTES);
     }
@@ -106,6 +110,7 @@ pub(crate) fn parent() {
 pub(crate) fn child() -> bool {
     DOORBELLS.store(0, Ordering::Relaxed);
     FORKING.store(0, Ordering::Relaxed);
+    guards::forget();
     ANNOUNCED.swap(false, Ordering::Relaxed)
 }
 

@@ -28,6 +28,8 @@ mod extents;
 mod store;
 mod tier;
 pub mod alloc;
+#[doc(hidden)]
+pub mod elf;
 mod own;
 mod limits;
 mod credentials;

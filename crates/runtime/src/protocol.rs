@@ -32,6 +32,8 @@ pub(crate) const OVER: &[u8] = b"over";
 pub(crate) const CHILD: &[u8] = b"child";
 /// The supervisor to an agent: the child gets no agent, its memory must be completed.
 pub(crate) const ALONE: &[u8] = b"alone";
+/// From the supervisor: there is something to look at, for an agent that rests.
+pub(crate) const RING: &[u8] = b"ring";
 /// An agent to the supervisor: the memory of the child of `ALONE` is complete.
 pub(crate) const COMPLETE: &[u8] = b"complete";
 /// A parent's agent to its child's: more descriptors.

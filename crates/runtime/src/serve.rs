@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::{Access, Nanos, TaskId};
 use pagetide_sys::fd::{self, Fd};
+use pagetide_sys::file;
 use pagetide_sys::futex::{self, Guard, Mutex, Scope};
 use pagetide_sys::pagemap::Pagemap;
 use pagetide_sys::proc::{self, LoadFile, Resource, UNLIMITED};
@@ -32,6 +33,8 @@ use crate::space::PAGE_SHIFT;
 
 /// A fault that is parked nowhere any more is put again.
 pub(crate) const ASK_AGAIN_NS: Nanos = 10_000_000;
+/// Between two looks of a thread that has taken another one's word.
+const TURNS: u32 = 1000;
 /// Descriptors of ours in the program's table have this number or a higher one, or follow those that it may have if these are less.
 const LOWEST: u64 = 4000;
 /// Where the program may have no more than it has: so many are ours.
@@ -46,13 +49,14 @@ pub(crate) struct Files {
     pub(crate) pagemap: Option<Pagemap>,
     bell: Fd,
     again: Fd,
+    answered: Fd,
     load: Option<LoadFile>,
 }
 
 /// For the agent, from when a thread of the program has opened them until it takes them.
 static OPENED: Mutex<Option<Files>> = Mutex::new(None);
 /// Their numbers.
-static NUMBERS: [AtomicI32; 6] = [const { AtomicI32::new(-1) }; 6];
+static NUMBERS: [AtomicI32; 7] = [const { AtomicI32::new(-1) }; 7];
 /// What the agent and the faulting threads share; null: faults are the agent's.
 static SERVED: AtomicPtr<Served> = AtomicPtr::new(std::ptr::null_mut());
 /// From when on SIGBUS may come until the agent can be rung: 1.
@@ -73,14 +77,15 @@ pub(crate) fn open() -> Result<(), Errno> {
     let uffd = Uffd::from_fd(uffd.into_fd().moved_high(lowest));
     let ring = UringEngine::unmapped().map_err(|_| Errno::EPERM)?.moved_high(lowest);
     let pagemap = Pagemap::open_here()?.moved_high(lowest);
-    let [bell, again] = [fd::eventfd(0)?.moved_high(lowest), fd::eventfd(0)?.moved_high(lowest)];
+    let [bell, again, answered] =
+        [fd::eventfd(0)?, fd::eventfd(0)?, fd::semaphore()?].map(|counter| counter.moved_high(lowest));
     let load = LoadFile::open().ok().map(|load| load.moved_high(lowest));
-    let raws = [uffd.fd(), ring.fd(), pagemap.fd(), &bell, &again].map(Fd::raw);
+    let raws = [uffd.fd(), ring.fd(), pagemap.fd(), &bell, &again, &answered].map(Fd::raw);
     let raws = raws.into_iter().chain([load.as_ref().map_or(-1, |load| load.fd().raw())]);
     for (number, raw) in NUMBERS.iter().zip(raws) {
         number.store(raw, Ordering::Relaxed);
     }
-    let files = Files { uffd: Some(uffd), ring: Some(ring), pagemap: Some(pagemap), bell, again, load };
+    let files = Files { uffd: Some(uffd), ring: Some(ring), pagemap: Some(pagemap), bell, again, answered, load };
     *OPENED.lock("files for the agent") = Some(files);
     Ok(())
 }
@@ -125,6 +130,8 @@ pub(crate) struct Served {
     state: Mutex<State>,
     /// None: faults are the agent's.
     pub(crate) sleepers: Option<Sleepers>,
+    /// One for each fault of a thread that can do nothing but read, write and return, once the agent has answered it.
+    answered: Option<Fd>,
 }
 
 /// Under the lock.
@@ -143,11 +150,12 @@ impl Served {
             managed.session.pager.serve_beside();
         }
         let event = managed.session.pager.machine().event().raw();
-        let sleepers = files.map(|files| Sleepers::new(event, files.bell, files.again, files.load));
+        let (sleepers, answered) =
+            files.map(|files| (Sleepers::new(event, files.bell, files.again, files.load), files.answered)).unzip();
         let is_limited = proc::limit(Resource::FileSize).map_or(true, |limit| limit.soft != UNLIMITED);
         IS_LIMITED.fetch_or(is_limited, Ordering::Relaxed);
         let state = Mutex::new(State { managed, watch: Watch::default(), is_agent_asleep: false });
-        let served: &'static Self = Box::leak(Box::new(Self { state, sleepers }));
+        let served: &'static Self = Box::leak(Box::new(Self { state, sleepers, answered }));
         if served.sleepers.is_some() {
             SERVED.store(std::ptr::from_ref(served).cast_mut(), Ordering::Release);
             IS_COMING.store(0, Ordering::Release);
@@ -170,12 +178,40 @@ pub(crate) enum Outcome {
     Agents,
 }
 
-/// Wake the agent, as soon as it is there. False: it serves no faults that it is not told of by the kernel.
-pub(crate) fn ring() -> bool {
+/// Wake the agent, as soon as it is there. False: it serves no faults that it is not told of by the kernel. A thread that `is_confined`
+/// cannot sleep until then.
+pub(crate) fn ring(is_confined: bool) -> bool {
     while IS_COMING.load(Ordering::Acquire) == 1 {
-        futex::wait(&IS_COMING, 1, Some(ASK_AGAIN_NS), Scope::Private);
+        if is_confined {
+            std::hint::spin_loop();
+        } else {
+            futex::wait(&IS_COMING, 1, Some(ASK_AGAIN_NS), Scope::Private);
+        }
     }
     served().and_then(|served| served.sleepers.as_ref()).map(Sleepers::ring).is_some()
+}
+
+/// In the agent: a thread goes on that sleeps in [`wait_by_read`].
+pub(crate) fn end_read() {
+    let told = served().and_then(|served| served.answered.as_ref()).map(|answered| file::signal_event(answered, 1));
+    debug_assert!(told.is_none_or(|told| told.is_ok()), "the counter is open: {told:?}");
+}
+
+/// In a thread that may only read, write and return: until [`end_read`] was called for it, and it `is_over`.
+pub(crate) fn wait_by_read(is_over: impl Fn() -> bool) {
+    let answered = served().and_then(|served| served.answered.as_ref());
+    loop {
+        let is_told = answered.is_none_or(|answered| matches!(file::take_event(answered), Ok(Some(_))));
+        if is_told && is_over() {
+            return;
+        }
+        if is_told && let Some(answered) = answered {
+            // It was another thread's, which gets it back.
+            let given = file::signal_event(answered, 1);
+            debug_assert!(given.is_ok(), "the counter is open: {given:?}");
+        }
+        (0..TURNS).for_each(|_| std::hint::spin_loop());
+    }
 }
 
 fn served() -> Option<&'static Served> {

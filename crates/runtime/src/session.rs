@@ -37,13 +37,16 @@ const MESSAGES: usize = 1024;
 const FAULTS: usize = 1024;
 /// Time between two searches of all managed memory for pages that are there without our knowing.
 const RECONCILE_NS: Nanos = 50_000_000;
+/// A look at a long list of mappings goes on for so long at a time, unless so many times what may be resident unseen is.
+const LOOK_NS: Nanos = 500_000;
+const UNSEEN_MUCH: u64 = 16;
 /// Time between two tries of what the kernel refused for the moment, and two looks at a newborn child.
 pub(crate) const POLL_NS: Nanos = 50_000;
 
 /// Who runs a session: what differs between the sources of faults.
 pub(crate) trait Host<K: AddressSpace> {
-    /// Hand the kernel's list of mappings to the pager.
-    fn look(&mut self, pager: &mut Pager<K>, now: Nanos);
+    /// Hand the kernel's list of mappings to the pager: all of it, or what comes next of it until a time. True: the list has ended.
+    fn look(&mut self, pager: &mut Pager<K>, now: Nanos, until: Option<Nanos>) -> bool;
     /// True if a fault at this address is the host's own business, and was seen to.
     fn takes(&mut self, _pager: &mut Pager<K>, _now: Nanos, _address: u64) -> bool {
         false
@@ -81,6 +84,8 @@ pub(crate) struct Session<K: AddressSpace = Linux> {
     orders: VecDeque<Order>,
     answers: VecDeque<(u64, Answer)>,
     last_size_pages: u64,
+    /// How large the process was when the look that is under way began.
+    looked_size_pages: Option<u64>,
     /// Pages that are there and that the pager does not know.
     unseen_pages: u64,
     /// As many as the last look at the list of mappings has left, or fewer. Not as many as there were last: what comes slowly would
@@ -109,6 +114,7 @@ impl<K: AddressSpace> Session<K> {
             orders: VecDeque::new(),
             answers: VecDeque::new(),
             last_size_pages: 0,
+            looked_size_pages: None,
             unseen_pages: 0,
             unseen_base: 0,
             unseen_slack,
@@ -163,7 +169,7 @@ impl<K: AddressSpace> Session<K> {
             let mut answer = self.pager.on_fault(now, fault, TaskId(0));
             if answer == FaultAnswer::Unknown {
                 if !has_looked {
-                    host.look(&mut self.pager, now);
+                    host.look(&mut self.pager, now, None);
                     has_looked = true;
                 }
                 answer = self.pager.on_fault(now, fault, TaskId(0));
@@ -223,14 +229,24 @@ impl<K: AddressSpace> Session<K> {
     pub(crate) fn look_at_memory(&mut self, now: Nanos, kept: Kept, host: &mut impl Host<K>) {
         let unseen = |session: &Self| kept.anon_pages.saturating_sub(session.pager.known_pages());
         let most = self.unseen_base + self.unseen_slack;
-        if kept.size_pages != self.last_size_pages || unseen(self) > most {
-            host.look(&mut self.pager, now);
-            self.last_size_pages = kept.size_pages;
+        let is_much = unseen(self) > most + UNSEEN_MUCH * self.unseen_slack;
+        let is_wanted =
+            self.looked_size_pages.is_some() || kept.size_pages != self.last_size_pages || unseen(self) > most;
+        let until = (!is_much).then(|| self.pager.machine().space().now() + LOOK_NS);
+        if is_wanted {
+            self.looked_size_pages.get_or_insert(kept.size_pages);
+        }
+        if is_wanted && host.look(&mut self.pager, now, until) {
+            // A look in pieces does not know of what has come since behind it.
+            self.last_size_pages = self.looked_size_pages.take().expect("it was wanted");
             if unseen(self) > most && now >= self.next_reconcile {
                 self.pager.reconcile(now);
                 // It looks at every page that is managed: a twentieth of the time at most.
                 let end = self.pager.machine().space().now();
                 self.next_reconcile = end + RECONCILE_NS.max(20 * end.saturating_sub(now));
+                if self.pager.takes_small_for(unseen(self)) {
+                    host.look(&mut self.pager, now, None);
+                }
             }
             self.unseen_base = unseen(self);
         }
@@ -289,6 +305,11 @@ impl<K: AddressSpace> Session<K> {
     /// Something waits for the kernel or for another process to go on, without a word when it does.
     pub(crate) fn is_polling(&self) -> bool {
         self.pager.machine().has_deferred() || !self.faults.is_empty()
+    }
+
+    /// Something was ordered that is not over, or waits for the host's next look.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_polling() || self.page_out.is_some() || self.devices.deadline(&self.pager) != Nanos::MAX
     }
 
     /// Sort the latencies of the faults that were answered into their buckets, and tell of each, with its bucket.

@@ -17,6 +17,7 @@ mod clones;
 mod dispatch;
 mod entry;
 pub(crate) mod faults;
+mod filtered;
 mod forks;
 mod inplace;
 mod messages;

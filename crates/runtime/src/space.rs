@@ -11,7 +11,8 @@
 //! 2. Only messages say that something managed is gone or has moved: a region never ends because the list lacks it (the list is
 //!    read piece by piece while the program goes on), and it ends as soon as its message has been read.
 //! 3. A change of protection, lock or fork policy makes no message and ends no region. The next look tells it.
-//! 4. A look replaces the whole list; between two looks only the regions are up to date.
+//! 4. A look replaces the whole list when it ends; between two looks only the regions are up to date. A long list is looked through
+//!    piece by piece, while faults are served in between.
 //! 5. Locks and fork policies are told by the list that the kernel is slow to make (smaps), which is read at a fork only. After any
 //!    other look they are not known.
 //!
@@ -46,6 +47,12 @@ pub(crate) struct Mappings {
     /// Ascending, without overlaps.
     list: Vec<Mapping>,
     census: Census,
+    /// The look that is under way.
+    look: Option<Look>,
+    /// Small mappings are managed too: there are too many of them to be left alone.
+    takes_small: bool,
+    /// Small mappings that the last look left alone.
+    small: u64,
     /// What existed before the runtime, in page numbers.
     before: Vec<(u64, u64)>,
     /// Registered in part: what was there had changed since the list was read, and no region was made. In page numbers.
@@ -54,6 +61,21 @@ pub(crate) struct Mappings {
     untold: Untold,
 }
 
+/// A look through the kernel's list, as far as it has come.
+#[derive(Debug)]
+struct Look {
+    list: Vec<Mapping>,
+    census: Census,
+    /// The first page that was not looked at.
+    at: u64,
+    /// Small mappings that it left alone.
+    small: u64,
+}
+
+/// Small mappings are left alone while all together have at most so many pages: 1 MiB.
+const SMALL_TOGETHER: u64 = 256;
+/// And while so many of them have less than one page there: each costs half a kilobyte of tables.
+const SMALL_FOR_A_PAGE: u64 = 2;
 /// Ranges of `registered` at most: a program that changes its mappings all the time does not make it grow.
 const REGISTERED_MAX: usize = 64;
 
@@ -64,6 +86,9 @@ impl Mappings {
             regions: Regions::new(pages_max),
             list: Vec::with_capacity(256),
             census: Census::default(),
+            look: None,
+            takes_small: false,
+            small: 0,
             before: Vec::with_capacity(256),
             registered: Vec::new(),
             untold: Untold::new(),
@@ -159,10 +184,30 @@ impl Mappings {
         }
     }
 
-    /// A look through the kernel's list begins.
+    /// A look through the kernel's list begins, from its first mapping on.
     pub(crate) fn begin_look(&mut self) {
-        self.list.clear();
-        self.census = Census::default();
+        let list = Vec::with_capacity(self.list.len());
+        self.look = Some(Look { list, census: Census::default(), at: 0, small: 0 });
+    }
+
+    /// Where the look that is under way goes on: the first page that it has not seen.
+    pub(crate) fn look_at(&self) -> Option<u64> {
+        self.look.as_ref().map(|look| look.at)
+    }
+
+    /// The look has come to the end of the list.
+    pub(crate) fn end_look(&mut self) {
+        let look = self.look.take().expect("a look is under way");
+        (self.list, self.census, self.small) = (look.list, look.census, look.small);
+    }
+
+    /// So many pages are there that are still not known after the last look. True: they may be those of the small mappings that it left
+    /// alone, and another one is to take these.
+    pub(crate) fn takes_small_for(&mut self, unseen_pages: u64) -> bool {
+        let are_many = self.census.pages(Why::Small) > SMALL_TOGETHER && unseen_pages > SMALL_TOGETHER;
+        let is_first = !self.takes_small && are_many && self.small <= unseen_pages * SMALL_FOR_A_PAGE;
+        self.takes_small |= is_first;
+        is_first
     }
 
     /// What the rules say of the page `vpn` of a mapping, and up to where they say the same.
@@ -170,22 +215,29 @@ impl Mappings {
         let (to, verdict) = listed.judge(vpn, &self.regions, &self.before, own_pages);
         let is_registered = self.registered.iter().any(|&(from, end)| from < to && vpn < end);
         match verdict {
-            Verdict::Native(Why::Small) if is_registered => (to, Verdict::Wanted),
+            Verdict::Native(Why::Small) if is_registered || self.takes_small => (to, Verdict::Wanted),
             Verdict::Native(_) | Verdict::Wanted | Verdict::Managed => (to, verdict),
         }
     }
 
     /// A look has found this, in ascending order; what became of it is its standing.
     pub(crate) fn note(&mut self, mapping: Mapping) {
+        let look = self.look.as_mut().expect("a look is under way");
         // Mappings that change while the list is read may be told twice: what was told first counts.
-        let from = mapping.from.max(self.list.last().map_or(0, |last| last.to));
+        let from = mapping.from.max(look.list.last().map_or(0, |last| last.to));
         if from >= mapping.to {
             return;
         }
         if let Standing::Native(why) = mapping.standing {
-            self.census.add(why, mapping.to - from);
+            look.census.add(why, mapping.to - from);
+            look.small += u64::from(why == Why::Small);
         }
-        self.list.push(Mapping { from, ..mapping });
+        look.list.push(Mapping { from, ..mapping });
+    }
+
+    /// The look has seen all that lies below this page.
+    pub(crate) fn note_looked(&mut self, vpn: u64) {
+        self.look.as_mut().expect("a look is under way").at = vpn;
     }
 
     /// The list as the last look has left it.
@@ -254,6 +306,7 @@ mod tests {
         ] {
             mappings.note(listed(from, to, flags).part(from as u64, to as u64, Standing::Native(Why::New)));
         }
+        mappings.end_look();
         assert_eq!(mappings.fork_policy(0, 15), (ForkPolicy::Copy, 10));
         assert_eq!(mappings.fork_policy(10, 15), (ForkPolicy::Wipe, 15));
         assert_eq!(mappings.fork_policy(19, 100), (ForkPolicy::Wipe, 20));
@@ -261,5 +314,45 @@ mod tests {
         assert_eq!(mappings.fork_policy(30, 100), (ForkPolicy::Copy, 40));
         assert_eq!(mappings.fork_policy(70, 100), (ForkPolicy::Copy, 100));
         assert_eq!(mappings.census().pages(Why::New), 40);
+    }
+
+    fn look_through(mappings: &mut Mappings, small: usize) -> usize {
+        let mut wanted = 0;
+        mappings.begin_look();
+        for place in 0..small {
+            let listed = listed(place * 4, place * 4 + 2, Flags::NONE);
+            let (to, verdict) = mappings.judge(&listed, listed.from);
+            wanted += usize::from(verdict == Verdict::Wanted);
+            mappings.note(listed.part(listed.from, to, Standing::Native(Why::Small)));
+        }
+        mappings.end_look();
+        wanted
+    }
+
+    #[test]
+    fn small_mappings_are_left_alone_until_they_are_many_that_hold_something() {
+        let mut mappings = Mappings::new(1 << 20);
+        assert_eq!(look_through(&mut mappings, 128), 0);
+        assert!(!mappings.takes_small_for(1000), "they are few");
+        assert_eq!(look_through(&mut mappings, 1000), 0);
+        assert!(!mappings.takes_small_for(499), "their tables would cost more than what is there");
+        assert!(mappings.takes_small_for(500) && !mappings.takes_small_for(500), "another look takes them");
+        assert_eq!(look_through(&mut mappings, 1000), 1000);
+        assert_eq!(look_through(&mut mappings, 5), 5, "also when there are fewer again");
+    }
+
+    #[test]
+    fn a_look_in_pieces_replaces_the_list_at_its_end() {
+        let mut mappings = Mappings::new(1 << 20);
+        look_through(&mut mappings, 3);
+        mappings.begin_look();
+        assert_eq!(mappings.look_at(), Some(0));
+        mappings.note(listed(100, 150, Flags::NONE).part(100, 150, Standing::Native(Why::Stack)));
+        mappings.note_looked(150);
+        assert_eq!((mappings.look_at(), mappings.list().len()), (Some(150), 3));
+        assert_eq!(mappings.census().pages(Why::Stack), 0);
+        mappings.end_look();
+        assert_eq!((mappings.look_at(), mappings.list().len()), (None, 1));
+        assert_eq!(mappings.census().pages(Why::Stack), 50);
     }
 }

@@ -14,8 +14,10 @@ mod image;
 mod memory;
 mod options;
 mod places;
+mod rest;
 mod signals;
 mod start;
+mod teller;
 mod totals;
 mod tree;
 mod watched;
@@ -24,7 +26,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagetide_core::absences::Repriced;
 use pagetide_core::types::Nanos;
@@ -46,7 +48,9 @@ use crate::space::unpaged::UNPAGED;
 use crate::spans::ProcessSpans;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, choose_mode, open_places, open_record};
-use crate::supervise::signals::SignalQueue;
+use crate::supervise::rest::Resting;
+use crate::supervise::signals::{CPU_TIMER, SignalQueue};
+use crate::supervise::teller::Teller;
 use crate::supervise::totals::Totals;
 use crate::supervise::tree::{Process, Tree};
 use crate::supervise::watched::Watched;
@@ -116,6 +120,7 @@ struct Supervisor {
     /// What processes without an agent kept at the last look, when that was, and how fast they grew until then.
     native_pages: u64,
     looked: Nanos,
+    resting: Resting,
     filled_pages_per_ms: u64,
     /// When the proportional sizes of several processes may be read again.
     next_proportional: Nanos,
@@ -128,41 +133,54 @@ struct Supervisor {
 }
 
 /// Start the program, stay until its tree has ended, and report. `progress` is called with what is known so far: when the program has
-/// been started, about every `options.progress_ns`, and when the last process has ended. The run waits for it meanwhile.
-pub fn run(options: &RunOptions, progress: &mut dyn FnMut(&Progress)) -> Result<RunReport, Error> {
+/// been started, about every `options.progress_ns`, and when the last process has ended. It is called on a thread of its own, and left
+/// out while it still does what it did with the last.
+pub fn run(options: &RunOptions, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<RunReport, Error> {
     let mut supervisor = Supervisor::new(options)?;
     let signals = SignalQueue::new()?;
-    supervisor.start(options, signals.outer)?;
-    crate::agent::go_first();
-    let mut next_progress = clock::now();
-    let mut next_mark = next_progress + MARK_NS;
-    loop {
-        supervisor.wait(&signals);
-        supervisor.listen_to_agents();
-        supervisor.forward(&signals);
-        if supervisor.reap() {
-            break;
-        }
-        supervisor.scan();
-        supervisor.look();
-        supervisor.serve_watchers();
-        let now = clock::now();
-        if now >= next_mark {
-            next_mark = now + MARK_NS;
-            supervisor.mark();
-        }
-        if now >= next_progress {
-            next_progress = now + options.progress_ns;
-            progress(&supervisor.progress());
-        }
-    }
-    (0..supervisor.tree.list.len()).for_each(|index| supervisor.unlink(index));
-    let last = supervisor.progress();
-    progress(&last);
-    Ok(last.report)
+    let is_telling = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let teller = Teller::spawn(scope, &is_telling, progress)?;
+        supervisor.start(options, signals.outer)?;
+        crate::agent::go_first();
+        supervisor.stay(&signals, &teller, options.progress_ns);
+        let last = supervisor.progress();
+        let report = last.report.clone();
+        teller.tell(last);
+        Ok(report)
+    })
 }
 
 impl Supervisor {
+    /// Until the last process has ended.
+    fn stay(&mut self, signals: &SignalQueue, teller: &Teller<'_>, progress_ns: Nanos) {
+        let mut next_progress = clock::now();
+        let mut next_mark = next_progress + MARK_NS;
+        loop {
+            let is_told = self.wait(signals);
+            if !self.nothing_runs() || is_told {
+                self.listen_to_agents();
+                self.forward(signals);
+                if self.reap() {
+                    break;
+                }
+                self.scan();
+                self.look();
+                self.serve_watchers();
+            }
+            let now = clock::now();
+            if now >= next_mark {
+                next_mark = now + MARK_NS;
+                self.mark();
+            }
+            if now >= next_progress && teller.is_free() {
+                next_progress = now + progress_ns;
+                teller.tell(self.progress());
+            }
+        }
+        (0..self.tree.list.len()).for_each(|index| self.unlink(index));
+    }
+
     fn new(options: &RunOptions) -> Result<Self, Error> {
         if options.budget_bytes < BUDGET_BYTES_MIN {
             let (bytes, least) = (options.budget_bytes, BUDGET_BYTES_MIN >> 20);
@@ -215,6 +233,7 @@ impl Supervisor {
             resident_max: 0,
             native_pages: 0,
             looked: clock::now(),
+            resting: Resting::default(),
             filled_pages_per_ms: 0,
             next_proportional: 0,
             overhead_max: 0,
@@ -259,14 +278,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Sleep until something happens or it is time to look.
-    fn wait(&self, signals: &SignalQueue) {
+    /// Sleep until something happens or it is time to look. True if something has happened.
+    fn wait(&self, signals: &SignalQueue) -> bool {
         let links = self.tree.list.iter().filter_map(|process| process.link.as_ref());
         let mut fds = vec![PollFd::new(&signals.fd, events::IN)];
         fds.extend(self.opened.iter().map(|opened| PollFd::new(opened, events::IN)));
         fds.extend(links.map(|link| PollFd::new(&link.socket, events::IN)));
         fds.extend(self.watched.fds());
-        let _ = fd::poll(&mut fds, Some(self.interval_ns()));
+        fd::poll(&mut fds, Some(self.interval_ns())) != Ok(0)
     }
 
     /// What of the budget nobody keeps.
@@ -306,16 +325,24 @@ impl Supervisor {
     fn listen_to_agents(&mut self) {
         let mut packet = vec![0; PACKET_BYTES];
         for index in 0..self.tree.list.len() {
-            while let Some(link) = &self.tree.list[index].link {
-                let mut fds = [const { None }; 2];
-                match socket::receive(&link.socket, &mut packet, &mut fds, false) {
-                    Ok(Received::Empty) => break,
-                    Ok(Received::Message { bytes, .. }) => self.hear(index, &packet[..bytes], fds),
-                    Ok(Received::Cut) => {}
-                    Ok(Received::Closed) | Err(_) => self.unlink(index),
-                }
+            if self.hear_all(index, &mut packet) {
+                self.unlink(index);
             }
         }
+    }
+
+    /// What the agent of a process has said so far. True if it says nothing more.
+    fn hear_all(&mut self, index: usize, packet: &mut [u8]) -> bool {
+        while let Some(link) = &self.tree.list[index].link {
+            let mut fds = [const { None }; 2];
+            match socket::receive(&link.socket, packet, &mut fds, false) {
+                Ok(Received::Empty) => return false,
+                Ok(Received::Message { bytes, .. }) => self.hear(index, &packet[..bytes], fds),
+                Ok(Received::Cut) => {}
+                Ok(Received::Closed) | Err(_) => return true,
+            }
+        }
+        false
     }
 
     /// A word of an agent. It may be forged by the program: what it can cause concerns its own process and its children.
@@ -349,6 +376,8 @@ impl Supervisor {
 
     /// The agent of a process is gone: the process ended, or became another program.
     fn unlink(&mut self, index: usize) {
+        // Its last words may have come since it was listened to: why it ends itself is one of them.
+        self.hear_all(index, &mut vec![0; PACKET_BYTES]);
         let is_alone = self.tree.list.len() == 1;
         let process = &mut self.tree.list[index];
         let pid = process.pid;
@@ -376,8 +405,11 @@ impl Supervisor {
     /// Signals that were sent to us go to the program. Those that the terminal sends reach it anyway.
     fn forward(&self, signals: &SignalQueue) {
         while let Some((signal, from_kernel)) = signals.next() {
-            if signal != libc::SIGCHLD && !from_kernel && self.main_status.is_none() {
-                let number = u32::try_from(signal).expect("signals are positive");
+            let number = u32::try_from(signal).expect("signals are positive");
+            if ![libc::SIGCHLD.cast_unsigned(), CPU_TIMER].contains(&number)
+                && !from_kernel
+                && self.main_status.is_none()
+            {
                 let _ = pagetide_sys::signal::kill(self.main_pid, number);
             }
         }
@@ -426,7 +458,7 @@ impl Supervisor {
         }
         self.tree.scan_forked();
         let resident = self.tree.resident();
-        self.needed_max = self.needed_max.max(self.tree.needed());
+        self.needed_max = self.needed_max.max(resident.saturating_add(self.tree.away()));
         if resident > self.resident_max {
             self.note_peak(resident);
         }
@@ -469,8 +501,10 @@ impl Supervisor {
         let claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index)).collect();
         let available = self.budget_pages.saturating_sub(natives);
         for (&index, share) in managed.iter().zip(divide(available, &claims)) {
-            if let Some(link) = &self.tree.list[index].link {
-                link.control.entry().share_pages.store(share, Ordering::Relaxed);
+            if let Some(link) = &self.tree.list[index].link
+                && link.control.entry().share_pages.swap(share, Ordering::Relaxed) != share
+            {
+                link.ring();
             }
         }
     }

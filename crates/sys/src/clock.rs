@@ -4,11 +4,14 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use linux_raw_sys::general::{__NR_clock_gettime, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE};
+use linux_raw_sys::general::{
+    __NR_clock_gettime, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID,
+};
 
+use crate::Errno;
 use crate::syscall;
 use crate::vdso;
-use crate::word::addr_of;
+use crate::word::{addr_of, int_arg};
 
 /// Seconds and nanoseconds as the kernel has them.
 #[repr(C)]
@@ -37,6 +40,9 @@ impl Timespec {
 
 /// `int clock_gettime(clockid_t, struct timespec *)` as the kernel's page has it.
 type ClockFunction = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
+
+/// `CPUCLOCK_SCHED`: as the scheduler counts it, in nanoseconds.
+const PRECISE_CPU_TIME: i32 = 2;
 
 /// Address of the function; 0: not looked up or not there.
 static FUNCTION: AtomicUsize = AtomicUsize::new(0);
@@ -82,6 +88,29 @@ pub fn now_coarse() -> u64 {
     read(CLOCK_MONOTONIC_COARSE)
 }
 
+/// CPU time that a process has used, by its number (`None`: the calling one), in nanoseconds. What a thread has used that runs at
+/// this moment on another CPU is missing since the last timer tick.
+pub fn process_cpu(pid: Option<i32>) -> Result<u64, Errno> {
+    cpu_time(pid.map_or(CLOCK_PROCESS_CPUTIME_ID.cast_signed(), cpu_clock))
+}
+
+/// The kernel's number of the clock of somebody's CPU time: the inverted number of the process, shifted, and which of its clocks.
+pub(crate) const fn cpu_clock(pid: i32) -> i32 {
+    (!pid << 3) | PRECISE_CPU_TIME
+}
+
+/// The same of the calling thread, to the moment.
+pub fn thread_cpu() -> Result<u64, Errno> {
+    cpu_time(CLOCK_THREAD_CPUTIME_ID.cast_signed())
+}
+
+fn cpu_time(clock: i32) -> Result<u64, Errno> {
+    let mut time = Timespec::default();
+    // SAFETY: the kernel writes one Timespec into `time`.
+    unsafe { syscall!(__NR_clock_gettime, int_arg(clock), addr_of(&raw mut time)) }?;
+    Ok(time.as_ns())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +134,17 @@ mod tests {
         goes_forward();
         assert!(read_by_call(CLOCK_MONOTONIC, Timespec::default()) >= by_call);
         assert!(now() - by_call < 10_000_000_000, "both ways read the same clock");
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_who_is_asked_for() {
+        let own = std::process::id().cast_signed();
+        let [by_number, own] = [Some(own), None].map(|pid| process_cpu(pid).expect("it runs"));
+        assert!(own >= by_number && own - by_number < 1_000_000_000, "{by_number} {own}");
+        let before = thread_cpu().expect("it runs");
+        let until = before + 1_000_000;
+        while thread_cpu().expect("it runs") < until {}
+        assert!(process_cpu(None).expect("it runs") >= own + 1_000_000);
+        assert_eq!(process_cpu(Some(i32::MAX / 16)), Err(Errno::EINVAL));
     }
 }

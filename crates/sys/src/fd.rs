@@ -8,8 +8,8 @@ use core::ffi::CStr;
 use linux_raw_sys::general::{
     __NR_close, __NR_close_range, __NR_dup3, __NR_eventfd2, __NR_fcntl, __NR_inotify_add_watch, __NR_inotify_init1,
     __NR_ioctl, __NR_memfd_create, __NR_openat, __NR_pidfd_getfd, __NR_pidfd_open, __NR_pipe2, __NR_ppoll,
-    __NR_unshare, AT_FDCWD, CLONE_FILES, EFD_CLOEXEC, EFD_NONBLOCK, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, F_SETFD,
-    F_SETFL, FD_CLOEXEC, MFD_CLOEXEC, O_CLOEXEC, O_EXCL, O_NONBLOCK,
+    __NR_unshare, AT_FDCWD, CLONE_FILES, EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL,
+    F_SETFD, F_SETFL, FD_CLOEXEC, MFD_CLOEXEC, O_CLOEXEC, O_EXCL, O_NONBLOCK,
 };
 
 use crate::clock::Timespec;
@@ -159,8 +159,17 @@ pub unsafe fn close_range(first: u32, last: u32, unshare: bool) -> Result<(), Er
 
 /// An event counter, close-on-exec and non-blocking.
 pub fn eventfd(initial: u32) -> Result<Fd, Errno> {
+    counter(initial, EFD_CLOEXEC | EFD_NONBLOCK)
+}
+
+/// The same, of which each reader takes one, and sleeps while there is none. Close-on-exec.
+pub fn semaphore() -> Result<Fd, Errno> {
+    counter(0, EFD_CLOEXEC | EFD_SEMAPHORE)
+}
+
+fn counter(initial: u32, flags: u32) -> Result<Fd, Errno> {
     // SAFETY: makes a new descriptor.
-    let register = unsafe { syscall!(__NR_eventfd2, initial as usize, (EFD_CLOEXEC | EFD_NONBLOCK) as usize) }?;
+    let register = unsafe { syscall!(__NR_eventfd2, initial as usize, flags as usize) }?;
     // SAFETY: eventfd2 returned it.
     Ok(unsafe { Fd::from_register(register) })
 }

@@ -25,6 +25,7 @@ pub mod syscalls;
 pub mod dispatch;
 
 pub mod clock;
+pub mod cpu_timer;
 pub mod futex;
 pub mod text;
 mod vdso;

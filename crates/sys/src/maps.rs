@@ -302,6 +302,16 @@ impl<'b> MapsWalk<'b> {
         }
     }
 
+    /// False: this kernel (before 6.11) has the list as a text, which can be read from its beginning only.
+    pub const fn can_skip(&self) -> bool {
+        matches!(self.way, Way::Query(_))
+    }
+
+    /// Go on with the first mapping that ends behind `address`, if it can.
+    pub const fn skip_to(&mut self, address: usize) {
+        self.next = address;
+    }
+
     /// The next mapping; `None` after the last.
     pub fn next_vma(&mut self) -> Result<Option<Vma<'_>>, Errno> {
         match (&self.way, &mut self.text) {

@@ -311,6 +311,11 @@ pub fn thread_state(tid: i32) -> Result<u8, Errno> {
     parse_stat(text).map(|stat| stat.state).ok_or(Errno::EIO)
 }
 
+/// The state of one that has ended: a zombie, or hardly that any more.
+pub const fn is_over(state: u8) -> bool {
+    matches!(state, b'Z' | b'X')
+}
+
 /// Does the name of a thread of this process begin with one of these? False for one that is gone.
 pub fn is_thread_named(tid: i32, beginnings: &[&[u8]]) -> bool {
     let path = Text::<48>::format(format_args!("self/task/{tid}/comm"));

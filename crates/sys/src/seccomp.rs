@@ -5,6 +5,7 @@
 
 use linux_raw_sys::general as k;
 
+use crate::syscalls::Memory;
 use crate::uffd::{UFFDIO_COPY, UFFDIO_MOVE};
 
 /// `AUDIT_ARCH_X86_64`
@@ -91,6 +92,20 @@ const USED: &[u32] = &[
     k::__NR_unshare,
     k::__NR_getrandom,
 ];
+/// Calls of our handlers in a thread of the program, in signal mode, and the worst that may become of each.
+const OF_HANDLERS: &[(u32, Verdict)] = &[
+    (k::__NR_rt_sigreturn, Verdict::Allowed),
+    (k::__NR_write, Verdict::Allowed),
+    (k::__NR_rt_sigprocmask, Verdict::Allowed),
+    (k::__NR_futex, Verdict::Refused),
+    (k::__NR_sched_yield, Verdict::Refused),
+];
+/// Where these cannot be made: as strict mode leaves them.
+const OF_CONFINED_HANDLERS: &[(u32, Verdict)] =
+    &[(k::__NR_rt_sigreturn, Verdict::Allowed), (k::__NR_write, Verdict::Allowed), (k::__NR_read, Verdict::Allowed)];
+/// Calls of ours in a new thread, and of who makes it.
+const OF_NEW_THREADS: &[(u32, Verdict)] =
+    &[(k::__NR_gettid, Verdict::Allowed), (k::__NR_sigaltstack, Verdict::Allowed), (k::__NR_prctl, Verdict::Allowed)];
 /// What of ioctl is needed.
 const REQUESTS: [u32; 2] = [UFFDIO_COPY, UFFDIO_MOVE];
 
@@ -140,6 +155,47 @@ impl Program {
         unsafe { from.cast::<u8>().copy_to_nonoverlapping(steps.as_mut_ptr().cast::<u8>(), bytes) };
         denied(steps)
     }
+}
+
+/// The steps of the filter that a program hands to the kernel at `address`. None: nothing is there, or it is too long to be judged.
+pub fn read<'s>(memory: &mut impl Memory, address: usize, into: &'s mut [Step; STEPS_MAX]) -> Option<&'s [Step]> {
+    let (mut len, mut from) = ([0; 2], [0; 8]);
+    let is_there = memory.read(address, &mut len) && memory.read(address.checked_add(8)?, &mut from);
+    let steps = into.get_mut(..usize::from(u16::from_ne_bytes(len)))?;
+    let mut at = usize::from_ne_bytes(from);
+    for step in is_there.then_some(&mut *steps)? {
+        let mut bytes = [0; 8];
+        memory.read(at, &mut bytes).then_some(())?;
+        let [a, b, then, otherwise, value @ ..] = bytes;
+        *step = Step { code: u16::from_ne_bytes([a, b]), then, otherwise, value: u32::from_ne_bytes(value) };
+        at = at.checked_add(bytes.len())?;
+    }
+    Some(steps)
+}
+
+/// What a filter leaves to our handlers in a thread of the program, in signal mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Leaves {
+    /// All that they do.
+    Everything,
+    /// All but to begin a new thread.
+    NoThreads,
+    /// To read, to write, and to return, as strict mode does.
+    Little,
+    /// Not even that: they would end the thread.
+    Nothing,
+}
+
+/// What this filter leaves.
+pub fn leaves(program: &[Step]) -> Leaves {
+    let allows = |calls: &[(u32, Verdict)]| {
+        calls.iter().all(|&(number, worst)| judge(program, Asked { number, second: None }) <= worst)
+    };
+    if !allows(OF_HANDLERS) {
+        return if allows(OF_CONFINED_HANDLERS) { Leaves::Little } else { Leaves::Nothing };
+    }
+    if allows(OF_NEW_THREADS) { Leaves::Everything } else { Leaves::NoThreads }
 }
 
 /// A call.
@@ -324,6 +380,9 @@ impl Step {
 
 #[cfg(test)]
 mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
     use super::*;
 
     const fn step(code: u16, then: u8, otherwise: u8, value: u32) -> Step {
@@ -385,6 +444,47 @@ mod tests {
         assert_eq!(denied(&program(k::__NR_io_uring_enter, ERRNO | 1)), None);
         assert_eq!(denied(&program(k::__NR_io_uring_enter, 0)), Some(k::__NR_io_uring_enter));
         assert_eq!(denied(&program(k::__NR_madvise, ERRNO | 1)), Some(k::__NR_madvise));
+    }
+
+    #[test]
+    fn handlers_have_what_a_filter_leaves_them() {
+        let only = |numbers: &[u32]| {
+            let count = u8::try_from(numbers.len()).expect("a few");
+            let tests = numbers.iter().zip((1..=count).rev()).map(|(&number, left)| step(IF_EQUAL, left, 0, number));
+            let ends = [step(RETURN, 0, 0, 0), step(RETURN, 0, 0, ALLOW)];
+            std::iter::once(step(LOAD_WORD, 0, 0, NUMBER_AT)).chain(tests).chain(ends).collect::<Vec<_>>()
+        };
+        let strict = [k::__NR_read, k::__NR_write, k::__NR_rt_sigreturn, k::__NR_exit];
+        let handlers =
+            [k::__NR_rt_sigreturn, k::__NR_write, k::__NR_rt_sigprocmask, k::__NR_futex, k::__NR_sched_yield];
+        let threads = [k::__NR_gettid, k::__NR_sigaltstack, k::__NR_prctl];
+        assert_eq!(leaves(&only(&strict)), Leaves::Little);
+        assert_eq!(leaves(&only(&strict[1..])), Leaves::Nothing);
+        assert_eq!(leaves(&only(&handlers)), Leaves::NoThreads);
+        assert_eq!(leaves(&only(&[&handlers[..], &threads].concat())), Leaves::Everything);
+        assert_eq!(leaves(&[step(RETURN, 0, 0, ERRNO | 1)]), Leaves::Nothing);
+    }
+
+    #[test]
+    fn a_filter_is_read_as_far_as_it_is_there() {
+        struct Bytes(Vec<u8>);
+        impl Memory for Bytes {
+            fn read(&mut self, address: usize, into: &mut [u8]) -> bool {
+                let found = self.0.get(address..address + into.len());
+                found.map(|found| into.copy_from_slice(found)).is_some()
+            }
+        }
+        let mut bytes = vec![0; 32];
+        bytes[..2].copy_from_slice(&2_u16.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&16_usize.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&[0x20, 0, 0, 0, 0, 0, 0, 0]);
+        bytes[24..].copy_from_slice(&[0x06, 0, 1, 2, 0, 0, 0xff, 0x7f]);
+        let mut steps = [Step::default(); STEPS_MAX];
+        let expected = [step(LOAD_WORD, 0, 0, 0), step(RETURN, 1, 2, ALLOW)];
+        assert_eq!(read(&mut Bytes(bytes.clone()), 0, &mut steps), Some(&expected[..]));
+        assert_eq!(read(&mut Bytes(bytes[..31].to_vec()), 0, &mut steps), None);
+        bytes[..2].copy_from_slice(&u16::MAX.to_ne_bytes());
+        assert_eq!(read(&mut Bytes(bytes), 0, &mut steps), None);
     }
 
     #[test]

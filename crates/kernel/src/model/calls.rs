@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use pagetide_sys::Errno;
 
+use super::gate::Gate;
 use super::memory::{Entry, ForkPolicy, Rights};
 use super::{Pid, World};
 
@@ -72,6 +73,8 @@ pub enum Call {
     Unpin(u64),
     /// fork
     Fork,
+    /// What the threads of a program do at a gate of their own.
+    AtGate(Gate),
 }
 
 /// How a call ended.
@@ -335,6 +338,7 @@ impl World {
             Call::Unlock(extent) => Some(self.set(pid, extent, |mapping| mapping.locked = false)),
             Call::OnFork(extent, policy) => Some(self.set(pid, extent, |mapping| mapping.fork = policy)),
             Call::Fork => Some(self.fork(tid, pid)),
+            Call::AtGate(what) => self.at_gate(pid, what),
         }
     }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::gate::Passers;
 use super::memory::{Entry, ForkPolicy, Kind, Mapping};
 use super::{Monitor, Pid, World};
 
@@ -13,6 +14,7 @@ pub(super) struct Process {
     pub(super) mappings: Vec<Mapping>,
     pub(super) entries: BTreeMap<u64, Entry>,
     pub(super) monitor: Monitor,
+    pub(super) gate: Passers,
 }
 
 impl Process {

@@ -173,7 +173,7 @@ fn call(call: Call) -> Result<Ended, Errno> {
             };
             mem::advise(range(extent), advice).map(|()| Ended::Done)
         }
-        Call::Map(_) => Err(Errno::ENOSYS),
+        Call::Map(_) | Call::AtGate(_) => Err(Errno::ENOSYS),
         Call::Pin(vpn) => pin(range(Extent::new(vpn, 1))),
         Call::Unpin(_) => Err(Errno::ENOSYS),
         Call::Fork => fork(),

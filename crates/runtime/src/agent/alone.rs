@@ -8,12 +8,12 @@ const OURS: [&[u8]; 2] = [b"pagetide", b"iou-"];
 /// End the process, as its first thread ended, if nobody but us lives in it.
 pub(super) fn end_if_alone() {
     let Ok(first) = proc::stat(None) else { return };
-    if first.state != b'Z' {
+    if !proc::is_over(first.state) {
         return;
     }
     let own = thread::getpid();
     let mut is_alone = true;
-    let seen = proc::each_thread(|tid| is_alone &= tid == own || is_over(tid) || proc::is_thread_named(tid, &OURS));
+    let seen = proc::each_thread(|tid| is_alone &= tid == own || has_ended(tid) || proc::is_thread_named(tid, &OURS));
     if seen.is_ok() && is_alone {
         if first.exit_status & 0x7f != 0 {
             // The kernel ended that thread alone, as it does under strict seccomp.
@@ -23,6 +23,6 @@ pub(super) fn end_if_alone() {
     }
 }
 
-fn is_over(tid: i32) -> bool {
-    !proc::thread_state(tid).is_ok_and(|state| !matches!(state, b'Z' | b'X'))
+fn has_ended(tid: i32) -> bool {
+    proc::thread_state(tid).map_or(true, proc::is_over)
 }

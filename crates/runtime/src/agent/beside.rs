@@ -50,6 +50,9 @@ impl Agent {
         managed.session.pager.machine_mut().set_caller(thread::gettid());
         let ended = managed.session.pager.machine().requests_ended();
         take(&mut managed.session);
+        if are_there() {
+            managed.end_rest(clock::now());
+        }
         let timeout = self.turn(managed, seen, true);
         answer(managed);
         managed.session.pager.machine_mut().flush();

@@ -19,6 +19,21 @@ impl<K: AddressSpace> Pager<K> {
         self.machine_mut().mappings.begin_look();
     }
 
+    /// The address at which the look that is under way goes on.
+    pub(crate) fn look_at(&self) -> Option<u64> {
+        self.machine().mappings.look_at().map(|vpn| vpn << PAGE_SHIFT)
+    }
+
+    /// The look has come to the end of the list.
+    pub(crate) fn end_look(&mut self) {
+        self.machine_mut().mappings.end_look();
+    }
+
+    /// As [`Mappings::takes_small_for`](crate::space::Mappings::takes_small_for).
+    pub(crate) fn takes_small_for(&mut self, unseen_pages: u64) -> bool {
+        self.machine_mut().mappings.takes_small_for(unseen_pages)
+    }
+
     /// Judge a mapping of the list, and take what is wanted of it under management.
     pub(crate) fn adopt_vma(&mut self, now: Nanos, vma: &Vma<'_>) {
         let listed = Listed::of(vma, None);
@@ -35,6 +50,7 @@ impl<K: AddressSpace> Pager<K> {
             }
             from = to;
         }
+        self.machine_mut().mappings.note_looked(listed.to);
     }
 
     /// A look that tells locks and fork policies, and takes nothing under management.
@@ -56,6 +72,7 @@ impl<K: AddressSpace> Pager<K> {
                 from = to;
             }
         }
+        mappings.end_look();
         Ok(())
     }
 

@@ -318,8 +318,10 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
             // Nothing is there: the kernel is to say so, to the site's own call.
             return block;
         }
-        // The frame that is written may be in memory that is out.
-        OURS.unblock();
+        // The frame that is written may be in memory that is out. A thread that cannot ask for it ends there.
+        if !block.is_confined() {
+            OURS.unblock();
+        }
         // SAFETY: the kernel's own record, of so many bytes.
         deliver(block, context, signal, unsafe { *info.cast() });
         return block;

@@ -83,6 +83,10 @@ pub(super) fn make(block: &Thread, context: &mut Context, number: u32, arguments
         );
         return refusal(Errno::EPERM);
     }
+    if block.is_without_threads() {
+        tell_once(number, "is refused (EPERM): a system call filter denies what a new thread does before it begins");
+        return refusal(Errno::EPERM);
+    }
     let Some(child) = Thread::take() else { return refusal(Errno::EAGAIN) };
     // Who shares our control block must not find our block in it: for as long as we wait, or for ever.
     let paused = (wish.flags & SET_TLS == 0).then(inplace::pause);
@@ -109,7 +113,7 @@ fn in_our_memory(block: &Thread, context: &Context, number: u32, wish: &Wish, ch
     // A new stack of the program's has no alternate one beside it.
     let alternate = if wish.flags & IS_VFORK == 0 { AltStack::none() } else { block.alternate().get() };
     child.begin(TO_COME, SignalSet(block.hidden().get()), alternate, actions);
-    child.set_filtered(block.is_filtered());
+    child.inherit_filters(block);
     child.set_control_block(wish.flags & SET_TLS != 0);
     child.set_apart(block.is_apart() || wish.flags & THREAD == 0);
     hold_words(number, wish);

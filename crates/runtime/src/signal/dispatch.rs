@@ -10,8 +10,9 @@ use pagetide_sys::{Errno, text, thread};
 
 use linux::*;
 
+use super::filtered::{self, PRCTL};
 use super::pieces::{PIECE_BYTES, PREADV2, PWRITEV2, make_long};
-use super::threads::{self, Thread};
+use super::threads::Thread;
 use super::{actions, clones, forks, waiting};
 use crate::serve;
 use crate::space::held::HELD;
@@ -37,7 +38,6 @@ mod linux {
     pub(super) const SIGTIMEDWAIT: u32 = 128;
     pub(super) const SIGALTSTACK: u32 = 131;
     pub(super) const MLOCK: u32 = 149;
-    pub(super) const PRCTL: u32 = 157;
     pub(super) const SETRLIMIT: u32 = 160;
     pub(super) const FUTEX: u32 = 202;
     pub(super) const IO_SETUP: u32 = 206;
@@ -58,6 +58,9 @@ mod linux {
     pub(super) const CLOSE_RANGE: u32 = 436;
 }
 
+/// `MADV_GUARD_INSTALL`
+const GUARD_INSTALL: usize = 102;
+
 /// What is held around an argument of a call that is not known.
 const UNKNOWN_BYTES: usize = PAGE_BYTES;
 /// Of a thread's control block, with what the kernel writes of restartable sequences.
@@ -70,7 +73,7 @@ const SEQUENCES_BYTES: usize = 64;
 pub(super) static SEQUENCES_AT: AtomicIsize = AtomicIsize::new(0);
 
 /// The program's memory, of which any page may be out.
-struct Program;
+pub(super) struct Program;
 
 impl Memory for Program {
     fn read(&mut self, address: usize, into: &mut [u8]) -> bool {
@@ -172,8 +175,8 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
             refusal(Errno::EINVAL)
         }
         // `PR_SET_SECCOMP`
-        PRCTL if arguments[0] == 22 => filtered(block, number, arguments, false),
-        SECCOMP if arguments[0] <= 1 => filtered(block, number, arguments, arguments[1] & 1 != 0),
+        PRCTL if arguments[0] == 22 => filtered::install(block, number, arguments),
+        SECCOMP => filtered::install(block, number, arguments),
         // `SOL_SOCKET`, `SO_ZEROCOPY`
         SETSOCKOPT if arguments[1] == 1 && arguments[2] == 60 => refusal(Errno::EOPNOTSUPP),
         VMSPLICE => by_copy(block, arguments),
@@ -216,7 +219,21 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     // All that it touches is there by now.
     let _executes = matches!(number, EXECVE | EXECVEAT).then(|| actions::AsBelieved::begin(block));
     // SAFETY: the program's own call, in its own thread.
-    unsafe { call(block.switch(), number, &arguments) }
+    let answer = unsafe { call(block.switch(), number, &arguments) };
+    if number == MADVISE && arguments[2] == GUARD_INSTALL && answer == 0 {
+        tell_of_guard(block, arguments);
+    }
+    answer
+}
+
+/// The kernel has installed a guard and told nobody of it. Discarding the pages is told, and leaves the guard; a page that came back
+/// meanwhile took its place. No copy is made in between: the call that changes the address space is not over.
+fn tell_of_guard(block: &Thread, [start, len, ..]: [usize; 6]) {
+    const DISCARD: usize = 4;
+    for advice in [DISCARD, GUARD_INSTALL] {
+        // SAFETY: what the program has asked for: these pages are empty, and a guard.
+        unsafe { call(block.switch(), MADVISE, &[start, len, advice, 0, 0, 0]) };
+    }
 }
 
 /// A descriptor that the program has not opened.
@@ -240,17 +257,6 @@ fn close_range(block: &Thread, [first, last, flags, ..]: [usize; 6]) -> isize {
     }
     // Whether it could be made at all is said by the last one, or by the one that there is.
     if from <= last || from == first { make(block, CLOSE_RANGE, [from, last, flags, 0, 0, 0]) } else { answer }
-}
-
-/// A call that installs a filter for this thread, or for all.
-fn filtered(block: &Thread, number: u32, arguments: [usize; 6], in_all: bool) -> isize {
-    let answer = make(block, number, arguments);
-    if answer == 0 && in_all {
-        threads::all().for_each(|thread| thread.set_filtered(true));
-    } else if answer >= 0 {
-        block.set_filtered(true);
-    }
-    answer
 }
 
 /// What the table does not tell of.

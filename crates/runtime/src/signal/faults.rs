@@ -64,7 +64,7 @@ pub(super) fn serve(block: &Thread, address: usize, access: Access) -> bool {
         return true;
     }
     let post = block.post();
-    let is_foreign = leave_to_agent(post, address, access);
+    let is_foreign = leave_to_agent(post, address, access, block.is_confined());
     let (last, count) = post.foreign.get();
     let count = if is_foreign { 1 + if last == address { count } else { 0 } } else { 0 };
     post.foreign.set((address, count));
@@ -72,22 +72,23 @@ pub(super) fn serve(block: &Thread, address: usize, access: Access) -> bool {
 }
 
 /// Post the fault. True: nothing of ours is there.
-fn leave_to_agent(post: &Post, address: usize, access: Access) -> bool {
+fn leave_to_agent(post: &Post, address: usize, access: Access, is_confined: bool) -> bool {
     post.address.store(address, Ordering::Relaxed);
     post.is_write.store(access == Access::Write, Ordering::Relaxed);
     post.state.store(POSTED, Ordering::Release);
     POSTS.fetch_add(1, Ordering::SeqCst);
-    if !serve::ring() {
+    if !serve::ring(is_confined) {
         post.clear();
         return true;
     }
-    let answer = loop {
-        let state = post.state.load(Ordering::Acquire);
-        if state >= ANSWERED {
-            break state;
-        }
-        futex::wait(&post.state, state, Some(LOOK_NS), Scope::Private);
-    };
+    let state = || post.state.load(Ordering::Acquire);
+    if is_confined {
+        serve::wait_by_read(|| state() >= ANSWERED);
+    }
+    while state() < ANSWERED {
+        futex::wait(&post.state, state(), Some(LOOK_NS), Scope::Private);
+    }
+    let answer = state();
     post.clear();
     answer == FOREIGN
 }
@@ -114,14 +115,19 @@ pub(crate) fn answer_posted(mut answer: impl FnMut(usize, Nanos) -> Option<bool>
     if POSTS.load(Ordering::SeqCst) == 0 {
         return;
     }
-    for post in threads::all().map(Thread::post) {
+    for block in threads::all() {
+        let post = block.post();
         if post.state.load(Ordering::Acquire) != SEEN {
             continue;
         }
         let seen_at = post.seen_at.load(Ordering::Relaxed);
         if let Some(is_ours) = answer(post.address.load(Ordering::Relaxed), seen_at) {
             post.state.store(if is_ours { ANSWERED } else { FOREIGN }, Ordering::Release);
-            futex::wake(&post.state, 1, Scope::Private);
+            if block.is_confined() {
+                serve::end_read();
+            } else {
+                futex::wake(&post.state, 1, Scope::Private);
+            }
         }
     }
 }

@@ -10,10 +10,11 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
 use pagetide_sys::dispatch::Switch;
 use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
+use pagetide_sys::seccomp::Leaves;
 use pagetide_sys::signal::{AltStack, SignalSet};
 use pagetide_sys::syscalls::Range;
 use pagetide_sys::{Errno, signal, thread};
@@ -69,7 +70,9 @@ pub(crate) struct Thread {
     in_place: InPlace,
     /// Its call may change the address space.
     is_changing: AtomicBool,
-    /// It has a system call filter.
+    /// What its system call filter leaves to our handlers, as [`Leaves`]; none leaves everything.
+    leaves: AtomicU8,
+    /// It has one.
     is_filtered: AtomicBool,
     /// It has a control block of its own.
     has_control_block: Cell<bool>,
@@ -225,7 +228,8 @@ impl Thread {
         self.release();
         self.set_changing(false);
         self.post.clear();
-        self.set_filtered(false);
+        self.leaves.store(Leaves::Everything as u8, Ordering::Relaxed);
+        self.is_filtered.store(false, Ordering::Relaxed);
         self.set_apart(false);
         self.switch.allow();
         self.switch.take_noted();
@@ -262,8 +266,16 @@ impl Thread {
         self.is_changing.load(Ordering::SeqCst)
     }
 
-    pub(super) fn set_filtered(&self, is_filtered: bool) {
-        self.is_filtered.store(is_filtered, Ordering::Relaxed);
+    /// It has one filter more.
+    pub(super) fn filter(&self, leaves: Leaves) {
+        self.leaves.fetch_max(leaves as u8, Ordering::Relaxed);
+        self.is_filtered.store(true, Ordering::Relaxed);
+    }
+
+    /// As the thread that makes it.
+    pub(super) fn inherit_filters(&self, maker: &Self) {
+        self.leaves.store(maker.leaves.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.is_filtered.store(maker.is_filtered(), Ordering::Relaxed);
     }
 
     pub(super) fn set_apart(&self, is_apart: bool) {
@@ -276,6 +288,16 @@ impl Thread {
 
     pub(super) fn is_filtered(&self) -> bool {
         self.is_filtered.load(Ordering::Relaxed)
+    }
+
+    /// Its filter denies what a new thread does first.
+    pub(super) fn is_without_threads(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) >= Leaves::NoThreads as u8
+    }
+
+    /// It may do nothing but read, write and return.
+    pub(super) fn is_confined(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) >= Leaves::Little as u8
     }
 
     pub(super) fn set_control_block(&self, is_own: bool) {
@@ -376,13 +398,17 @@ impl Thread {
             if count == RANGES || (from <= end && known <= to) {
                 last.from.store(known.min(from), Ordering::SeqCst);
                 last.to.store(end.max(to), Ordering::SeqCst);
-                return HELD.wait_for_taker();
+                return self.wait_for_taker();
             }
         }
         self.held[count].from.store(from, Ordering::SeqCst);
         self.held[count].to.store(to, Ordering::SeqCst);
         self.held_count.store(count + 1, Ordering::SeqCst);
-        HELD.wait_for_taker();
+        self.wait_for_taker();
+    }
+
+    fn wait_for_taker(&self) {
+        HELD.wait_for_taker(if self.is_confined() { std::hint::spin_loop } else { thread::yield_now });
     }
 
     /// What was held may go.

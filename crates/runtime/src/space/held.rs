@@ -98,17 +98,17 @@ impl Held {
             is_news |= self.note(vpn as u64);
         }
         if is_news {
-            self.wait_for_taker();
+            self.wait_for_taker(thread::yield_now);
         }
     }
 
-    /// What was published before is seen by whoever takes pages from now on.
-    pub(crate) fn wait_for_taker(&self) {
+    /// What was published before is seen by whoever takes pages from now on. `pause` lets some time pass.
+    pub(crate) fn wait_for_taker(&self, pause: impl Fn()) {
         fence(Ordering::SeqCst);
         // Who takes pages now may have looked before. It is in one system call and ends it without us.
         let turn = self.taking.load(Ordering::SeqCst);
         while turn % 2 == 1 && self.taking.load(Ordering::SeqCst) == turn {
-            thread::yield_now();
+            pause();
         }
     }
 

@@ -146,6 +146,31 @@ impl Regions {
     /// A new region over `[vpn, vpn + pages)`, which no region covers. `slack` more page indices are left free behind it, so
     /// that it can grow. None: no page indices are left.
     pub(crate) fn add(&mut self, vpn: u64, pages: u32, slack: u32) -> Option<Region> {
+        let range = match self.beside(vpn, pages) {
+            Some(range) if slack == 0 && self.take_free(range) => range,
+            Some(_) | None => self.take_first_fit(vpn, pages, slack)?,
+        };
+        let region = Region { vpn, range, id: self.new_id() };
+        self.insert(region);
+        Some(region)
+    }
+
+    /// The page indices that have the same distance from those of the region below as the addresses have: thousands of small regions
+    /// side by side keep their order, and nobody looks for gaps among them.
+    fn beside(&self, vpn: u64, pages: u32) -> Option<PageRange> {
+        let index = self.by_address.partition_point(|region| region.vpn < vpn).checked_sub(1)?;
+        let below = self.by_address[index];
+        let distance = vpn - below.vpn;
+        let is_near = vpn - below.end_vpn() < u64::from(PMD_PAGES);
+        let is_congruent = u64::from(below.range.first.0) % u64::from(PMD_PAGES) == below.vpn % u64::from(PMD_PAGES);
+        if !is_near || !is_congruent {
+            return None;
+        }
+        let first = u32::try_from(u64::from(below.range.first.0) + distance).ok()?;
+        first.checked_add(pages).map(|_| PageRange::new(PageIdx(first), pages))
+    }
+
+    fn take_first_fit(&mut self, vpn: u64, pages: u32, slack: u32) -> Option<PageRange> {
         let phase = u32::try_from(vpn % u64::from(PMD_PAGES)).expect("a remainder of 512");
         let place = |free: &PageRange, need: u32| {
             let skip = (phase + PMD_PAGES - free.first.0 % PMD_PAGES) % PMD_PAGES;
@@ -156,9 +181,7 @@ impl Regions {
         let range = PageRange::new(first, pages);
         let taken = self.take_free(range);
         assert!(taken, "the range was found in the free list");
-        let region = Region { vpn, range, id: self.new_id() };
-        self.insert(region);
-        Some(region)
+        Some(range)
     }
 
     fn new_id(&mut self) -> RegionId {
@@ -243,11 +266,8 @@ impl Regions {
     }
 
     fn take_free(&mut self, range: PageRange) -> bool {
-        let Some(index) = self
-            .free
-            .iter()
-            .position(|free| free.first <= range.first && range.first.0 + range.len <= free.first.0 + free.len)
-        else {
+        let after = self.free.partition_point(|free| free.first <= range.first);
+        let Some(index) = after.checked_sub(1).filter(|&index| range.end() <= self.free[index].end()) else {
             return false;
         };
         let free = self.free[index];

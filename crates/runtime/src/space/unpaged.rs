@@ -20,7 +20,7 @@ pub const UNPAGED: [(&str, &str); 13] = [
         "before_runtime",
         "What was in use before the runtime, but for large static data of the program and its libraries.",
     ),
-    ("small", "Mappings of less than 64 KiB."),
+    ("small", "Mappings of less than 64 KiB, while they are few."),
     ("other_userfaultfd", "Mappings that belong to another userfaultfd."),
     ("beyond_64_gib", "Mappings beyond the 64 GiB of addresses that can be managed."),
     ("new", "Mappings that have come since the last look."),

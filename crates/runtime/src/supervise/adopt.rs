@@ -234,7 +234,10 @@ impl Supervisor {
             }
             Err(errno) => {
                 // An agent that hears nothing ends its process; so does this.
-                self.tell_once("link", &format!("process {pid}: its agent cannot be told anything: {}", errno.name()));
+                eprintln!(
+                    "pagetide: process {pid}: its agent cannot be told anything ({}): it is killed",
+                    errno.name()
+                );
                 let _ = signal::kill(pid, signal::number::KILL);
             }
         }
@@ -258,7 +261,9 @@ impl Supervisor {
                 let why = "is a program that runs another one inside itself";
                 self.tell_once("emulator", &format!("process {name} {why}: {counts}"));
             }
-            Refusal::Foreign => self.tell_once("foreign", &format!("process {name} does not answer: {counts}")),
+            Refusal::Foreign(what) => {
+                self.tell_once("foreign", &format!("process {name} does not answer ({what}): {counts}"));
+            }
             Refusal::Errno(errno) => {
                 let why = if errno == pagetide_sys::Errno::EPERM { "another process traces it" } else { errno.name() };
                 self.tell_once("errno", &format!("process {name}: no agent can be started ({why}): {counts}"));

@@ -126,6 +126,12 @@ pub(super) struct Commands {
 }
 
 impl Commands {
+    /// Some agent has yet to be told of one, or to answer.
+    pub(super) fn are_waiting(&self) -> bool {
+        self.queues.values().any(|queue| !queue.is_empty())
+            || self.pending.values().any(|pending| !pending.left.is_empty())
+    }
+
     /// Process `pid` is not there any more, or another program: it answers nothing.
     pub(super) fn ended(&mut self, pid: i32) {
         self.queues.remove(&pid);

@@ -23,6 +23,11 @@ impl Supervisor {
         }
     }
 
+    /// Some place is drained.
+    pub(super) fn has_drains(&self) -> bool {
+        self.places.iter().any(|place| place.drain.is_some())
+    }
+
     fn is_any(&self, place: PlaceId, state: PlaceState) -> bool {
         self.words_of_place(place).any(|(_, words)| words.state() == state)
     }

@@ -25,6 +25,10 @@ impl Supervisor {
     /// How long the budget surely holds: the time in which a program could fill half of what is left. A thread that rings waits for
     /// this long at most.
     pub(super) fn interval_ns(&self) -> u64 {
+        self.resting.interval_ns(self.look_interval_ns())
+    }
+
+    fn look_interval_ns(&self) -> u64 {
         if self.births.iter().any(|birth| !birth.is_answered) {
             return BIRTH_LOOK_NS;
         }

@@ -25,10 +25,14 @@ const FORWARDED: [i32; 8] = [
     libc::SIGCHLD,
 ];
 
+/// From the timers on the processes' CPU time (`rest`). No other use of it is known.
+pub(super) const CPU_TIMER: u32 = 50;
+
 impl SignalQueue {
     pub(super) fn new() -> Result<Self, Error> {
         let number = |signal: i32| u32::try_from(signal).expect("signals are positive");
-        let set = SignalSet(FORWARDED.into_iter().fold(0, |set, signal| set | SignalSet::one(number(signal)).0));
+        let timer = SignalSet::one(CPU_TIMER).0;
+        let set = SignalSet(FORWARDED.into_iter().fold(timer, |set, signal| set | SignalSet::one(number(signal)).0));
         let outer = set.block();
         match set.descriptor() {
             Ok(fd) => Ok(Self { fd, outer }),

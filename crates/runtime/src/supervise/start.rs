@@ -11,6 +11,9 @@
 
 mod everyone;
 
+use std::fmt;
+use std::sync::atomic::{Ordering, fence};
+
 use pagetide_core::types::Nanos;
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::proc;
@@ -39,12 +42,36 @@ pub(super) enum Refusal {
     Filter,
     /// The kernel may use its memory when no system call is under way: signal mode cannot serve it.
     Lasting,
-    /// Its words are not what ours are, or it did not answer.
-    Foreign,
+    /// It does not do what ours would.
+    Foreign(Oddity),
     /// The words are of a program that it emulates.
     Emulator,
     /// It has ended, with this status if it is known.
     Ended(Option<i32>),
+}
+
+/// What a process did in place of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Oddity {
+    /// Its words are not what ours are.
+    Words,
+    /// It was to receive this signal in the midst of our code.
+    Signal(u32),
+    /// It was not done after [`RUN_WAIT`].
+    Slow,
+    /// What it handed over is no socket of ours.
+    Socket,
+}
+
+impl fmt::Display for Oddity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Words => f.write_str("its memory has changed"),
+            Self::Signal(signal) => write!(f, "signal {signal} came"),
+            Self::Slow => write!(f, "not within {} s", RUN_WAIT / 1_000_000_000),
+            Self::Socket => f.write_str("no socket came"),
+        }
+    }
 }
 
 impl From<Errno> for Refusal {
@@ -159,24 +186,27 @@ impl Starting {
         let is_full = Errno::from_negated(answer) == Some(Errno::EMFILE);
         if is_full {
             answer = self.run(at, saved, u64::from(foothold::APART))?;
-            holder = agent_of(pid).ok_or(Refusal::Foreign)?;
+            holder = agent_of(pid).ok_or(Refusal::Foreign(Oddity::Socket))?;
         }
         if let Some(errno) = Errno::from_negated(answer) {
             return Err(Refusal::Errno(errno));
         }
-        let outside = i32::try_from(answer).map_err(|_| Refusal::Foreign)?;
+        let outside = i32::try_from(answer).map_err(|_| Refusal::Foreign(Oddity::Socket))?;
         let taken = fd::pidfd_of_thread(pid, holder).and_then(|process| fd::take_from(&process, outside));
-        if !is_full {
-            self.run(at, saved, u64::from(foothold::CLOSE))?;
-        }
         let socket = taken?;
-        if socket::is_packets(&socket) { Ok(socket) } else { Err(Refusal::Foreign) }
+        if !is_full {
+            // An agent that is there serves, also if two of its descriptors stay in the program's table.
+            if let Err(ended @ Refusal::Ended(_)) = self.run(at, saved, u64::from(foothold::CLOSE)) {
+                return Err(ended);
+            }
+        }
+        if socket::is_packets(&socket) { Ok(socket) } else { Err(Refusal::Foreign(Oddity::Socket)) }
     }
 
     /// Run one command in the thread.
     fn run(&mut self, at: u64, saved: &Saved, command: u64) -> Result<i64, Refusal> {
         self.stop()?;
-        let before = read(self.tracee.tid(), at).ok_or(Refusal::Foreign)?;
+        let before = read(self.tracee.tid(), at).ok_or(Refusal::Foreign(Oddity::Words))?;
         let ticket = (before.done & 0xffff) + 1;
         // SAFETY: `enter` does not return, and only one thread of the process runs it at a time, because one supervisor asks. If
         // the program forged the words, it is its own memory that it runs on.
@@ -184,7 +214,7 @@ impl Starting {
         self.is_stopped = false;
         let end = clock::now() + RUN_WAIT;
         loop {
-            let view = read(self.tracee.tid(), at).ok_or(Refusal::Foreign)?;
+            let view = read(self.tracee.tid(), at).ok_or(Refusal::Foreign(Oddity::Words))?;
             if view.done == ticket {
                 return Ok(view.answer.cast_signed());
             }
@@ -193,14 +223,14 @@ impl Starting {
                 Halt::Trap | Halt::Group => self.tracee.resume(0)?,
                 // Only signals that cannot be blocked come here: the process is stopped, or our code is at fault.
                 Halt::Signal(signal) if signal == libc::SIGSTOP.cast_unsigned() => self.tracee.resume(signal)?,
-                Halt::Signal(_) => {
+                Halt::Signal(signal) => {
                     self.is_stopped = true;
-                    return Err(Refusal::Foreign);
+                    return Err(Refusal::Foreign(Oddity::Signal(signal)));
                 }
                 Halt::Ended(status) => return Err(Refusal::Ended(Some(status))),
             }
             if clock::now() > end {
-                return Err(Refusal::Foreign);
+                return Err(Refusal::Foreign(Oddity::Slow));
             }
         }
     }
@@ -213,7 +243,7 @@ impl Starting {
         }
         while !self.is_stopped()? {
             if clock::now() > end {
-                return Err(Refusal::Foreign);
+                return Err(Refusal::Foreign(Oddity::Slow));
             }
         }
         Ok(())
@@ -227,8 +257,15 @@ fn agent_of(pid: i32) -> Option<i32> {
     tasks.filter(|task| is_agent(task.path())).filter_map(|task| task.file_name().to_str()?.parse().ok()).max()
 }
 
-/// The words of a process at an address.
+/// The words of a process at an address. The answer of a command is no older than the word that says it was run, and the state no older
+/// than the process it is of: one copy does not give that, for the kernel copies the words in no stated order.
 pub(super) fn read(pid: i32, at: u64) -> Option<View> {
+    let first = copy(pid, at)?;
+    fence(Ordering::SeqCst);
+    Some(View { done: first.done, pid: first.pid, ..copy(pid, at)? })
+}
+
+fn copy(pid: i32, at: u64) -> Option<View> {
     let mut bytes = [0; foothold::BYTES];
     proc::read_memory(pid, at, &mut bytes).ok()?;
     View::decode(&bytes, at)
@@ -305,7 +342,7 @@ fn choose_thread(pid: i32) -> Result<i32, Refusal> {
     let mut waiting = None;
     for tid in tids {
         let (Ok(stat), Ok(status)) = (proc::stat(Some(tid)), proc::status(Some(tid))) else { continue };
-        if matches!(stat.state, b'Z' | b'X') {
+        if proc::is_over(stat.state) {
             continue;
         }
         if status.seccomp != 0 {
@@ -318,4 +355,50 @@ fn choose_thread(pid: i32) -> Result<i32, Refusal> {
         waiting = waiting.or(Some(tid));
     }
     waiting.ok_or(if filtered { Refusal::Filter } else { Refusal::Ended(None) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    /// Answers that were older than the word that tells of them, while another thread answers on and on. How often a single copy shows
+    /// one depends on where the words lie in their cache lines.
+    fn old_answers<const BY: usize>() -> u64 {
+        const LOOKS_NS: Nanos = 300_000_000;
+        let words = foothold::Shifted::<BY>::new();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut ticket = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    ticket += 1;
+                    words.answer(ticket, u64::from(ticket));
+                }
+            });
+            let (mut old, end) = (0, clock::now() + LOOKS_NS);
+            while clock::now() < end {
+                let view = read(thread::getpid(), words.address()).expect("words of ours");
+                old += u64::from(view.answer < view.done);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            old
+        })
+    }
+
+    #[test]
+    fn an_answer_is_no_older_than_the_word_that_tells_of_it() {
+        let old = [
+            old_answers::<0>(),
+            old_answers::<1>(),
+            old_answers::<2>(),
+            old_answers::<3>(),
+            old_answers::<4>(),
+            old_answers::<5>(),
+            old_answers::<6>(),
+            old_answers::<7>(),
+        ];
+        assert_eq!(old, [0; 8]);
+    }
 }

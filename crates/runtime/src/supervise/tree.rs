@@ -4,13 +4,15 @@
 //! walks the lists of children that the kernel keeps, now and then, and as soon as somebody opens the preloaded object.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use pagetide_core::types::Nanos;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::proc::{self, Statm, StatmFile};
 
-use crate::control::Control;
+use crate::control::{Control, Entry};
 use crate::foothold::View;
+use crate::supervise::rest::RestTimer;
 use crate::supervise::start::{self, Object, Starting};
 
 /// Looks at a process of which nothing is known before it counts as one without the object: it may be in the midst of its exec.
@@ -62,6 +64,10 @@ pub(super) struct Process {
     /// It waits for an agent, and nobody has told of it, at the last look.
     pub(super) is_orphan: bool,
     pub(super) is_gone: bool,
+    /// CPU time that it had used at the last look, and since when it has used no more; None: it cannot be told.
+    pub(super) used: Option<(Nanos, Nanos)>,
+    /// Tells when it has used more than that, from when it rests.
+    pub(super) timer: Option<RestTimer>,
     /// In pages.
     pub(super) resident: u64,
     pub(super) major_faults: u64,
@@ -85,6 +91,8 @@ impl Process {
             is_complete: false,
             is_orphan: false,
             is_gone: false,
+            used: None,
+            timer: None,
             resident: 0,
             major_faults: 0,
         }
@@ -96,12 +104,19 @@ impl Process {
 
     /// Swap slots that it uses.
     pub(super) fn swapped_pages(&self) -> u64 {
-        self.link.as_ref().map_or(0, |link| link.control.entry().swapped_pages.load(Ordering::Relaxed))
+        self.told(|entry| &entry.swapped_pages)
+    }
+
+    /// What its agent says; 0 without one.
+    fn told(&self, word: impl Fn(&Entry) -> &AtomicU64) -> u64 {
+        self.link.as_ref().map_or(0, |link| word(link.control.entry()).load(Ordering::Relaxed))
     }
 
     /// Look at what it keeps and says, from outside. True if it runs a program that was not seen before.
     pub(super) fn look(&mut self, library: &str) -> bool {
         self.resident = 0;
+        // Before all else: what it does meanwhile is seen at the next look.
+        self.note_cpu_time();
         if self.is_borrower {
             self.is_borrower = proc::share_memory(self.parent, self.pid).unwrap_or(false);
         }
@@ -139,7 +154,7 @@ impl Process {
 
     /// The thread that was asked so far has ended: what does another one show? None: there is no such process.
     fn ask_another_thread(&mut self) -> Option<Statm> {
-        let lives = |tid: &i32| proc::stat(Some(*tid)).is_ok_and(|stat| !matches!(stat.state, b'Z' | b'X'));
+        let lives = |tid: &i32| proc::stat(Some(*tid)).is_ok_and(|stat| !proc::is_over(stat.state));
         self.thread = start::threads(self.pid).into_iter().find(lives).unwrap_or(self.pid);
         self.statm = StatmFile::open(self.thread).ok();
         self.statm.as_ref()?.read().ok()
@@ -236,12 +251,9 @@ impl Tree {
         self.list.iter().map(|process| process.resident).fold(0, u64::saturating_add)
     }
 
-    /// What the processes would keep if there were room.
-    pub(super) fn needed(&self) -> u64 {
-        let away = |process: &Process| {
-            process.link.as_ref().map_or(0, |link| link.control.entry().away_pages.load(Ordering::Relaxed))
-        };
-        self.list.iter().map(away).fold(self.resident(), u64::saturating_add)
+    /// What is in swap space and not in memory as well.
+    pub(super) fn away(&self) -> u64 {
+        self.list.iter().map(|process| process.told(|entry| &entry.away_pages)).fold(0, u64::saturating_add)
     }
 }
 

@@ -219,7 +219,11 @@ impl Supervisor {
         };
         for process in &self.tree.list {
             if let Some(link) = &process.link {
-                link.control.entry().heat.want(looked_at(process.pid));
+                let is_wanted = looked_at(process.pid);
+                link.control.entry().heat.want(is_wanted);
+                if is_wanted {
+                    link.ring();
+                }
             }
         }
     }
@@ -328,6 +332,7 @@ impl Supervisor {
         self.budget_pages = pages;
         for link in self.tree.list.iter().filter_map(|process| process.link.as_ref()) {
             link.control.entry().budget_pages.store(pages, Ordering::Relaxed);
+            link.ring();
         }
         Answer::Done(format!("budget {} MiB, was {} MiB", mib(pages), mib(before)))
     }

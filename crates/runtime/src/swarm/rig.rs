@@ -36,6 +36,8 @@ const PAGES_MAX: u32 = 1 << 17;
 const SLOTS: u32 = 1 << 14;
 /// Pages that may be resident unseen before all that is managed is searched.
 const UNSEEN_PAGES: u64 = 16;
+/// Mappings that a look in pieces sees at a time.
+const LOOKED_AT_ONCE: u32 = 12;
 
 /// The thread that makes pages private.
 #[derive(Debug)]
@@ -141,7 +143,7 @@ impl Rig {
     pub(super) fn adopt(&mut self) {
         let now = self.now();
         let Self { session, disk, bounce, space, .. } = self;
-        Serving { disk, bounce, space }.look(&mut session.pager, now);
+        Serving { disk, bounce, space }.look(&mut session.pager, now, None);
     }
 
     /// One turn of the loop.
@@ -189,25 +191,36 @@ impl Rig {
     pub(super) fn finish(&mut self, tid: Tid) -> Answer {
         let mut dice = Dice::new(1);
         for _ in 0..100_000 {
-            let progress = self.world().step(tid);
-            if let Progress::Ended(answer) = progress {
+            if let Progress::Ended(answer) = self.step(tid, &mut dice) {
                 return answer;
             }
-            self.disk.end_one(&mut dice);
-            self.turn(&mut dice);
-            self.world().pass(1_000);
         }
         panic!("the call of {tid:?} does not end");
     }
 
-    /// The pager works until nothing is left to do for the moment.
-    pub(super) fn rest(&mut self) {
-        let mut dice = Dice::new(1);
-        for _ in 0..2_000 {
-            self.disk.end_one(&mut dice);
-            self.turn(&mut dice);
+    /// One step of a thread, with the pager at work.
+    pub(super) fn step(&mut self, tid: Tid, dice: &mut Dice) -> Progress {
+        let progress = self.world().step(tid);
+        if !matches!(progress, Progress::Ended(_)) {
+            self.disk.end_one(dice);
+            self.turn(dice);
+            self.world().pass(1_000);
+        }
+        progress
+    }
+
+    /// So many turns of the pager, of 0.1 ms each, in which no thread of the program goes on.
+    pub(super) fn turns(&mut self, count: u32, dice: &mut Dice) {
+        for _ in 0..count {
+            self.disk.end_one(dice);
+            self.turn(dice);
             self.world().pass(100_000);
         }
+    }
+
+    /// The pager works until nothing is left to do for the moment.
+    pub(super) fn rest(&mut self) {
+        self.turns(2_000, &mut Dice::new(1));
     }
 
     /// A command, carried out at once. A place that comes gets a file that the model keeps the content of.
@@ -245,13 +258,23 @@ struct Serving<'a> {
 }
 
 impl Host<Model> for Serving<'_> {
-    fn look(&mut self, pager: &mut Pager<Model>, now: Nanos) {
-        let mut at = 0;
-        pager.begin_look();
+    fn look(&mut self, pager: &mut Pager<Model>, now: Nanos, until: Option<Nanos>) -> bool {
+        let goes_on_at = pager.look_at().filter(|_| until.is_some());
+        let mut at = usize::try_from(goes_on_at.unwrap_or(0)).expect("addresses are 64 bit");
+        if goes_on_at.is_none() {
+            pager.begin_look();
+        }
+        let mut seen = 0;
         while let Ok(Some(vma)) = pager.machine_mut().space_mut().mapping_at_or_after(at) {
+            if until.is_some() && seen == LOOKED_AT_ONCE {
+                return false;
+            }
             at = vma.end;
             pager.adopt_vma(now, &vma);
+            seen += 1;
         }
+        pager.end_look();
+        true
     }
 
     fn forked(&mut self, pager: &mut Pager<Model>, _now: Nanos, child: Model) {

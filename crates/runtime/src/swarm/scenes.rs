@@ -2,18 +2,24 @@
 
 use std::sync::atomic::Ordering;
 
-use pagetide_kernel::model::{Answer, Call, Extent, Mapping, Progress, Quirks, Tid};
+use pagetide_kernel::model::{Answer, Call, Extent, Gate, Happened, Mapping, Progress, Quirks, Tid};
 
+use super::Dice;
 use super::rig::Rig;
 use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer as Done, Command, PlaceId, PlaceState};
 
-const HOME: u64 = 0x1000;
+pub(super) const HOME: u64 = 0x1000;
 
 /// A process with `pages` pages of memory, all written, under management within a budget of `share` pages; and its thread.
-fn process(share: u32, pages: u64) -> (Rig, Tid) {
+pub(super) fn process(share: u32, pages: u64) -> (Rig, Tid) {
+    process_in(Quirks::NONE, share, pages)
+}
+
+/// The same under a kernel with these faces.
+pub(super) fn process_in(quirks: Quirks, share: u32, pages: u64) -> (Rig, Tid) {
     let settings = [("profile".to_owned(), "pagetide".to_owned())];
-    let mut rig = Rig::new(1, Quirks::NONE, share, &settings, 0);
+    let mut rig = Rig::new(1, quirks, share, &settings, 0);
     let pid = rig.pid();
     rig.world().map(pid, Mapping::anon(HOME, HOME + pages));
     rig.adopt();
@@ -88,6 +94,55 @@ fn pages_that_are_read_ahead_leave_guards_alone() {
         let expected = if guarded { Answer::Segv } else { Answer::Value(page) };
         assert_eq!(rig.perform(tid, Call::Load(page)), expected, "page {page:#x}");
     }
+}
+
+/// Two threads: one installs a guard as the preload object does it, in three steps of which only the second one is told; when it has made
+/// `steps` of them, the other one forks. True if the child has the guard, and empty pages under it, or what was there before.
+fn guard_beside_fork(steps: u32, at_gate: bool) -> bool {
+    let (mut rig, tid) = process(96, 600);
+    let pid = rig.pid();
+    let other = rig.world().new_thread(pid);
+    // A part of it is out.
+    let guard = Extent::new(HOME + 400, 200);
+    let [enter, leave, close, open] = [Gate::Enter, Gate::Leave, Gate::Close, Gate::Open].map(Call::AtGate);
+    let mut first = vec![enter, Call::GuardInstall(guard), Call::Discard(guard), Call::GuardInstall(guard), leave];
+    let mut second = vec![close, Call::Fork, open];
+    for calls in [&mut first, &mut second] {
+        calls.retain(|call| at_gate || !matches!(call, Call::AtGate(_)));
+    }
+    rig.world().take_log();
+    first.into_iter().for_each(|call| rig.world().will(tid, call));
+    let mut dice = Dice::new(1);
+    for _ in 0..steps {
+        rig.step(tid, &mut dice);
+    }
+    second.into_iter().for_each(|call| rig.world().will(other, call));
+    while [tid, other].into_iter().any(|tid| rig.world().calls_left(tid) > 0) {
+        rig.step(other, &mut dice);
+        rig.step(tid, &mut dice);
+    }
+    let forked = rig.world().take_log().into_iter().find_map(|happened| {
+        if let Happened::Ended(_, Call::Fork, Answer::Child(child)) = happened { Some(child) } else { None }
+    });
+    let of_child = rig.world().new_thread(forked.expect("it was forked"));
+    let before: Vec<_> = (guard.start..guard.end).map(|page| rig.perform(of_child, Call::Load(page))).collect();
+    rig.perform(of_child, Call::GuardRemove(guard));
+    let after: Vec<_> = (guard.start..guard.end).map(|page| rig.perform(of_child, Call::Load(page))).collect();
+    let was_there: Vec<_> = (guard.start..guard.end).map(Answer::Value).collect();
+    let is_guarded = before.iter().all(|answer| *answer == Answer::Segv);
+    if is_guarded {
+        after.iter().all(|answer| *answer == Answer::Value(0))
+    } else {
+        [before, after] == [&was_there; 2].map(Vec::clone)
+    }
+}
+
+/// A fork between the first two steps took a child that had the guard in some pages, and the bytes from before it in others.
+#[test]
+fn a_child_of_a_process_that_installs_a_guard_has_it_or_what_was_there_before() {
+    let wrong = |at_gate| (0..12).filter(|&steps| !guard_beside_fork(steps, at_gate)).count();
+    assert_eq!(wrong(true), 0);
+    assert_ne!(wrong(false), 0, "guards and forks that do not wait for each other are noticed");
 }
 
 /// A program that has used up all threads: the pages that a fork shares stay where they are, and nobody is killed for it.

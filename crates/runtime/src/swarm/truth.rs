@@ -79,7 +79,8 @@ impl Truth {
             | Call::Collapse(_)
             | Call::Pin(_)
             | Call::Unpin(_)
-            | Call::Fork => [None, None],
+            | Call::Fork
+            | Call::AtGate(_) => [None, None],
         }
     }
 
@@ -99,7 +100,8 @@ impl Truth {
             | Call::Remap(..)
             | Call::Collapse(_)
             | Call::Unpin(_)
-            | Call::Fork => None,
+            | Call::Fork
+            | Call::AtGate(_) => None,
         }
     }
 
@@ -247,7 +249,8 @@ impl Truth {
             | Call::Unlock(_)
             | Call::Populate(_)
             | Call::Collapse(_)
-            | Call::Fork => {}
+            | Call::Fork
+            | Call::AtGate(_) => {}
         }
     }
 }

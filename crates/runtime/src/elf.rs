@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 /// What the file is, as far as a preloaded library cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A dynamically linked ELF program for a 64-bit machine.
     Dynamic {
         /// Its dynamic linker.
@@ -16,8 +16,10 @@ pub(crate) enum Kind {
         /// Made by the Go tool chain (with cgo): it makes its memory by raw system calls and brings its own signal stacks.
         go: bool,
     },
-    /// An ELF program that no dynamic linker starts: nothing can be preloaded into it.
+    /// An ELF program that no dynamic linker starts: nothing can be preloaded into it, unless it is a dynamic linker itself.
     Static {
+        /// It has a name for those that link to it: a library that may be started as a program, as a dynamic linker is.
+        is_library: bool,
         /// ELF machine number.
         machine: u16,
         /// Made by the Go tool chain.
@@ -37,7 +39,7 @@ pub(crate) enum Kind {
 }
 
 /// ELF machine number of the machine this program was built for.
-pub(crate) const MACHINE_HERE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+pub const MACHINE_HERE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// The kernel reads this much of a script's first line.
 const SCRIPT_LINE_BYTES: usize = 256;
@@ -49,11 +51,17 @@ const PROGRAM_HEADERS_MAX: u16 = 128;
 const NOTE_BYTES_MAX: usize = 4096;
 const LOADER_BYTES_MAX: usize = 4096;
 
+/// Bytes of the table of the dynamic linker's facts that are looked at, and of one of them.
+const DYNAMIC_BYTES_MAX: usize = 4096;
+const DYNAMIC_ENTRY_BYTES: usize = 16;
+const DT_SONAME: u64 = 14;
+
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
-/// Reads what `file` is.
-pub(crate) fn kind_of(file: &File) -> io::Result<Kind> {
+/// Reads what `file` is. An error of reading it; a damaged file is what its first bytes say, as far as they go.
+pub fn kind_of(file: &File) -> io::Result<Kind> {
     let head = read_up_to(file, 0, SCRIPT_LINE_BYTES)?;
     if let Some(line) = head.strip_prefix(b"#!") {
         return Ok(script(line));
@@ -67,7 +75,7 @@ pub(crate) fn kind_of(file: &File) -> io::Result<Kind> {
         return Ok(Kind::OtherWord);
     }
     let machine = u16_at(&head, 18);
-    let (mut loader, mut go) = (None, false);
+    let (mut loader, mut go, mut is_library) = (None, false, false);
     let table_offset = u64_at(&head, 32);
     let entry_bytes = u64::from(u16_at(&head, 54));
     let entries = u16_at(&head, 56).min(PROGRAM_HEADERS_MAX);
@@ -81,14 +89,20 @@ pub(crate) fn kind_of(file: &File) -> io::Result<Kind> {
         let len = usize::try_from(u64_at(&entry, 32)).unwrap_or(usize::MAX);
         match kind {
             PT_INTERP => loader = Some(text(&read_up_to(file, at, len.min(LOADER_BYTES_MAX))?)),
+            PT_DYNAMIC => is_library |= has_name(&read_up_to(file, at, len.min(DYNAMIC_BYTES_MAX))?),
             PT_NOTE => go |= has_go_note(&read_up_to(file, at, len.min(NOTE_BYTES_MAX))?),
             _ => {}
         }
     }
     Ok(match loader {
         Some(loader) => Kind::Dynamic { loader, machine, go },
-        None => Kind::Static { machine, go },
+        None => Kind::Static { is_library, machine, go },
     })
+}
+
+/// True if one of the dynamic linker's facts is a name for those that link to the file.
+fn has_name(facts: &[u8]) -> bool {
+    facts.chunks_exact(DYNAMIC_ENTRY_BYTES).any(|fact| u64_at(fact, 0) == DT_SONAME)
 }
 
 /// Splits the rest of a `#!` line as the kernel does: the interpreter, and everything after it as one argument.
@@ -209,12 +223,30 @@ mod tests {
 
     #[test]
     fn no_loader_makes_it_static_and_a_go_note_names_its_maker() {
-        assert_eq!(kind(&elf(2, 183, &[(1, b"")])), Kind::Static { machine: 183, go: false });
+        assert_eq!(kind(&elf(2, 183, &[(1, b"")])), Kind::Static { is_library: false, machine: 183, go: false });
         let gnu = b"\x04\0\0\0\x03\0\0\0\x03\0\0\0GNU\0abc\0";
         let go = b"\x04\0\0\0\x02\0\0\0\x04\0\0\0Go\0\0id\0\0";
         let both = [gnu.as_slice(), go.as_slice()].concat();
-        assert_eq!(kind(&elf(2, 62, &[(PT_NOTE, &both)])), Kind::Static { machine: 62, go: true });
-        assert_eq!(kind(&elf(2, 62, &[(PT_NOTE, gnu)])), Kind::Static { machine: 62, go: false });
+        assert_eq!(kind(&elf(2, 62, &[(PT_NOTE, &both)])), Kind::Static { is_library: false, machine: 62, go: true });
+        assert_eq!(kind(&elf(2, 62, &[(PT_NOTE, gnu)])), Kind::Static { is_library: false, machine: 62, go: false });
+    }
+
+    #[test]
+    fn a_library_is_no_static_program() {
+        let facts: Vec<u8> = [5, 0, DT_SONAME, 1, 0, 0].into_iter().flat_map(u64::to_le_bytes).collect();
+        let of = |facts: &[u8]| kind(&elf(2, 62, &[(PT_DYNAMIC, facts)]));
+        assert_eq!(of(&facts), Kind::Static { is_library: true, machine: 62, go: false });
+        assert_eq!(of(&facts[..40]), Kind::Static { is_library: true, machine: 62, go: false });
+        assert_eq!(of(&facts[..24]), Kind::Static { is_library: false, machine: 62, go: false }, "cut");
+    }
+
+    #[test]
+    fn a_dynamic_linker_is_a_library_and_this_test_has_one() {
+        let own = File::open("/proc/self/exe").and_then(|file| kind_of(&file)).expect("a test is a program");
+        let Kind::Dynamic { loader, machine, .. } = own else { panic!("a test is linked dynamically: {own:?}") };
+        assert_eq!(machine, MACHINE_HERE);
+        let linker = File::open(loader).and_then(|file| kind_of(&file)).expect("it has linked this test");
+        assert_eq!(linker, Kind::Static { is_library: true, machine, go: false });
     }
 
     #[test]
@@ -240,9 +272,9 @@ mod tests {
         assert_eq!(kind(b"\x7fELF"), Kind::Other);
         let mut far = elf(2, 62, &[(PT_INTERP, b"/lib/ld.so\0")]);
         far[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(kind(&far), Kind::Static { machine: 62, go: false });
+        assert_eq!(kind(&far), Kind::Static { is_library: false, machine: 62, go: false });
         let mut huge_note = elf(2, 62, &[(PT_NOTE, b"\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0")]);
         huge_note.truncate(huge_note.len());
-        assert_eq!(kind(&huge_note), Kind::Static { machine: 62, go: false });
+        assert_eq!(kind(&huge_note), Kind::Static { is_library: false, machine: 62, go: false });
     }
 }

@@ -1,0 +1,114 @@
+//! Scenes of orders that meet a change of the address space half way: each fails where the one condition that is meant is left out.
+
+use pagetide_kernel::AddressSpace;
+use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Mapping, Progress, Quirks, Tid};
+
+use super::Dice;
+use super::reconciled::assert_reconciled;
+use super::rig::Rig;
+use super::scenes::{HOME, process, process_in};
+
+/// So many pages of memory that leaves the program are looked at.
+const PAGES: u64 = 50;
+
+/// A thread beside the first one.
+fn another(rig: &Rig) -> Tid {
+    let pid = rig.pid();
+    rig.world().new_thread(pid)
+}
+
+/// The list of mappings is read, and changes before what it says is registered: registration passes over the hole, of which nothing would
+/// be heard once there is memory again.
+#[test]
+fn memory_that_changes_while_it_is_registered_is_registered_at_the_next_look() {
+    let (mut rig, tid) = process(400, 16);
+    let (pid, home) = (rig.pid(), HOME + 0x400);
+    let hole = Extent::new(home + 40, 20);
+    rig.world().map(pid, Mapping::anon(home, home + 100));
+    let at = usize::try_from(home << 12).expect("an address");
+    let seen = rig.session.pager.machine_mut().space_mut().mapping_at_or_after(at);
+    let seen = seen.expect("the list can be read").expect("it is mapped");
+    assert_eq!(rig.perform(tid, Call::Unmap(hole)), Answer::Done);
+    let now = rig.pager().machine().space().now();
+    rig.session.pager.begin_look();
+    rig.session.pager.adopt_vma(now, &seen);
+    rig.session.pager.end_look();
+    assert_eq!(rig.perform(tid, Call::Map(hole)), Answer::Done);
+    assert_reconciled(&mut rig);
+}
+
+/// A page is on its way back when it is discarded. The kernel lets it through only after the discard: it must not come.
+#[test]
+fn a_page_that_is_discarded_on_its_way_back_is_empty() {
+    let (mut rig, tid) = process(96, 600);
+    let (changes, discards) = (another(&rig), another(&rig));
+    let mut dice = Dice::new(1);
+    // A change that was heard of and is not over: the kernel lets nothing through.
+    rig.world().will(changes, Call::Unmap(Extent::new(HOME + 300, 1)));
+    assert_eq!(rig.step(changes, &mut dice), Progress::Runs);
+    assert_eq!(rig.step(changes, &mut dice), Progress::Sleeps);
+    rig.world().will(tid, Call::Load(HOME));
+    assert_eq!(rig.step(tid, &mut dice), Progress::Sleeps);
+    rig.turns(50, &mut dice);
+    rig.world().will(discards, Call::Discard(Extent::new(HOME, PAGES)));
+    while rig.world().step(discards) != Progress::Sleeps {}
+    rig.turns(5, &mut dice);
+    // Both go on before anything else is done.
+    assert_eq!(rig.world().step(discards), Progress::Ended(Answer::Done));
+    assert_eq!(rig.world().step(changes), Progress::Ended(Answer::Done));
+    rig.finish(tid);
+    for page in HOME..HOME + PAGES {
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(0), "page {page:#x}");
+    }
+}
+
+/// The kernel tells of a discard before it carries it out. Pages that are there until then are not taken for pages that came back.
+#[test]
+fn pages_that_are_about_to_be_discarded_are_not_charged_again() {
+    let (mut rig, tid) = process(400, 200);
+    let mut dice = Dice::new(1);
+    rig.world().will(tid, Call::Discard(Extent::new(HOME, 200)));
+    while rig.world().step(tid) != Progress::Sleeps {}
+    rig.turns(100, &mut dice);
+    assert_eq!(rig.finish(tid), Answer::Done);
+    rig.turns(100, &mut dice);
+    assert_eq!(rig.pager().core().charged(), 0, "nothing is there");
+}
+
+/// A page is to be put back where mremap has taken the place away, of which the message is yet to be read. The kernel may look the place up
+/// before it looks whether mappings change, and say that there is none: the content follows.
+#[test]
+fn content_whose_place_is_moved_on_its_way_back_follows() {
+    let quirks = Quirks { looked_up_early: 10_000, ..Quirks::NONE };
+    let (mut rig, tid) = process_in(quirks, 96, 600);
+    let other = another(&rig);
+    let (mut dice, there) = (Dice::new(1), HOME + 0x800);
+    rig.world().will(tid, Call::Load(HOME));
+    assert_eq!(rig.step(tid, &mut dice), Progress::Sleeps);
+    rig.world().will(other, Call::Remap(Extent::new(HOME, PAGES), there));
+    while rig.world().step(other) != Progress::Sleeps {}
+    for _ in 0..50 {
+        rig.disk.end_one(&mut dice);
+        let now = rig.pager().machine().space().now();
+        rig.session.work(now);
+        rig.world().pass(1_000);
+    }
+    assert_eq!(rig.finish(other), Answer::Done);
+    assert_eq!(rig.finish(tid), Answer::Segv);
+    for page in 0..PAGES {
+        assert_eq!(rig.perform(other, Call::Load(there + page)), Answer::Value(HOME + page), "page {page}");
+    }
+}
+
+/// The kernel refuses any run that crosses the border of two of its mappings. What it says is about the border, and about no page.
+#[test]
+fn a_run_that_crosses_a_border_leaves_as_if_there_were_none() {
+    let (mut rig, tid) = process(400, 200);
+    for page in (HOME..HOME + 200).step_by(7) {
+        assert_eq!(rig.perform(tid, Call::OnFork(Extent::new(page, 3), ForkPolicy::Wipe)), Answer::Done);
+    }
+    rig.set_share(96);
+    rig.rest();
+    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
+    assert_eq!(rig.pager().machine().stats.busy_pages, 0, "nobody else has any of these pages");
+}
