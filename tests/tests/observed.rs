@@ -1,11 +1,11 @@
 //! What a run writes for others to read while it runs is read by programs that are not ours: metrics, timelines.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use pagetide_tests::need::{self, Feature};
@@ -72,6 +72,38 @@ fn metrics_are_read_by_prometheus_and_count_what_the_statistics_count() {
     assert!((faults - stats.fault_latency_ns("count").unwrap_or(0) as f64).abs() < 0.5, "{faults}");
     let names = std::fs::read_dir(scratch.path()).expect("own directory").flatten();
     assert!(!names.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().contains(".partial")));
+}
+
+#[test]
+fn who_does_not_take_what_it_is_told_leaves_the_budget_as_it_is() {
+    // Grows by the heap's end, of which nothing tells.
+    const GROWS: &str = r#"$| = 1; print "begun\n"; select undef, undef, undef, 1; push @kept, "x" x 1000 . $_ for 1 .. 60000;
+        open my $status, "<", "/proc/self/status"; print grep /VmHWM/, <$status>"#;
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let (mut taken, mut full) = std::io::pipe().expect("descriptors are left");
+    let mut run = Command::new(pagetide::binary())
+        .args(["run", "--memory", "16M", "--summary=0.1", "--swap"])
+        .arg(scratch.path())
+        .args(["--", "perl", "-e", GROWS])
+        .stdout(Stdio::piped())
+        .stderr(full.try_clone().expect("descriptors are left"))
+        .spawn()
+        .expect("pagetide starts");
+    let mut lines = BufReader::new(run.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("begun"));
+    rustix::io::ioctl_fionbio(&full, true).expect("a pipe");
+    while full.write(&[b' '; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).expect("a pipe");
+    drop(full);
+    let most = lines.next().expect("it says what it took");
+    std::io::copy(&mut taken, &mut std::io::sink()).expect("it is drained");
+    assert!(run.wait().expect("it ends").success());
+    let kib = most.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok()).expect("VmHWM: N kB");
+    assert!(kib * 1024 < BUDGET + 16 * MIB, "{most}");
 }
 
 #[test]
