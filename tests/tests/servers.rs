@@ -13,7 +13,7 @@ use pagetide_tests::pagetide::PagetideRun;
 use pagetide_tests::program::{Program, Running};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::sources::source;
-use pagetide_tests::{MIB, clock, serial};
+use pagetide_tests::{MIB, clock, serial, victim};
 
 /// What the script of `rows.html` adds up to.
 const SUM: &str = "<div id=\"sum\">sum 261522661</div>";
@@ -40,6 +40,25 @@ fn a_browser_of_many_processes_shows_its_page_inside_its_budget() {
     stats.expect_laws().expect_peak();
     assert!(stats.number("managed_processes") >= 3, "{}", stats.text());
     assert!(stats.unpaged("before_runtime") < 8 * MIB, "{}", stats.text());
+}
+
+/// Eight sleeping processes kept 4 MiB of room each from the one that worked: it had 100,000 major faults, and half of the budget lay
+/// idle (PostgreSQL sorted for minutes in a budget that was larger than all it takes natively).
+#[test]
+fn processes_that_sleep_leave_the_budget_to_the_one_that_works() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "sleepers").display().to_string();
+    let run = PagetideRun::new(&scratch, 64 * MIB);
+    let ended = run.wrap(&Program::new([&*binary, "8", "32"]).deadline_s(600)).run(&scratch, "sleepers");
+    ended.expect_success().expect_no_process_left();
+    assert_eq!(ended.stdout(), "8 processes slept, 0 pages were wrong\n");
+    let stats = run.stats();
+    stats.expect_laws().expect_peak();
+    assert!(stats.number("managed_processes") == 9 && stats.counter("pgmajfault") < 5000, "{}", stats.text());
 }
 
 const KEYS: usize = 12_000;

@@ -41,7 +41,7 @@ use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{self, HELD};
 use crate::store::SwapFile;
-use crate::{credentials, foothold, limits, setup, spans};
+use crate::{credentials, foothold, limits, setup, shares, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -511,7 +511,7 @@ impl Agent {
         let stuck = (read_only + locked).min(charged) + in_calls;
         let is_more = stuck > std::mem::replace(&mut managed.stuck_pages, stuck);
         let share = self.entry().share_pages.load(Ordering::Relaxed);
-        if stuck > share / 4 * 3 && !managed.stuck_told {
+        if shares::is_stuck(stuck, share) && !managed.stuck_told {
             managed.stuck_told = true;
             say(
                 &self.supervisor,

@@ -15,9 +15,23 @@ pub(crate) struct Claim {
     pub(crate) pressed: bool,
 }
 
-/// Room to grow that a process without pressure is given: a quarter of what it keeps, at least 4 MiB.
-fn demand(claim: Claim) -> u64 {
-    if claim.pressed { u64::MAX } else { claim.resident + (claim.resident / 4).max(1024) }
+/// Room to grow that a process without pressure is given: a quarter of what it keeps, at least 4 MiB, within `room_max`. An eighth and
+/// 256 KiB it has always: with less it would seem to be at its share.
+fn demand(claim: Claim, room_max: u64) -> u64 {
+    if claim.pressed {
+        return u64::MAX;
+    }
+    claim.resident + (claim.resident / 4).max(1024).min(room_max).max(claim.resident / 8 + 64)
+}
+
+/// Room to grow that each of those without pressure has at most. Room lies idle: it takes no more than what nobody keeps, and beside
+/// somebody who is pressed a sixteenth of all. Else the sleeping processes of a server, a dozen of them, would keep what the one that
+/// works is short of.
+fn room_max(available: u64, claims: &[Claim]) -> u64 {
+    let calm = claims.iter().filter(|claim| !claim.pressed).count();
+    let resident: u64 = claims.iter().map(|claim| claim.resident).sum();
+    let rooms = if calm < claims.len() { available / 16 } else { available.saturating_sub(resident) };
+    rooms / u64::try_from(calm.max(1)).expect("a length")
 }
 
 /// What a process may keep from when its agent starts until the next division: what it has, and its part of what is `left`
@@ -29,15 +43,22 @@ pub(crate) fn first(budget: u64, own: u64, resident: u64, starting: u64) -> u64 
     (kept + left / (starting + 1)).max(budget / 16).min(budget)
 }
 
+/// Pages that cannot be paged out leave too little of a share, so that it is told of. Less than a MiB is not: it is a large buffer of
+/// a call while the share is still small, and the budget has room for it.
+pub(crate) const fn is_stuck(stuck: u64, share: u64) -> bool {
+    stuck > share / 4 * 3 && stuck >= 256
+}
+
 /// Divide `available` pages. The result has the order of `claims`.
 pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
-    order.sort_by_key(|&index| demand(claims[index]));
+    let room_max = room_max(available, claims);
+    order.sort_by_key(|&index| demand(claims[index], room_max));
     let mut fair = vec![0; claims.len()];
     let mut left = available;
     for (place, &index) in order.iter().enumerate() {
         let heads = u64::try_from(claims.len() - place).expect("a length");
-        fair[index] = demand(claims[index]).min(left / heads);
+        fair[index] = demand(claims[index], room_max).min(left / heads);
         left -= fair[index];
     }
     // What nobody asks for goes to all alike: it is free, and asking takes time.
@@ -81,6 +102,12 @@ mod tests {
     }
 
     #[test]
+    fn a_buffer_of_a_small_process_is_not_told_of() {
+        assert!(!is_stuck(200, 256) && !is_stuck(3_000, 4_000));
+        assert!(is_stuck(3_001, 4_000) && is_stuck(256, 256));
+    }
+
+    #[test]
     fn one_process_gets_everything() {
         assert_eq!(divide(10_000, &[claim(100, 0, false)]), [10_000]);
         assert_eq!(divide(10_000, &[claim(9_000, 9_000, true)]), [10_000]);
@@ -90,6 +117,23 @@ mod tests {
     fn the_idle_keep_what_they_have_and_the_pressed_get_the_rest() {
         let shares = divide(100_000, &[claim(4_000, 4_000, false), claim(50_000, 50_000, true)]);
         assert!(shares[0] >= 5_024 && shares[1] > 90_000 && shares.iter().sum::<u64>() <= 100_000, "{shares:?}");
+    }
+
+    #[test]
+    fn processes_that_sleep_keep_no_room_from_the_one_that_works() {
+        let mut claims = [claim(800, 1_700, false); 7];
+        claims[6] = claim(1_650, 1_700, true);
+        let shares = divide(12_000, &claims);
+        assert!(shares[6] >= 12_000 - 6 * 1_000, "{shares:?}");
+        assert!(shares[..6].iter().all(|&share| share > 850), "they do not seem to be at their shares: {shares:?}");
+    }
+
+    #[test]
+    fn room_to_grow_takes_nothing_that_somebody_keeps() {
+        let mut claims = [claim(800, 900, false); 7];
+        claims[6] = claim(5_000, 6_000, false);
+        let shares = divide(12_000, &claims);
+        assert!(shares[6] > 5_000, "it grows, and has not read yet: {shares:?}");
     }
 
     #[test]

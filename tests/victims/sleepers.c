@@ -1,0 +1,73 @@
+// sleepers PROCESSES MIB: so many children sleep while their parent works on MIB of memory in random order, as a server's processes do
+// beside the one that has a request.
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CHILDREN_MAX = 64, PAGE_WORDS = 512, TOUCHES = 200000 };
+
+static uint64_t *map(size_t pages) {
+    uint64_t *words = mmap(NULL, pages * PAGE_WORDS * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (words == MAP_FAILED) {
+        perror("sleepers: mmap");
+        exit(2);
+    }
+    for (size_t page = 0; page < pages; page++) {
+        words[page * PAGE_WORDS] = page | 1ull << 63;
+    }
+    return words;
+}
+
+int main(int argc, char **argv) {
+    int processes = argc == 3 ? atoi(argv[1]) : 0;
+    if (processes < 1 || processes > CHILDREN_MAX) {
+        fprintf(stderr, "usage: sleepers PROCESSES MIB\n");
+        return 2;
+    }
+    size_t pages = (size_t)atoi(argv[2]) * 256;
+    // More than the budget for once: from here on it is paged, and so are its children.
+    munmap(map(2 * pages), 2 * pages * PAGE_WORDS * 8);
+    pid_t children[CHILDREN_MAX];
+    int ready[2];
+    if (pipe(ready) != 0) {
+        perror("sleepers: pipe");
+        return 2;
+    }
+    for (int number = 0; number < processes; number++) {
+        children[number] = fork();
+        if (children[number] < 0) {
+            perror("sleepers: fork");
+            return 2;
+        }
+        if (children[number] == 0) {
+            map(256);
+            if (write(ready[1], "r", 1) != 1) {
+                _exit(2);
+            }
+            for (;;) {
+                pause();
+            }
+        }
+        char word;
+        if (read(ready[0], &word, 1) != 1) {
+            return 2;
+        }
+    }
+    uint64_t *words = map(pages), random = 1, wrong = 0;
+    for (int touch = 0; touch < TOUCHES; touch++) {
+        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        size_t page = (random >> 33) % pages;
+        wrong += words[page * PAGE_WORDS] != (page | 1ull << 63);
+    }
+    for (int number = 0; number < processes; number++) {
+        kill(children[number], SIGKILL);
+        waitpid(children[number], NULL, 0);
+    }
+    printf("%d processes slept, %llu pages were wrong\n", processes, (unsigned long long)wrong);
+    return wrong != 0;
+}
