@@ -58,7 +58,7 @@ fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_with_pages_compres
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "ranges");
-    Budgeted::new(program(&binary, &["128", "5000", "4"])).arguments(&["--set", "compress=lz4"]).check(&scratch);
+    Budgeted::new(program(&binary, &["128", "5000", "4"])).arguments(&["--set", "compress=zstd"]).check(&scratch);
 }
 
 /// All cases of system calls and forks in one process, with compressed pages at every fork.

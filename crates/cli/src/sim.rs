@@ -143,7 +143,7 @@ struct ReplayArgs {
     /// Who plays the host: exact (a kernel sees accessed bits), blind or blind-thread, blind-signal (the live runtime)
     #[arg(long, value_name = "NAME", default_value = "exact")]
     host: String,
-    /// Bytes that a page takes compressed, 1 to 4096, with a blind host and --set compress=lz4
+    /// Bytes that a page takes compressed, 1 to 4096, with a blind host and --set compress=lz4 or zstd
     #[arg(long, value_name = "BYTES", default_value_t = 1365, value_parser = clap::value_parser!(u32).range(1..=4096))]
     packed_bytes: u32,
     /// Watermarks and background reclaim, as on a whole machine, instead of a control group's limit
@@ -169,7 +169,7 @@ struct StudyArgs {
     /// One setting of our profile; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Bytes that a page takes compressed, 1 to 4096, instead of each program's; with --set compress=lz4
+    /// Bytes that a page takes compressed, 1 to 4096, instead of each program's; with --set compress=lz4 or zstd
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=4096))]
     packed_bytes: Option<u32>,
     /// Print a list of objects, one for each program

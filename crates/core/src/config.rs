@@ -102,6 +102,8 @@ pub enum Compress {
     Off,
     /// LZ4: fast.
     Lz4,
+    /// Zstandard: a third less memory, at some times the CPU time.
+    Zstd,
 }
 
 /// Which clusters slots are taken from first.
@@ -195,7 +197,7 @@ const SWAPOFF: &[(&str, SwapoffMode)] = &[
     ("lookup-stats", SwapoffMode::LookupStats),
 ];
 const SAMPLE: &[(&str, Sample)] = &[("watch", Sample::Watch), ("lap", Sample::Lap), ("none", Sample::None)];
-const COMPRESS: &[(&str, Compress)] = &[("off", Compress::Off), ("lz4", Compress::Lz4)];
+const COMPRESS: &[(&str, Compress)] = &[("off", Compress::Off), ("lz4", Compress::Lz4), ("zstd", Compress::Zstd)];
 const SWITCH: &[(&str, bool)] = &[("on", true), ("off", false)];
 const ANON_LIST: &[(&str, bool)] = &[("inactive", false), ("active", true)];
 
@@ -323,7 +325,7 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "compress",
-        values: "off, lz4",
+        values: "off, lz4, zstd",
         unit: "",
         doc: "how pages that leave are compressed into a part of the budget before they go to the disk (live, and in sim study and replay)",
         set: |c, v| choice(v, COMPRESS, &mut c.compress),

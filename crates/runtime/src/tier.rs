@@ -217,7 +217,7 @@ impl Tier {
 
     /// A tier for a budget of at most `budget_pages`; None if nothing is to be compressed.
     pub(crate) fn new(how: Compress, budget_pages: u64) -> Result<Option<Self>, Errno> {
-        let Some(packer) = Packer::new(how) else { return Ok(None) };
+        let Some(packer) = Packer::new(how)? else { return Ok(None) };
         let pages = u32::try_from(budget_pages).unwrap_or(u32::MAX);
         let entries_max = usize::try_from((budget_pages * ENTRIES_PER_PAGE).min(u64::from(HELD - 1))).expect("64 bit");
         Ok(Some(Self {

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 
 use pagetide_core::absences::{Absences, Waited};
-use pagetide_core::config::Compress;
 use pagetide_core::types::{Nanos, PageIdx, PageRange};
 use pagetide_core::{Config, HostKind, MemoryMode};
 use pagetide_trace::dense::DenseTrace;
@@ -64,7 +63,7 @@ pub struct ReplaySetup {
     pub device: DeviceParams,
     /// CPU time of an access that hits; what the program computes between accesses belongs in here.
     pub access_ns: Nanos,
-    /// Bytes that a page takes if the settings let the host compress (`compress=lz4`).
+    /// Bytes that a page takes if the settings let the host compress (`compress=lz4` or `zstd`).
     pub packed_bytes: u32,
     /// Who plays the host. A blind one has watermarks, as live.
     pub host: HostModel,
@@ -152,15 +151,15 @@ pub(crate) fn world_of(pages: u32, memory_pages: u32, setup: &ReplaySetup) -> Re
     for setting in &setup.settings {
         config.set(setting).map_err(|e| format!("--set: {e}"))?;
     }
-    let is_compressed = config.compress() == Compress::Lz4 && setup.host.kind() == HostKind::Blind;
+    let tier = TierCosts::of(config.compress(), setup.packed_bytes).filter(|_| setup.host.kind() == HostKind::Blind);
     let is_machine = setup.machine || setup.host.kind() == HostKind::Blind;
     let mode = if is_machine { MemoryMode::Watermarks } else { MemoryMode::Memcg { v1: true } };
     let swap_pages = pages + SPARE_SLOTS;
     let config = config.memory(mode, pages, memory_pages).slots_max(swap_pages + SPARE_SLOTS);
     let mut world = World::new(config, pages, memory_pages, 1, Costs::default(), setup.seed);
     world.set_host(setup.host);
-    if is_compressed {
-        world.set_tier(TierCosts::lz4(setup.packed_bytes));
+    if let Some(tier) = tier {
+        world.set_tier(tier);
     }
     world.add_device(&SwapDevice {
         params: setup.device.clone(),

@@ -13,8 +13,8 @@ fn counter(pool: &Pool, name: &str) -> u64 {
 }
 
 /// A region of three times its pool, used in random order until many of its pages are compressed. Page `p` holds `p + 1`.
-fn compressed(engine: EngineChoice) -> (Pool, Region) {
-    let pool = builder(8 * MIB, engine).set("compress", "lz4").build_with(faulty).expect("a pool");
+fn compressed(engine: EngineChoice, how: &str) -> (Pool, Region) {
+    let pool = builder(8 * MIB, engine).set("compress", how).build_with(faulty).expect("a pool");
     let region = pool.region(24 * MIB).expect("a region");
     let pages = region.len() / PAGE_BYTES;
     (0..pages).for_each(|page| put(&region, page, page as u64 + 1));
@@ -39,9 +39,15 @@ fn all_are_right(region: &Region, what: &str) {
 
 #[test]
 fn damaged_compressed_pages_are_errors_and_never_other_bytes() {
+    for how in ["lz4", "zstd"] {
+        damaged_pages_are_errors(how);
+    }
+}
+
+fn damaged_pages_are_errors(how: &str) {
     let _alone = ALONE.lock().expect("no test panics here");
     choose(Fault::ReadFails);
-    let (pool, region) = compressed(EngineChoice::Auto);
+    let (pool, region) = compressed(EngineChoice::Auto, how);
     let damaged = pool.running.shared.lock("damage").session.pager.machine_mut().tier_mut().expect("a tier").damage();
     assert!(damaged > 500, "{damaged} pages are compressed");
     let mut lost = 0;
@@ -62,7 +68,7 @@ fn damaged_compressed_pages_are_errors_and_never_other_bytes() {
 /// the budget has room for all.
 fn writes_fail(engine: EngineChoice, fault: Fault) {
     choose(fault);
-    let (pool, region) = compressed(engine);
+    let (pool, region) = compressed(engine, "lz4");
     let pages = region.len() / PAGE_BYTES;
     ARMED.store(true, Ordering::SeqCst);
     // What is compressed is to make room.
@@ -105,7 +111,7 @@ fn what_is_flushed_is_on_the_disk() {
     let _alone = ALONE.lock().expect("no test panics here");
     choose(Fault::ReadFails);
     for engine in engines() {
-        let (pool, region) = compressed(engine);
+        let (pool, region) = compressed(engine, "lz4");
         let shared = &pool.running.shared;
         shared.lock("a flush").session.pager.machine_mut().flush_tier(true);
         let end = clock::now() + 10_000_000_000;
@@ -126,7 +132,7 @@ fn what_is_flushed_is_on_the_disk() {
 fn a_smaller_budget_takes_the_memory_of_compressed_pages_too() {
     let _alone = ALONE.lock().expect("no test panics here");
     choose(Fault::ReadFails);
-    let (pool, region) = compressed(EngineChoice::Auto);
+    let (pool, region) = compressed(EngineChoice::Auto, "lz4");
     assert!(pool.resident_bytes() <= 8 * MIB as u64 + 512 * 1024, "{} bytes resident", pool.resident_bytes());
     pool.set_budget(4 * MIB as u64).expect("large enough");
     let end = clock::now() + 10_000_000_000;

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use pagetide_core::Event;
+use pagetide_core::config::Compress;
 use pagetide_core::event::FILE_DEVICE_FIRST;
 use pagetide_core::tier::{
     CORE_PAGES_MIN, GRANT_PAGES, PARTS, PRICES, Packing, Prices, RUN_PAGES, Resident, SAMPLE, SWEEP, TierShare,
@@ -32,9 +33,13 @@ pub struct TierCosts {
 }
 
 impl TierCosts {
-    /// lz4 of pages that take so many bytes.
-    pub const fn lz4(page_bytes: u32) -> Self {
-        Self { pack_ns: 5_000, unpack_ns: 1_500, page_bytes }
+    /// Of pages that take so many bytes. None: they are not compressed.
+    pub const fn of(how: Compress, page_bytes: u32) -> Option<Self> {
+        match how {
+            Compress::Off => None,
+            Compress::Lz4 => Some(Self { pack_ns: 5_000, unpack_ns: 1_500, page_bytes }),
+            Compress::Zstd => Some(Self { pack_ns: 13_000, unpack_ns: 6_000, page_bytes }),
+        }
     }
 }
 
