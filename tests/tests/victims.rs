@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pagetide_tests::budgeted::Budgeted;
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::PagetideRun;
+use pagetide_tests::pagetide::{FaultMode, PagetideRun};
 use pagetide_tests::program::{Exit, Program};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::{MIB, clock, leftovers, serial, victim};
@@ -85,6 +85,26 @@ fn processes_that_fill_fresh_memory_at_once_stay_in_a_hard_limit() {
     let burst = program(&binary, &["4", "64"]).deadline_s(180);
     let burst = Budgeted::new(burst).native_peak_bytes(4 * 64 * MIB).divisor(8);
     burst.peak_gap("many processes fill memory natively at once").check(&scratch);
+}
+
+/// What each of them keeps is more than the budget, which was exceeded by several times without a word.
+#[test]
+fn processes_that_keep_more_than_the_budget_together_end_right_and_are_told_of() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let scratch = Scratch::new();
+        let binary = victim::build(&scratch, "burst");
+        let run = PagetideRun::new(&scratch, 12 * MIB).mode(mode);
+        let ended = run.wrap(&program(&binary, &["24", "8"]).deadline_s(180)).run(&scratch, "many");
+        ended.expect_success().expect_no_process_left();
+        assert_eq!(ended.stdout(), "24 processes, 2048 pages each\n", "{}", ended.report());
+        let told = ended.stderr();
+        assert_eq!(told.matches("processes page at once").count(), 1, "{}", ended.report());
+        run.stats().expect_laws();
+    }
 }
 
 fn ranges_keep_their_bytes(seed: &str) {

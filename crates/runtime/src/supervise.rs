@@ -489,7 +489,9 @@ impl Supervisor {
         let proportional = shares.sum::<u64>() / PAGE_BYTES;
         let end = clock::now();
         self.next_proportional = end + 20 * (end - begin);
-        self.resident_max = self.resident_max.max(proportional.min(resident));
+        let resident = proportional.min(resident);
+        self.resident_max = self.resident_max.max(resident);
+        self.tell_of_floors(resident);
     }
 
     fn divide(&mut self) {

@@ -17,6 +17,8 @@ use crate::supervise::start::{self, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
 use crate::supervise::{Birth, FaultMode, Supervisor};
 
+/// A budget may be exceeded by so much, beside a fiftieth of it, while pages are on their way out: 8 MiB.
+const EXCESS_PAGES: u64 = 2048;
 /// No process keeps more pages than this, whatever its page says.
 const RESIDENT_MAX: u64 = 1 << 40;
 
@@ -351,6 +353,22 @@ impl Supervisor {
         let link = process.and_then(|process| process.link.as_ref());
         let managed = |link: &Link| link.control.entry().managed_pages_max.load(Ordering::Relaxed);
         link.is_some_and(|link| managed(link) <= 4 * BUDGET_PAGES_MIN)
+    }
+
+    /// Each process that pages keeps something, however many there are: where that is more than the budget and `resident` pages are, too,
+    /// no paging helps.
+    pub(super) fn tell_of_floors(&mut self, resident: u64) {
+        let allowed = self.budget_pages + self.budget_pages / 50 + EXCESS_PAGES;
+        if resident <= allowed || self.pinned_pages() <= self.budget_pages {
+            return;
+        }
+        let paging = self.tree.list.iter().filter(|process| process.is_managed()).count();
+        let [floor, resident, budget] = [BUDGET_PAGES_MIN, resident, self.budget_pages].map(|pages| pages >> 8);
+        let text = format!(
+            "{paging} processes page at once, and each keeps {floor} MiB and what cannot be paged: {resident} MiB together, beyond \
+             the budget of {budget} MiB; give it more, or start fewer at once"
+        );
+        self.tell_once("floors", &text);
     }
 
     /// A line for the person, once for each `kind`.

@@ -338,7 +338,7 @@ impl Supervisor {
     }
 
     /// What no budget can make leave.
-    fn pinned_pages(&self) -> u64 {
+    pub(super) fn pinned_pages(&self) -> u64 {
         let managed = self.tree.list.iter().filter(|process| process.is_managed());
         let pinned = managed.map(|process| {
             let entry = process.link.as_ref().map(|link| link.control.entry());
