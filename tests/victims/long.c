@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -200,6 +201,32 @@ static void short_answers(void) {
     close(set);
 }
 
+// Who is told of edges (EPOLLET) takes a short read for all that there was: one that does not block reads on to the end.
+static void read_to_the_edge(int in, int out, size_t there) {
+    enum { VECTORS = 32, VECTOR = 65536 };
+    struct iovec vectors[VECTORS];
+    for (int index = 0; index < VECTORS; index++) {
+        vectors[index] = (struct iovec){to + (size_t)index * VECTOR, VECTOR};
+    }
+    EXPECT(write(out, from, there) == (ssize_t)there);
+    EXPECT(readv(in, vectors, VECTORS) == (ssize_t)there);
+    EXPECT(memcmp(from, to, there) == 0 && readv(in, vectors, VECTORS) == -1 && errno == EAGAIN);
+    EXPECT(write(out, from, there) == (ssize_t)there);
+    EXPECT(read(in, to, bytes) == (ssize_t)there);
+    EXPECT(memcmp(from, to, there) == 0 && read(in, to, bytes) == -1 && errno == EAGAIN);
+}
+
+static void edges(void) {
+    EXPECT(pipe2(pair, O_NONBLOCK) == 0 && fcntl(pair[0], F_SETPIPE_SZ, 1 << 20) == 1 << 20);
+    read_to_the_edge(pair[0], pair[1], 1 << 20);
+    close(pair[0]);
+    close(pair[1]);
+    EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+    read_to_the_edge(pair[0], pair[1], 100000);
+    close(pair[0]);
+    close(pair[1]);
+}
+
 static void *wait_for_a_byte(void *argument) {
     size_t index = (size_t)argument;
     char *into = to + index * (bytes / 64);
@@ -247,6 +274,7 @@ int main(int argc, char **argv) {
         {"several", several},
         {"files", files},
         {"short_answers", short_answers},
+        {"edges", edges},
         {"many_at_once", many_at_once},
         {"another_process", another_process},
     };

@@ -1,13 +1,14 @@
 //! Calls that name more memory than may be held at once: made piece by piece, where that is as good.
 //!
-//! Files are read and written on to the end; pipes, streams and devices may be read short. Datagrams go at once (`messages`). Of a buffer
+//! Files are read and written on to the end, and so are pipes, streams and devices that do not block: who is told of edges takes a short
+//! read for all that there was (epoll(7)). Those that block may be read short. Datagrams go at once (`messages`). Of a buffer
 //! for what never fills it (names, events) no more is named than may be held. All else is held as a whole; where that is more than the
 //! budget, the budget gives way to it.
 
 use pagetide_sys::Errno;
 use pagetide_sys::dispatch::call;
 
-use super::dispatch::{make, read};
+use super::dispatch::{make, read, refusal};
 use super::messages;
 use super::threads::Thread;
 
@@ -131,9 +132,14 @@ fn transfer(block: &Thread, number: u32, arguments: [usize; 6], kind: Kind) -> i
     let [fd, start, len, offset, fifth, sixth] = arguments;
     let short = match number {
         // Peeked at are the first bytes only.
-        RECVFROM if offset & PEEK != 0 || offset & WAIT_ALL == 0 => Short::AtOnce,
-        READ | PREAD | PREADV2 if kind == Kind::Stream => Short::AtOnce,
+        RECVFROM if offset & PEEK != 0 => Short::AtOnce,
         _ => Short::Ends,
+    };
+    let flags = if number == RECVFROM { offset } else { 0 };
+    let is_asked = match number {
+        RECVFROM => flags & WAIT_ALL == 0,
+        READ | PREAD | PREADV2 => kind == Kind::Stream,
+        _ => false,
     };
     let moves = match number {
         PREAD | PWRITE => true,
@@ -141,6 +147,9 @@ fn transfer(block: &Thread, number: u32, arguments: [usize; 6], kind: Kind) -> i
         _ => false,
     };
     each_piece(start, len, short, |start, bytes, done| {
+        if done > 0 && is_asked && !has_more(block, fd, flags) {
+            return refusal(Errno::EAGAIN);
+        }
         let offset = if moves { offset.wrapping_add(done) } else { offset };
         let vector = [start, bytes];
         let answer = if matches!(number, PREADV2 | PWRITEV2) {
@@ -198,7 +207,8 @@ fn vectors(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> 
             Err(_) => return Some(answer),
         }
         // A stream may have no more, and would be waited for.
-        if answer.cast_unsigned() < len || (kind == Kind::Stream && is_read && len > 0) {
+        let is_asked = kind == Kind::Stream && is_read && len > 0;
+        if answer.cast_unsigned() < len || (is_asked && !has_more(block, fd, 0)) {
             break;
         }
     }
@@ -239,6 +249,27 @@ pub(super) fn kind_of(block: &Thread, fd: usize) -> Kind {
         0o140_000 if option_of(block, fd, SO_TYPE) != Ok(SOCK_STREAM) => Kind::Message,
         _ => Kind::Stream,
     }
+}
+
+/// A further read of a stream does not wait, and takes no error that the program's next call is to be told of.
+fn has_more(block: &Thread, fd: usize, flags: usize) -> bool {
+    const POLL: u32 = 7;
+    const FCNTL: u32 = 72;
+    const GETFL: usize = 3;
+    const NONBLOCK: isize = 0o4000;
+    const DONTWAIT: usize = 0x40;
+    const IN: i16 = 1;
+    const ERR: i16 = 8;
+    // SAFETY: the call refers to no memory.
+    let status = unsafe { call(block.switch(), FCNTL, &[fd, GETFL, 0, 0, 0, 0]) };
+    if status < 0 || (status & NONBLOCK == 0 && flags & DONTWAIT == 0) {
+        return false;
+    }
+    let descriptor = i32::try_from(fd & 0x7fff_ffff).expect("31 bits");
+    let mut asked = libc::pollfd { fd: descriptor, events: IN, revents: 0 };
+    // SAFETY: the kernel reads and fills our own record: the descriptor, what is asked, what is so.
+    let answer = unsafe { call(block.switch(), POLL, &[(&raw mut asked).addr(), 1, 0, 0, 0, 0]) };
+    answer == 1 && asked.revents & IN != 0 && asked.revents & ERR == 0
 }
 
 /// An option of a socket, of its own level.
