@@ -1,5 +1,6 @@
 //! Scenes of orders that meet a change of the address space half way: each fails where the one condition that is meant is left out.
 
+use pagetide_core::page::PageState;
 use pagetide_kernel::AddressSpace;
 use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Mapping, Progress, Quirks, Tid};
 
@@ -111,4 +112,55 @@ fn a_run_that_crosses_a_border_leaves_as_if_there_were_none() {
     rig.rest();
     assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
     assert_eq!(rig.pager().machine().stats.busy_pages, 0, "nobody else has any of these pages");
+}
+
+/// The thread that makes pages private goes on until nothing is left for it to do.
+fn make_all_private(rig: &mut Rig) {
+    while rig.world().calls_left(rig.private) > 0 {
+        rig.finish(rig.private);
+    }
+}
+
+/// Pages that a fork shares wait to be made private before they can leave. One is given back meanwhile, of which nobody is told (a guard
+/// that comes and goes): the thread that makes them private waits for it, and its own order for that thread.
+#[test]
+fn a_page_that_is_given_back_before_it_was_made_private_ends_its_order() {
+    let (mut rig, tid) = process(400, 200);
+    assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
+    rig.set_share(96);
+    rig.turns(50, &mut Dice::new(1));
+    let (start, end) = rig.pager().machine().first_private().expect("what is shared cannot leave as it is");
+    for call in [Call::GuardInstall, Call::GuardRemove] {
+        assert_eq!(rig.perform(tid, call(Extent { start, end })), Answer::Done);
+    }
+    make_all_private(&mut rig);
+    rig.rest();
+    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
+    for page in HOME..HOME + 200 {
+        let expected = if (start..end).contains(&page) { 0 } else { page };
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
+    }
+}
+
+/// To the address of a page that is to be made private comes another one, which is out. All memory that could make room for it waits for
+/// the thread that waits for it.
+#[test]
+fn a_page_that_comes_to_the_address_of_one_to_be_made_private_has_room() {
+    let (mut rig, tid) = process(96, 300);
+    rig.rest();
+    rig.set_share(1000);
+    for page in HOME + 100..HOME + 300 {
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(page));
+    }
+    let page = rig.pager().machine().mappings.page(HOME).expect("it is managed");
+    assert_eq!(rig.pager().core().page(page).state, PageState::Swapped);
+    assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
+    rig.set_share(96);
+    rig.turns(50, &mut Dice::new(1));
+    let (first, _) = rig.pager().machine().first_private().expect("what is shared cannot leave as it is");
+    assert_eq!(rig.perform(tid, Call::Remap(Extent::new(HOME, 1), first)), Answer::Done);
+    make_all_private(&mut rig);
+    rig.rest();
+    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
+    assert_eq!(rig.perform(tid, Call::Load(first)), Answer::Value(HOME));
 }

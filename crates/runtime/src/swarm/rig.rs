@@ -75,6 +75,8 @@ pub(super) struct Rig {
     pub(super) disk: Disk,
     bounce: ModelMapping,
     share: u32,
+    /// The thread that makes pages private.
+    pub(super) private: Tid,
     /// No thread can be had that makes pages private.
     pub(super) is_refused: Arc<AtomicBool>,
     /// Orders that could not be answered: the run ends with a message.
@@ -120,7 +122,7 @@ impl Rig {
         let spec = DeviceSpec { slots: SLOTS, priority: None, rotational: false, synchronous: false, inherited: false };
         pager.step(1, Event::DeviceAdded { device: DeviceId(0), spec });
         let session = Session::new(pager, 0, UNSEEN_PAGES);
-        Self { space, session, disk, bounce, share, is_refused, out_of_memory: false }
+        Self { space, session, disk, bounce, share, private, is_refused, out_of_memory: false }
     }
 
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
