@@ -21,8 +21,8 @@ fn session(scratch: &Scratch, arguments: &[&str]) -> Program {
     Program::new(std::iter::once(OsString::from(binary)).chain(arguments.iter().map(OsString::from)))
 }
 
-/// A run's sockets once had names: whoever called first was handed the page of shares and counters, the swap directory and
-/// /dev/userfaultfd, and at a fork the child's memory.
+/// Sockets between the processes of a run have no names: whoever called at one would be handed the page of shares and
+/// counters, the swap directory and /dev/userfaultfd, and at a fork the child's memory.
 #[test]
 fn another_user_is_handed_nothing_of_a_run() {
     if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("setpriv"), Feature::Tool("unshare")]) {
@@ -87,13 +87,13 @@ fn eleven_hundred_children_at_once_are_no_hindrance() {
     expect_ok(&["crowd", "1", "1100"], 64 * MIB, &[]);
 }
 
-/// The kernel tells of a fork only if the child inherits something that is registered: parent and child waited for ever.
+/// The kernel tells of a fork only if the child inherits something that is registered: who relies on that waits for ever.
 #[test]
 fn a_child_that_inherits_none_of_the_memory_starts() {
     expect_paging(&["hidden", "24"], 12 * MIB, &[]);
 }
 
-/// Our own mappings in the child lay where the copy had left something out, and the child's own were taken for the parent's.
+/// Our own mappings in the child may lie where the copy has left something out, and the child's own where the parent's are.
 #[test]
 fn a_child_may_map_its_own_memory_where_the_copy_left_a_hole() {
     expect_paging(&["hole", "24"], 12 * MIB, &[]);
@@ -124,7 +124,7 @@ fn a_program_may_leave_its_network_namespace() {
     expect_paging(&["network", "24"], 12 * MIB, &[Feature::Root]);
 }
 
-/// Processes of one run that have the same numbers, their children too: a fork once waited for the other one's.
+/// Processes of one run that have the same numbers, their children too: a fork that goes by the number waits for the other one's.
 #[test]
 fn processes_with_equal_numbers_in_two_namespaces_page_and_fork() {
     if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("unshare")]) {
@@ -153,6 +153,32 @@ fn a_program_that_gives_up_root_pages_forks_and_executes() {
     expect_paging(&["drop", "24"], 12 * MIB, &[Feature::Root]);
 }
 
+/// Root is given up, or left behind in a namespace, by whoever starts the program.
+#[test]
+fn programs_behind_setpriv_runuser_and_unshare_page_and_fork() {
+    let tools = ["setpriv", "runuser", "unshare"].map(Feature::Tool);
+    if !need::has(&[&[Feature::Uffd, Feature::Root], &tools[..]].concat()) {
+        return;
+    }
+    let _turn = serial::turn();
+    for before in [
+        &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"][..],
+        &["runuser", "-u", "nobody", "--"],
+        &["unshare", "--user", "--map-root-user"],
+    ] {
+        let scratch = Scratch::new();
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).expect("our own directory");
+        let program = victim::build(&scratch, "session");
+        let argv = before.iter().map(OsString::from);
+        let argv = argv.chain([program.into(), "forks".into(), "24".into(), "3".into()]);
+        let run = PagetideRun::new(&scratch, 12 * MIB);
+        let ended = run.wrap(&Program::new(argv)).deadline_s(240).run(&scratch, before[0]);
+        ended.expect_success().expect_no_process_left();
+        assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
+        run.stats().expect_laws().expect_paging(4 * 256);
+    }
+}
+
 /// The C library gives up root thread by thread, and does not know ours: it would stay root in the program's memory.
 #[test]
 fn a_program_that_gives_up_root_has_no_thread_that_keeps_it() {
@@ -178,6 +204,22 @@ fn a_filter_that_would_end_the_pager_is_refused_and_told_of() {
         assert!(said.contains("its system call filter denies call"), "{said}");
         stats.expect_paging(4 * 256);
     }
+}
+
+/// The runtime's tables need addresses, too. Where a hard limit leaves none, and the program has no right to raise it, the end has a reason.
+#[test]
+fn a_hard_limit_that_leaves_no_room_ends_the_program_with_a_message() {
+    if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("setpriv"), Feature::Tool("prlimit")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = victim::build(&scratch, "session");
+    let limited = ["setpriv", "--bounding-set=-sys_resource", "prlimit", "--as=200000000"].map(OsString::from);
+    let argv = limited.into_iter().chain([program.into(), "forks".into(), "24".into(), "1".into()]);
+    let ended = PagetideRun::new(&scratch, 12 * MIB).wrap(&Program::new(argv)).run(&scratch, "limited");
+    ended.expect_exit(Exit::Code(137)).expect_no_process_left();
+    assert!(ended.stderr().contains("its limits of addresses and data"), "{}", ended.report());
 }
 
 /// Nothing can be loaded into a program whose environment was cleaned: it is counted, and said.

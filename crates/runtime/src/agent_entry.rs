@@ -398,6 +398,13 @@ fn own_socket(arg: *mut u8) -> Result<(Fd, Option<Fd>), Errno> {
     Ok((inside, Some(outside)))
 }
 
+/// In the agent, once it has been noted: its socket.
+fn noted_supervisor() -> Option<ManuallyDrop<Fd>> {
+    let raw = SUPERVISOR.load(Ordering::Relaxed);
+    // SAFETY: the agent keeps the socket open as long as the process lives.
+    (raw >= 0).then(|| ManuallyDrop::new(unsafe { Fd::from_raw(raw) }))
+}
+
 /// A broken invariant ends the program: a pager that goes on corrupts memory. The reason goes to the person first; our own
 /// table of descriptors has no standard error.
 fn tell_of_panics(supervisor: &Fd) {
@@ -414,8 +421,7 @@ fn tell_of_panics(supervisor: &Fd) {
             write_stderr(line.as_bytes());
             signal::abort();
         }
-        // SAFETY: the agent keeps the socket open as long as the process lives.
-        let supervisor = ManuallyDrop::new(unsafe { Fd::from_raw(SUPERVISOR.load(Ordering::Relaxed)) });
+        let supervisor = noted_supervisor().expect("it was noted before");
         agent::say(
             &supervisor,
             format_args!("process {}: a broken invariant: {info}; the last events:", thread::getpid()),
@@ -423,6 +429,18 @@ fn tell_of_panics(supervisor: &Fd) {
         agent::tell_last_events(&supervisor);
         signal::abort();
     }));
+}
+
+/// In the agent: there is no memory for what it needs. The standard library would abort with a line on a standard error that our own table
+/// of descriptors does not have. Returns in any other thread.
+pub(crate) fn end_without_memory(bytes: usize) {
+    let is_agent = thread::gettid().cast_unsigned() == AGENT_ALIVE.load(Ordering::Relaxed);
+    let Some(supervisor) = noted_supervisor().filter(|_| is_agent) else { return };
+    let of = format_args!(
+        "process {}: no memory for the runtime ({bytes} bytes of addresses): its limits of addresses and data (ulimit -v, -d) leave none",
+        thread::getpid()
+    );
+    agent::die(&supervisor, of)
 }
 
 extern "C" fn agent_main(arg: *mut u8) -> ! {

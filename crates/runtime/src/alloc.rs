@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pagetide_sys::futex::Mutex;
 use pagetide_sys::mem::{self, ManagedRange};
 
+use crate::agent_entry;
 use crate::own;
 
 /// Larger pieces are mappings of their own.
@@ -189,6 +190,9 @@ unsafe impl GlobalAlloc for OwnMemory {
         } else {
             self.small(class_of(bytes))
         };
+        if piece == 0 {
+            agent_entry::end_without_memory(bytes);
+        }
         std::ptr::with_exposed_provenance_mut(piece)
     }
 
