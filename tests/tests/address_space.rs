@@ -1,5 +1,5 @@
 //! What a pager must know of mappings, threads, locks and limits beside their addresses. Each case is a small program that passes
-//! natively and once failed under a budget: wrong bytes, a hang, an end without need, or another answer.
+//! natively; a pager without that knowledge gives it wrong bytes, a hang, an end without need, or another answer.
 
 use std::ffi::OsString;
 
@@ -68,7 +68,7 @@ fn guard_pages_fault_and_read_as_zero_once_removed() {
     expect_right("guard-pages-by-syscall");
 }
 
-/// A fork between the steps of a guard: the child had the guard, and under it what was there before.
+/// A fork between the steps of a guard must not give the child the guard, and under it what was there before.
 #[test]
 fn a_child_finds_a_guard_that_is_made_beside_the_fork_or_what_was_there_before() {
     expect_right("guards-and-forks");
@@ -101,7 +101,7 @@ fn thousands_of_short_threads_are_joined() {
     expect_right("short-threads");
 }
 
-/// The word that the kernel clears at a thread's end was out, and the write to it was lost: pthread_join waited for ever.
+/// The kernel clears a word at a thread's end and waits for no page: where the word is out, pthread_join waits for ever.
 #[test]
 fn threads_that_slept_for_long_are_joined() {
     expect_right("sleeping-threads");
@@ -186,14 +186,14 @@ fn written_pages_of_private_file_mappings_are_counted_and_told_of() {
     }
 }
 
-/// An allocator that takes the place of the C library's reserves its addresses before the runtime is loaded, and the whole heap of such a
-/// program (a browser) was taken for what the loader and the libraries had put there.
+/// An allocator that takes the place of the C library's reserves its addresses before the runtime is loaded: the whole heap of such a
+/// program (a browser) looks like what the loader and the libraries have put there.
 #[test]
 fn addresses_that_were_reserved_before_the_runtime_are_paged_once_they_are_used() {
     expect_right("reserved-at-load");
 }
 
-/// They were taken for the data of the libraries, and a program of large static tables ran without a budget and without a word.
+/// They look like the data of the libraries, which stay native; a program of large static tables must not run without a budget.
 #[test]
 fn large_static_tables_of_a_program_are_paged() {
     expect_right("static-data");
@@ -214,8 +214,8 @@ fn a_userfaultfd_of_the_program_has_memory_that_is_managed() {
     }
 }
 
-/// Mappings below 64 KiB were left alone, however many they were: 24 MiB of them had no place in a budget of 16. A look through all of
-/// them for each block that came kept faults waiting.
+/// Mappings below 64 KiB are left alone only while they are few: 24 MiB of them have no place in a budget of 16. They are looked at in
+/// pieces, because a look through all of them for each block that comes keeps faults waiting.
 #[test]
 fn thousands_of_small_mappings_are_paged_in_both_modes() {
     for mode in [FaultMode::Thread, FaultMode::Signal] {

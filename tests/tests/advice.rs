@@ -106,7 +106,7 @@ fn with_the_advised_memory_a_run_reads_as_little_as_was_promised() {
     }
 }
 
-/// Of memory that the run had by then, it said that it waited for it: 48 MiB more than the budget of 128 to which it had been raised.
+/// What a run waited for before its budget was raised, it has now: that is no advice any more.
 #[test]
 fn a_budget_that_was_raised_to_what_it_takes_is_not_advised_to_be_raised() {
     if !need::has(&[Feature::Uffd]) {

@@ -102,8 +102,8 @@ fn places_of_equal_priority_are_filled_in_turn() {
     run.expect_good_end();
 }
 
-/// A child's pages lie in its parent's slots until it needs them no more: the parent's place once stayed open until the child ended,
-/// although the child had been drained as well.
+/// A child's pages lie in its parent's slots until it needs them no more: the parent's place is closed once the child has been
+/// drained as well, not only when it ends.
 #[test]
 fn a_place_is_closed_while_forked_children_live_that_had_their_pages_there() {
     if !need::has(&[Feature::Uffd]) {
@@ -151,7 +151,7 @@ fn a_process_ends_and_another_works_while_their_place_is_drained() {
     run.expect_good_end();
 }
 
-/// Shares grow when they are needed: what a process did not have yet was once not counted as room.
+/// Shares grow when they are needed: what a process does not have yet counts as room.
 #[test]
 fn a_swapoff_that_fits_into_memory_is_not_refused_to_a_family() {
     if !need::has(&[Feature::Uffd]) {

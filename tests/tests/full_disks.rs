@@ -89,7 +89,6 @@ fn a_disk_that_is_found_full_at_a_write_takes_no_more_pages_and_loses_none() {
     assert!(told.contains(small.to_str().expect("UTF-8")), "{told}");
 }
 
-/// Its agent once could not start, which ended the program, although another place had room.
 /// Of a disk that has room, a quota leaves none: said at a write, also of what had been written there before.
 #[test]
 fn a_quota_that_is_reached_takes_no_more_pages_and_loses_none() {

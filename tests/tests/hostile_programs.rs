@@ -268,8 +268,8 @@ fn a_budget_under_the_programs_unmanageable_part_is_a_message_or_works_and_never
     ended.expect_no_process_left();
 }
 
-/// What the kernel tells of a process's memory under its first thread's number ends with that thread: the supervisor found neither words
-/// nor size, and a fork waited for ever. A process whose last thread ended without the C library was kept by ours.
+/// What the kernel tells of a process's memory under its first thread's number ends with that thread: another one's number shows its words
+/// and size. A process whose last thread ends without the C library still has ours, which must not keep it.
 #[test]
 fn processes_without_their_first_thread_fork_and_end() {
     if !need::has(&[Feature::Uffd]) {

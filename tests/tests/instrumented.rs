@@ -63,8 +63,8 @@ fn a_program_inside_another_one_is_left_alone_and_told_of() {
     });
 }
 
-/// It did not start, because ours is loaded before its library; and a search for leaks stops all threads, whoever pages among them,
-/// and waited for a page for ever.
+/// It refuses to start where a library is loaded before its own, as ours is; and its search for leaks stops all threads, whoever pages
+/// among them, and would wait for a page for ever.
 #[test]
 fn a_program_with_an_address_sanitizer_pages_and_is_not_searched_for_leaks() {
     if !need::has(&[Feature::Uffd]) {

@@ -27,7 +27,7 @@ fn python_sorts_large_dicts_and_dumps_the_same_json() {
     });
 }
 
-/// The supervisor gave a process whose agent started a share of what was left beside it, so that all it had was paged out first.
+/// What a process has already is part of its share: a share of what is left beside it would have all of that paged out first.
 #[test]
 fn what_fits_stays_in_memory_when_an_agent_starts() {
     // Whether the agent starts before the end, and after how much, is a matter of time.

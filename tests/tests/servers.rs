@@ -18,8 +18,8 @@ use pagetide_tests::{MIB, clock, serial, victim};
 /// What the script of `rows.html` adds up to.
 const SUM: &str = "<div id=\"sum\">sum 261522661</div>";
 
-/// Nearly all of its heap and of its helpers' was taken for what the loader had put there, because its allocator reserves addresses before
-/// the runtime is loaded: with 150 MiB it took 220. Each of its processes has written pages of its file in memory (14 MiB), which
+/// Its allocator reserves addresses before the runtime is loaded, so nearly all of its heap and of its helpers' looks like what the loader
+/// has put there. Each of its processes has written pages of its file in memory (14 MiB), which
 /// are not paged: what else it takes (some 240 MiB in all) has to fit beside them.
 #[test]
 fn a_browser_of_many_processes_shows_its_page_inside_its_budget() {
@@ -144,7 +144,8 @@ fn value(key: usize, version: usize) -> String {
     text
 }
 
-/// The child that saves shares its memory with the server, which is written meanwhile: 354 MB were once seen for a budget of 240.
+/// The child that saves shares its memory with the server, which is written meanwhile: what both have counts twice as soon as it
+/// is written.
 #[test]
 fn redis_saves_what_it_held_at_the_fork_while_it_is_written() {
     // The package of the tools has the server under this name, and starts none.

@@ -154,7 +154,7 @@ impl<K: AddressSpace> Session<K> {
         self.faults.iter().any(|fault| fault.address == address)
     }
 
-    /// Answer the faults that were read. One in a registered mapping that no span covers: it grew in place since the maps were
+    /// Answer the faults that were read. One in a registered mapping that no region covers: it grew in place since the maps were
     /// read. What cannot be answered yet is kept.
     pub(crate) fn answer_faults(&mut self, now: Nanos, host: &mut impl Host<K>) {
         if self.faults.is_empty() {
