@@ -160,6 +160,16 @@ fn as_nobody_eight_threads_lose_no_byte() {
     paged(&scratch, 16 * MIB, &program(&victim::build(&scratch, "threads"), &["64", "8", "2", "1"]));
 }
 
+#[test]
+fn as_nobody_calls_that_wait_from_before_paging_find_their_memory() {
+    if !can_run() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    paged(&scratch, 16 * MIB, &program(&victim::build(&scratch, "waits"), &["64"]));
+}
+
 /// Dictionaries, threads, an interval timer, children by vfork, sockets and files.
 const PYTHON: &str = r#"
 import hashlib, json, os, signal, socket, subprocess, tempfile, threading

@@ -12,6 +12,7 @@ use pagetide_sys::seccomp::Program;
 use pagetide_sys::socket;
 use pagetide_sys::text::{Text, write_stderr};
 use pagetide_sys::thread::{self, Table};
+use pagetide_sys::trace::Interrupted;
 use pagetide_sys::{Errno, signal};
 
 use crate::agent::{self, Agent};
@@ -303,12 +304,13 @@ fn close(raw: i32) {
 
 /// The supervisor makes a thread of the program run this, with all signals blocked, and puts the thread back where it was when the
 /// command is answered. Commands: `foothold::START` and `APART`, answered by the supervisor's end of the agent's socket or a
-/// negative errno; `foothold::CLOSE`.
-extern "C" fn enter(ticket: u64, command: u64) -> ! {
+/// negative errno; `foothold::CLOSE`. Behind the command stands the call that the thread goes on with, see [`Interrupted`].
+extern "C" fn enter(ticket: u64, command: u64, number: u64, first: u64, second: u64, fourth: u64) -> ! {
+    let interrupted = Interrupted { number, first, second, fourth };
     let ticket = u32::try_from(ticket).unwrap_or(0);
     let answer = match u32::try_from(command & 0xffff_ffff) {
         Ok(foothold::START) => start_agent(false),
-        Ok(foothold::ARM) => arm(command >> 32),
+        Ok(foothold::ARM) => arm(command >> 32, interrupted.is_any().then_some(interrupted)),
         Ok(foothold::APART) => start_agent(true),
         Ok(foothold::CLOSE) => {
             ENDS.iter().for_each(|end| close(end.swap(-1, Ordering::Relaxed)));
@@ -324,8 +326,8 @@ extern "C" fn enter(ticket: u64, command: u64) -> ! {
 
 /// 0, or a negative errno.
 #[cfg(target_arch = "x86_64")]
-fn arm(hidden: u64) -> i64 {
-    crate::signal::arm(hidden).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
+fn arm(hidden: u64, interrupted: Option<Interrupted>) -> i64 {
+    crate::signal::arm(hidden, interrupted).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
 }
 
 /// The blocks of armed threads are the copy's, too.
@@ -340,7 +342,7 @@ const fn note_blocks() {}
 
 /// Without Syscall User Dispatch there is no signal mode.
 #[cfg(not(target_arch = "x86_64"))]
-fn arm(_hidden: u64) -> i64 {
+fn arm(_hidden: u64, _interrupted: Option<Interrupted>) -> i64 {
     -i64::from(Errno::ENOSYS.code())
 }
 

@@ -29,6 +29,7 @@ pub(crate) mod threads;
 pub use inplace::call_in_place;
 
 use pagetide_sys::signal::{AltStack, SignalSet};
+use pagetide_sys::trace::Interrupted;
 use pagetide_sys::{Errno, thread};
 
 use crate::foothold;
@@ -37,9 +38,9 @@ use threads::Thread;
 /// Signals that the kernel must never find blocked, because ours are among them.
 const OURS: SignalSet = foothold::UNBLOCKED;
 
-/// Arm the calling thread; `hidden` are the signals of ours that the program blocks in it. Again: does nothing. All other threads of
+/// Arm the calling thread; `hidden` are the signals of ours that the program blocks in it, `interrupted` the call that it goes on with. Again: does nothing. All other threads of
 /// the process that are not armed are stopped, and all signals are blocked.
-pub(crate) fn arm(hidden: u64) -> Result<(), Errno> {
+pub(crate) fn arm(hidden: u64, interrupted: Option<Interrupted>) -> Result<(), Errno> {
     threads::prepare()?;
     actions::take_over()?;
     let tid = thread::gettid();
@@ -52,6 +53,9 @@ pub(crate) fn arm(hidden: u64) -> Result<(), Errno> {
     block.begin(tid, SignalSet(hidden), before, actions::of_process());
     entry::arm(block)?;
     dispatch::hold_control_block();
+    if let Some(interrupted) = interrupted {
+        dispatch::hold_interrupted(block, interrupted);
+    }
     inplace::begin(block);
     block.switch().block();
     Ok(())

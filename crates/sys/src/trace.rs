@@ -32,10 +32,18 @@ const LOOK: usize = 0x4000_0000 | 1;
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
+    use super::Interrupted;
+
     /// `struct user_regs_struct`
     pub(super) const WORDS: usize = 27;
     /// `NT_X86_XSTATE`: all vector registers.
     pub(super) const VECTOR: usize = 0x202;
+    const R10: usize = 7;
+    const R9: usize = 8;
+    const R8: usize = 9;
+    const RAX: usize = 10;
+    const RCX: usize = 11;
+    const RDX: usize = 12;
     const RSI: usize = 13;
     const RDI: usize = 14;
     const ORIG_RAX: usize = 15;
@@ -43,10 +51,25 @@ mod arch {
     const EFLAGS: usize = 18;
     const RSP: usize = 19;
 
-    /// As just after a call of `entry(first, second)`; no system call is started again.
+    /// As [`Interrupted::NONE`] if none was, or if it is made anew from its beginning.
+    pub(super) fn interrupted(words: &[u64; WORDS]) -> Interrupted {
+        /// `-ERESTART_RESTARTBLOCK`
+        const GOES_ON: u64 = (-516_i64).cast_unsigned();
+        if words[RAX] != GOES_ON {
+            return Interrupted::NONE;
+        }
+        Interrupted { number: words[ORIG_RAX], first: words[RDI], second: words[RSI], fourth: words[R10] }
+    }
+
+    /// As just after a call of `entry(first, second, interrupted)`; no system call is started again.
     pub(super) fn call(words: &mut [u64; WORDS], entry: u64, stack: u64, first: u64, second: u64) {
+        let interrupted = interrupted(words);
         words[RDI] = first;
         words[RSI] = second;
+        words[RDX] = interrupted.number;
+        words[RCX] = interrupted.first;
+        words[R8] = interrupted.second;
+        words[R9] = interrupted.fourth;
         words[RIP] = entry;
         words[RSP] = (stack & !15) - 8;
         words[ORIG_RAX] = u64::MAX;
@@ -72,6 +95,30 @@ mod arch {
         words[30] = 0;
         words[SP] = stack & !15;
         words[PC] = entry;
+    }
+}
+
+/// A system call that a stop has interrupted, and that goes on where it was (`restart_syscall`): its number and those of its arguments
+/// that may name memory which the rest of it touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// [`u64::MAX`]: there is none.
+    pub number: u64,
+    /// Its first argument.
+    pub first: u64,
+    /// Its second.
+    pub second: u64,
+    /// Its fourth.
+    pub fourth: u64,
+}
+
+impl Interrupted {
+    /// No call goes on.
+    pub const NONE: Self = Self { number: u64::MAX, first: 0, second: 0, fourth: 0 };
+
+    /// True if there is one.
+    pub const fn is_any(&self) -> bool {
+        self.number != u64::MAX
     }
 }
 
@@ -198,7 +245,8 @@ impl Tracee {
         Ok(saved)
     }
 
-    /// Let the stopped thread run `entry(first, second)` on a stack that ends at `stack`, with all signals blocked.
+    /// Let the stopped thread run `entry(first, second)` on a stack that ends at `stack`, with all signals blocked. On x86-64 the words of
+    /// an [`Interrupted`] follow as arguments.
     ///
     /// # Safety
     /// The code does not return, and nothing else runs on that stack.

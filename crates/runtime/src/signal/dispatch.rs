@@ -6,12 +6,14 @@ use pagetide_sys::dispatch::{Context, NOT_MADE, Register, SYS_USER_DISPATCH, cal
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::signal::{self, SigInfo};
 use pagetide_sys::syscalls::{Call, Class, Direction, Memory, Range};
+use pagetide_sys::trace::Interrupted;
+use pagetide_sys::word::usize_of;
 use pagetide_sys::{Errno, text, thread};
 
 use linux::*;
 
 use super::filtered::{self, PRCTL};
-use super::pieces::{PIECE_BYTES, PREADV2, PWRITEV2, make_long};
+use super::pieces::{PREADV2, PWRITEV2, make_long};
 use super::threads::Thread;
 use super::{actions, clones, forks, waiting};
 use crate::serve;
@@ -39,10 +41,12 @@ mod linux {
     pub(super) const SIGALTSTACK: u32 = 131;
     pub(super) const MLOCK: u32 = 149;
     pub(super) const SETRLIMIT: u32 = 160;
+    pub(super) const POLL: u32 = 7;
+    pub(super) const NANOSLEEP: u32 = 35;
+    pub(super) const CLOCK_NANOSLEEP: u32 = 230;
     pub(super) const FUTEX: u32 = 202;
     pub(super) const IO_SETUP: u32 = 206;
     pub(super) const SET_TID_ADDRESS: u32 = 218;
-    pub(super) const RESTART: u32 = 219;
     pub(super) const NEWFSTATAT: u32 = 262;
     pub(super) const SET_ROBUST_LIST: u32 = 273;
     pub(super) const VMSPLICE: u32 = 278;
@@ -60,6 +64,8 @@ mod linux {
 
 /// `MADV_GUARD_INSTALL`
 const GUARD_INSTALL: usize = 102;
+/// `MADV_POPULATE_READ`
+const POPULATE_READ: usize = 22;
 
 /// What is held around an argument of a call that is not known.
 const UNKNOWN_BYTES: usize = PAGE_BYTES;
@@ -261,24 +267,38 @@ fn close_range(block: &Thread, [first, last, flags, ..]: [usize; 6]) -> isize {
 
 /// What the table does not tell of.
 fn further(block: &Thread, number: u32, arguments: [usize; 6]) {
-    let [first, second, third, fourth, ..] = arguments;
+    let [first, second, third, ..] = arguments;
     let hold = |start, len| bring_in(block, Range { start, len, direction: Direction::Both });
     match number {
         MLOCK | MLOCK2 => hold(first, second),
-        // `MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`
-        MADVISE if matches!(third, 22 | 23) => hold(first, second),
-        // Whatever was interrupted: a sleep, a futex or a poll, with its arguments as they were.
-        RESTART => {
-            hold(first, second.saturating_mul(8).clamp(UNKNOWN_BYTES, PIECE_BYTES));
-            hold(second, UNKNOWN_BYTES);
-            hold(fourth, UNKNOWN_BYTES);
-        }
+        // Or `MADV_POPULATE_WRITE`.
+        MADVISE if matches!(third, POPULATE_READ | 23) => hold(first, second),
         // What the kernel writes when no call is under way stays for ever.
         SET_TID_ADDRESS => hold_for_ever(first, 4),
         SET_ROBUST_LIST => hold_for_ever(first, 24),
         RSEQ => hold_for_ever(first, second & 0xffff),
         FUTEX if matches!(second & 0x7f, 6..=8 | 11..=13) => hold_for_ever(first, 4),
         _ => {}
+    }
+}
+
+/// The thread was interrupted in a call, and goes on with it by `restart_syscall`, which names no memory. What that call touches is held
+/// until it is over, and is made present here: a fault on the way would end the call with EINTR.
+pub(super) fn hold_interrupted(block: &Thread, interrupted: Interrupted) {
+    let Interrupted { number, first, second, fourth } = interrupted;
+    let ranges: [(u64, usize); 3] = match u32::try_from(number) {
+        Ok(POLL) => [(first, usize_of(second).saturating_mul(8)), (0, 0), (0, 0)],
+        Ok(FUTEX) => [(first, 4), (0, 0), (0, 0)],
+        Ok(NANOSLEEP) => [(second, 16), (0, 0), (0, 0)],
+        Ok(CLOCK_NANOSLEEP) => [(fourth, 16), (0, 0), (0, 0)],
+        Ok(_) | Err(_) => [first, second, fourth].map(|place| (place, UNKNOWN_BYTES)),
+    };
+    for (start, len) in ranges.into_iter().filter(|&(start, len)| start != 0 && len != 0) {
+        let start = usize_of(start);
+        block.hold(Range { start, len, direction: Direction::Both });
+        let pages = start & !(PAGE_BYTES - 1);
+        // SAFETY: it changes no byte. What is no memory the call finds missing, as natively.
+        unsafe { call(block.switch(), MADVISE, &[pages, start.saturating_add(len) - pages, POPULATE_READ, 0, 0, 0]) };
     }
 }
 
