@@ -159,11 +159,16 @@ impl Steered {
 
     /// The same; the last that it prints is `words`.
     pub fn end_with(self, words: &str) -> String {
+        self.end_and_keep(words).1
+    }
+
+    /// The same, and what it has written.
+    pub fn end_and_keep(self, words: &str) -> (Scratch, String) {
         self.run.signal(Signal::TERM);
         let ended = self.run.finish();
         ended.expect_success().expect_no_process_left();
         assert!(ended.stdout().ends_with(words), "{}", ended.report());
-        ended.stderr()
+        (self.scratch, ended.stderr())
     }
 
     /// Tells it to end; how it does, and what it has told on standard error.

@@ -5,8 +5,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use pagetide_tests::need::{self, Feature};
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::stats::Stats;
 use pagetide_tests::steered::{NAME, Steered};
 use pagetide_tests::{MIB, clock, leftovers, serial};
+use rustix::process::{Pid, Signal, kill_process};
 
 const BUDGET: u64 = 16 * MIB;
 
@@ -59,7 +62,7 @@ fn places_are_filled_by_priority_and_then_in_the_order_in_which_they_came() {
         return;
     }
     let _turn = serial::turn();
-    let scratch = pagetide_tests::scratch::Scratch::new();
+    let scratch = Scratch::new();
     let [zero, five, last] = ["zero", "five", "last"].map(|name| scratch.directory(name));
     let places = [format!("{}:6M:0", zero.display()), format!("{}:6M:5", five.display()), last.display().to_string()];
     let extra = places.iter().flat_map(|place| ["--swap", place]);
@@ -90,7 +93,7 @@ fn places_of_equal_priority_are_filled_in_turn() {
         return;
     }
     let _turn = serial::turn();
-    let scratch = pagetide_tests::scratch::Scratch::new();
+    let scratch = Scratch::new();
     let [one, two] = ["one", "two"].map(|name| scratch.directory(name));
     let places = [&one, &two].map(|path| format!("{}:128M:5", path.display()));
     let extra = places.iter().flat_map(|place| ["--swap", place]);
@@ -111,7 +114,7 @@ fn a_place_is_closed_while_forked_children_live_that_had_their_pages_there() {
     }
     let _turn = serial::turn();
     // What the children inherit lies in both places: the second holds but a part.
-    let scratch_two = pagetide_tests::scratch::Scratch::new();
+    let scratch_two = Scratch::new();
     let two = scratch_two.path().to_owned();
     let run = Steered::family(24, 3, BUDGET, &["--swap", &format!("{}:8M:5", two.display())]);
     let (three, three_text) = directory(&run, "three");
@@ -131,7 +134,7 @@ fn a_process_ends_and_another_works_while_their_place_is_drained() {
         return;
     }
     let _turn = serial::turn();
-    let scratch = pagetide_tests::scratch::Scratch::new();
+    let scratch = Scratch::new();
     let binary = pagetide_tests::victim::build(&scratch, "session");
     let pid = scratch.file("pid");
     let both = "\"$0\" idle 40 > /dev/null & echo $! > \"$1\"; exec \"$0\" family 40 0";
@@ -183,10 +186,56 @@ fn a_swapoff_is_stopped_and_begun_again_and_told_of_meanwhile() {
         run.tell(&["swapoff", &one_text, "--stop"]);
         assert_eq!(run.place(&one).expect("it is on")["state"], "open");
     }
-    run.expect_refusal(&["swapoff", &one_text, "--stop"], &["it is not being drained"]);
+    run.expect_refusal(&["swapoff", &one_text, "--stop"], &["it is not being emptied"]);
     assert!(run.tell(&["swapoff", &one_text]).contains("empty, and forgotten"));
     expect_closed(&run, &one);
     run.expect_good_end();
+}
+
+#[test]
+fn whoever_stopped_waiting_for_a_swapoff_waits_again_whatever_he_calls_the_place() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let run = Steered::family(40, 0, BUDGET, &[]);
+    let ((one, one_text), (_, two_text)) = (first(&run), directory(&run, "two"));
+    run.tell(&["swapon", &format!("{two_text}:256M")]);
+    run.wait_until("filling the first place", || run.used_bytes(&one) > 16 * MIB);
+    let link = run.scratch().file("link");
+    std::os::unix::fs::symlink(&one, &link).expect("our own directory");
+    let link = link.to_str().expect("UTF-8");
+    let program = i32::try_from(run.stat()["main_pid"].as_u64().expect("a number")).expect("a process number");
+    let program = Pid::from_raw(program).expect("a process number");
+    // Stopped, it empties nothing.
+    kill_process(program, Signal::STOP).expect("it is ours");
+    run.tell(&["swapoff", &one_text, "--no-wait"]);
+    assert!(run.tell(&["swapoff", link, "--no-wait"]).contains("it is being emptied"));
+    run.expect_refusal(&["swapoff", &one_text, "--mode", "lookup"], &["already, with other statistics"]);
+    kill_process(program, Signal::CONT).expect("it is ours");
+    run.tell(&["swapoff", &one_text, "--stop"]);
+    assert!(run.tell(&["swapoff", link]).contains("empty, and forgotten"));
+    assert!(run.place(&one).is_none(), "{}", run.stat());
+    run.expect_good_end();
+}
+
+/// Once it was: a setting that every process had refused was that of those that started later.
+#[test]
+fn a_setting_that_is_refused_is_not_told_to_programs_that_start_later() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let pages = "memory = bytearray(b'x') * (64 << 20)
+for value in range(8):
+    for at in range(0, len(memory), 4096):
+        memory[at] = value";
+    let waits = "trap 'on=1' TERM; echo steered; while [ -z \"$on\" ]; do sleep 0.05; done; python3 -c \"$0\"; echo ok";
+    let run = Steered::program(Scratch::new(), ["/bin/sh", "-c", waits, pages].map(Into::into), BUDGET, &[]);
+    run.expect_refusal(&["set", "sample=none"], &["chosen when"]);
+    let (scratch, _) = run.end_and_keep("ok\n");
+    let stats = Stats::read(&scratch.file("stats.json"));
+    assert!(stats.counter("pt_sampled") > 0, "accesses are sampled as ever");
 }
 
 /// What the kernel's swapoff taught its statistics from 5.1 to 5.7, since 6.18, and between: windows of 2, of 1 and 2 in turn, and of 8. (A
@@ -258,7 +307,7 @@ memory = bytearray(b'x') * (96 << 20)
 print('steered', flush=True)
 signal.sigwait([signal.SIGTERM])
 print('ok')";
-    let scratch = pagetide_tests::scratch::Scratch::new();
+    let scratch = Scratch::new();
     let run = Steered::program(scratch, ["python3", "-c", locks].map(Into::into), 4 * BUDGET, &[]);
     run.expect_refusal(&["memory", "20M"], &["20 MiB are less than the", "cannot be paged out"]);
     run.tell(&["memory", "48M"]);
@@ -288,7 +337,7 @@ print('locked', answer)";
     let waits =
         "trap 'on=1' TERM; echo steered; while [ -z \"$on\" ]; do sleep 0.05; done; python3 -c \"$0\" \"$1\"; echo ok";
     for (first, then, answer) in [("16M", "256M", "0"), ("256M", "16M", "-1")] {
-        let scratch = pagetide_tests::scratch::Scratch::new();
+        let scratch = Scratch::new();
         let argv = ["/bin/sh", "-c", waits, locks, answer].map(Into::into);
         let budget = if first == "16M" { BUDGET } else { 16 * BUDGET };
         let run = Steered::program(scratch, argv, budget, &[]);
@@ -309,7 +358,10 @@ fn knobs_change_while_it_works_and_paging_out_is_paused() {
     run.tell(&["set", "swapoff=lookup-stats"]);
     run.expect_refusal(&["set", "page-cluster=99"], &["is not one of"]);
     run.expect_refusal(&["set", "swapiness=1"], &["did you mean"]);
-    run.expect_refusal(&["set", "sample=none"], &["chosen when"]);
+    run.expect_refusal(&["set", "nonsense=1"], &["no setting `nonsense`\n", "pagetide knobs"]);
+    for fixed in ["sample=none", "profile=linux-6.18", "io=threads"] {
+        run.expect_refusal(&["set", fixed], &["chosen when"]);
+    }
     let resident = || run.stat()["resident_bytes"].as_u64().expect("a number");
     run.tell(&["pause"]);
     run.wait_until("exceeding the budget", || resident() > 30 * MIB);
@@ -350,8 +402,18 @@ fn places_that_cannot_be_are_refused_by_name_and_nothing_changes() {
     let ((_, one_text), (_, two_text)) = (first(&run), directory(&run, "two"));
     run.expect_refusal(&["swapon", &one_text], &["swaps there already"]);
     run.expect_refusal(&["swapon", &format!("{two_text}:900000G")], &["MiB are asked for", "stay free"]);
-    run.expect_refusal(&["swapon", "/dev/shm"], &["tmpfs"]);
-    run.expect_refusal(&["swapon", "/nonexistent/at/all"], &["cannot be opened"]);
+    let file = run.scratch().file("a-file");
+    std::fs::write(&file, "not a page").expect("our own directory");
+    let file_text = file.to_str().expect("UTF-8");
+    for (place, why) in [
+        ("/dev/shm", "it lies in memory (tmpfs)"),
+        ("/nonexistent/at/all", "there is no such directory"),
+        ("/nonexistent", "there is no such directory"),
+        (file_text, "it is neither a directory nor a block device"),
+    ] {
+        run.expect_refusal(&["swapon", place], &[&format!("{NAME}: {place}: {why}")]);
+    }
+    assert_eq!(std::fs::read(&file).expect("it is there"), b"not a page");
     run.expect_refusal(&["swapoff", &two_text], &["no such swap place"]);
     run.expect_refusal(&["swapoff", &one_text], &["it is the only place"]);
     run.tell(&["swapon", &format!("{two_text}:1M")]);

@@ -123,7 +123,14 @@ fn a_place_that_is_named_twice_or_lies_in_memory_is_refused() {
     let scratch = Scratch::new();
     let link = scratch.file("link");
     std::os::unix::fs::symlink(scratch.directory("swap"), &link).expect("our own directory");
-    for (place, words) in [(link.as_path(), "named twice"), ("/dev/shm".as_ref(), "tmpfs")] {
+    let file = scratch.file("a-file");
+    std::fs::write(&file, "not a page").expect("our own directory");
+    for (place, words) in [
+        (link.as_path(), "named twice"),
+        ("/dev/shm".as_ref(), "tmpfs"),
+        (file.as_path(), "neither a directory"),
+        ("/nonexistent".as_ref(), "no such directory"),
+    ] {
         let run = PagetideRun::new(&scratch, BUDGET).argument("--swap").argument(place);
         let ended = run.wrap(&Program::new(["/bin/echo", "it ran"])).run(&scratch, "twice");
         let status = if ended.exit == Exit::Code(2) { 2 } else { 3 };

@@ -119,9 +119,9 @@ fn a_run_is_shown_in_a_terminal_steered_by_keys_and_unharmed_by_a_kill() {
     terminal.press("+");
     terminal.wait_for(&["of 17M"]);
     terminal.press("p");
-    terminal.wait_for(&["done in 1 process"]);
+    terminal.wait_for(&["paging out is paused"]);
     terminal.press("r");
-    terminal.wait_for(&["done in 1 process"]);
+    terminal.wait_for(&["the budget holds"]);
     terminal.press("o");
     terminal.wait_for(&["paging out"]);
     terminal.tmux(&["resize-window", "-t", "top", "-x", "180", "-y", "50"]);

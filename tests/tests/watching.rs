@@ -10,6 +10,7 @@ use pagetide_tests::need::{self, Feature};
 use pagetide_tests::pagetide::{self, PagetideRun};
 use pagetide_tests::program::{Exit, Program, Running};
 use pagetide_tests::scratch::Scratch;
+use pagetide_tests::steered::{self, Steered};
 use pagetide_tests::{MIB, clock, serial, victim};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -131,6 +132,64 @@ fn a_run_is_listed_while_it_runs_and_its_counters_are_told() {
     assert!(seen.status.success() && seen.stderr.is_empty(), "{}", String::from_utf8_lossy(&seen.stderr));
     assert_eq!(watched.tell(&["ps"]).lines().count(), 1, "only the heads of the columns");
     watched.expect_refusal(&["stat", "seen"], &["there is no run 'seen'", "pagetide ps"]);
+}
+
+/// The largest 64 are told of one by one.
+#[test]
+fn any_of_a_hundred_processes_means_their_run() {
+    let _turn = serial::turn();
+    let script = "trap 'kill $(jobs -p); on=1' TERM
+for i in $(seq 100); do sleep 100 & done
+echo steered
+while [ -z \"$on\" ]; do wait; done
+echo ok";
+    let run = Steered::program(Scratch::new(), ["/bin/bash", "-c", script].map(Into::into), 16 * MIB, &[]);
+    let main = number(&run.stat(), "main_pid");
+    let children = std::fs::read_to_string(format!("/proc/{main}/task/{main}/children")).expect("it runs");
+    let children: Vec<&str> = children.split_whitespace().collect();
+    assert_eq!(children.len(), 100);
+    for child in children {
+        let told = run.command(&["stat", child, "--json"]).output().expect("pagetide starts");
+        let told: Value = serde_json::from_slice(&told.stdout).expect("a run has it");
+        assert_eq!(told["name"], steered::NAME);
+    }
+    run.expect_good_end();
+}
+
+/// What was only read since it came back lies in swap space as well: that was once told of as swapped.
+#[test]
+fn what_is_in_memory_again_is_not_swapped_and_nothing_is_left_at_the_end() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let reads = "import signal, time
+over = []
+signal.signal(signal.SIGTERM, lambda *_: over.append(1))
+memory = bytearray(b'x') * (64 << 20)
+print('steered', flush=True)
+while not over:
+    assert memory[::4096].count(b'x') == len(memory) // 4096
+    time.sleep(0.05)
+print('ok')";
+    let scratch = Scratch::new();
+    let metrics = scratch.file("metrics.prom");
+    let extra = ["--metrics", metrics.to_str().expect("UTF-8")];
+    let run = Steered::program(scratch, ["python3", "-c", reads].map(Into::into), 24 * MIB, &extra);
+    let swapped = || number(&run.stat(), "swapped_bytes");
+    run.wait_until("paging out", || swapped() > 32 * MIB);
+    run.tell(&["memory", "256M"]);
+    // What Python itself needs no more stays out.
+    run.wait_until("reading all of it", || swapped() < 12 * MIB);
+    let stat = run.stat();
+    assert!(number(&stat["devices"][0], "used_bytes") > 32 * MIB, "{stat}");
+    let text = std::fs::read_to_string(&metrics).expect("it is written each second");
+    assert!(text.contains("\npagetide_processes{run=\"steered\"} 1\n"), "{text}");
+    let (_scratch, _) = run.end_and_keep("ok\n");
+    let text = std::fs::read_to_string(&metrics).expect("it stays");
+    for gone in ["processes", "managed_processes", "resident_bytes", "swapped_bytes"] {
+        assert!(text.contains(&format!("\npagetide_{gone}{{run=\"steered\"}} 0\n")), "{gone}: {text}");
+    }
 }
 
 #[test]

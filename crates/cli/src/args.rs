@@ -233,6 +233,7 @@ Examples:
 #[command(after_help = STAT_HELP)]
 pub(crate) struct StatArgs {
     /// The run: its name, or a process of it
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) run: String,
 
     /// Seconds between two lines, 0.1 to 3600
@@ -252,6 +253,7 @@ pub(crate) struct StatArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// The run: its name, or a process of it [default: a list to choose from]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) run: Option<String>,
 
     /// Seconds between two looks, 0.1 to 3600
@@ -281,6 +283,7 @@ Examples:
 #[command(after_help = CTL_HELP)]
 pub(crate) struct CtlArgs {
     /// The run: its name, or a process of it
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) run: String,
 
     /// What to change
@@ -321,7 +324,7 @@ pub(crate) enum Order {
     },
     /// Empty a place to swap to, and forget it
     Swapoff {
-        /// As it was named
+        /// Its path
         path: PathBuf,
 
         /// What the statistics of readahead learn of it: no-lookup, lookup or lookup-stats [default: as the settings say]

@@ -22,7 +22,18 @@ pub(crate) fn run(args: &CtlArgs) -> Result<(), Failure> {
     let mut connection = Connection::open(&args.run).map_err(|error| unwatchable(&args.run, &error))?;
     let text = match connection.ask(&request).map_err(|error| unwatchable(&args.run, &error))? {
         Answer::Done(text) => text,
-        Answer::Refused(text) => return Err(refused(args, &text)),
+        Answer::Refused(text) => {
+            let remedy = match args.order {
+                Order::Set { .. } => "`pagetide knobs` lists the settings and their values",
+                Order::Memory { .. }
+                | Order::PageOut { .. }
+                | Order::Pause
+                | Order::Resume
+                | Order::Swapon { .. }
+                | Order::Swapoff { .. } => "",
+            };
+            return Err(Failure::told(Exit::Failed, format!("{}: {text}", args.run), remedy));
+        }
         Answer::Snapshot(_) | Answer::Regions(_) => return Err(refused(args, "the run answers what was not asked")),
     };
     match (&args.order, &request) {
@@ -71,7 +82,7 @@ fn watch_drain(args: &CtlArgs, connection: &mut Connection, path: &str) -> Resul
             Err(WatchError::Ended) => return output::print("the run has ended\n"),
             Err(error) => return Err(unwatchable(&args.run, &error)),
         };
-        let Some(device) = snapshot.devices.iter().find(|device| device.path == path) else {
+        let Some(device) = snapshot.devices.iter().find(|device| device.is_at(Path::new(path))) else {
             return output::print(&format!("{path}: empty, and forgotten\n"));
         };
         if state(device) == "given up" {

@@ -109,8 +109,7 @@ impl Watched {
             course.push(memory);
             return Ok(None);
         }
-        let text =
-            format!("process {}: it has ended, or is not paged: there is nothing to tell of its memory", course.pid);
+        let text = format!("process {} has ended, or is not paged: no memory to tell of", course.pid);
         self.memory = None;
         Ok(Some(text))
     }

@@ -428,8 +428,8 @@ impl Config {
         };
         let (key, value) = (key.trim(), value.trim());
         let Some(knob) = KNOBS.iter().find(|k| k.name == key) else {
-            let near = nearest(key, KNOBS.iter().map(|k| k.name));
-            return Err(ConfigError::new(format!("no setting `{key}`; did you mean `{near}`?")));
+            let near = hint(key, KNOBS.iter().map(|k| k.name));
+            return Err(ConfigError::new(format!("no setting `{key}`{near}")));
         };
         if (knob.set)(self, value) {
             Ok(())
@@ -561,13 +561,20 @@ impl Config {
     }
 }
 
-/// The candidate with the smallest edit distance.
-fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
-    candidates.min_by_key(|c| edit_distance(word, c)).unwrap_or("")
+/// `; did you mean ...?` with the candidate that is nearest, or nothing if none is near.
+fn hint<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> String {
+    nearest(word, candidates).map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
+}
+
+/// The candidate within a third of its letters (at least two) of `word`, or none.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let scored = candidates.into_iter().map(|c| (edit_distance(&word.to_lowercase(), c), c));
+    let (edits, best) = scored.min_by_key(|(edits, _)| *edits)?;
+    (edits <= (best.chars().count() / 3).max(2)).then_some(best)
 }
 
 /// Characters to insert, delete or replace to make one word of the other.
-pub fn edit_distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     let b: alloc::vec::Vec<char> = b.chars().collect();
     let mut row: alloc::vec::Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {

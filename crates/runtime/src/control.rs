@@ -154,12 +154,10 @@ pub(crate) struct Entry {
     pub(crate) unpaged_pages_max: [AtomicU64; UNPAGED.len()],
     /// Reads that a fault waited for, so far: the pressure that shares are weighed by.
     pub(crate) major_faults: AtomicU64,
-    /// Swap slots in use.
-    pub(crate) swapped_pages: AtomicU64,
-    /// Of those, pages that are in memory, compressed.
-    pub(crate) compressed_pages: AtomicU64,
     /// Pages that are in swap space and not in memory as well.
     pub(crate) away_pages: AtomicU64,
+    /// Of those, pages that are compressed in memory.
+    pub(crate) compressed_pages: AtomicU64,
     /// Pages of the lists: inactive, active.
     pub(crate) lists: [AtomicU64; 2],
     /// What cannot leave: locked or read-only pages, memory that is not managed, our tables.

@@ -300,10 +300,8 @@ pub(crate) fn publish(entry: &Entry, session: &Session) {
     let resident = pager.known_pages() + session.unseen_pages() + measured.sums;
     let metadata = measured.private + measured.sums;
     let overhead = spare + metadata;
-    let used = machine.stores().iter().filter_map(|&(device, _)| pager.core().device_used(device));
-    entry.swapped_pages.store(used.map(u64::from).sum(), relaxed);
-    entry.compressed_pages.store(machine.compressed_pages(), relaxed);
     entry.away_pages.store(pager.core().away_pages(), relaxed);
+    entry.compressed_pages.store(machine.compressed_pages(), relaxed);
     let [inactive, active, ..] = pager.core().list_sizes();
     for (word, pages) in entry.lists.iter().zip([inactive, active]) {
         word.store(u64::from(pages), relaxed);

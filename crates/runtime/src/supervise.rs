@@ -179,6 +179,8 @@ impl Supervisor {
             }
         }
         (0..self.tree.list.len()).for_each(|index| self.unlink(index));
+        // What is told last is told for long: nothing is resident any more.
+        self.tree.clear();
     }
 
     fn new(options: &RunOptions) -> Result<Self, Error> {

@@ -13,4 +13,5 @@ mod record;
 pub use client::{Connection, WatchError, runs};
 pub use message::{Answer, HeatView, Memory, PACKET_BYTES, Request, Snapshot};
 pub use place::check_name;
+pub(crate) use record::is_same;
 pub use record::{DeviceView, PRIORITY_BY_ORDER, ProcessView, RegionView, RunView, TEXT_BYTES_MAX};

@@ -1,13 +1,6 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
-use pagetide_core::config::edit_distance;
-
-/// The candidate within a third of its letters (at least two) of `word`, or none.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let scored = candidates.into_iter().map(|c| (edit_distance(&word.to_lowercase(), c), c));
-    let (edits, best) = scored.min_by_key(|(edits, _)| *edits)?;
-    (edits <= (best.chars().count() / 3).max(2)).then_some(best)
-}
+pub use pagetide_core::config::nearest;
 
 /// ` (did you mean "x"?)`, or nothing.
 pub fn hint<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {

@@ -130,6 +130,7 @@ fn numbers_of(course: &Course, last: &Snapshot) -> Vec<Line<'static>> {
     let span = course.spans().last().copied().unwrap_or_default();
     let rates = span.rates;
     let sum = |of: fn(&crate::backend::ProcessView) -> u64| last.processes.iter().map(of).sum::<u64>();
+    let packed = sum(|process| process.compressed_bytes);
     let hits = rates.hit_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"));
     let latency = |percent| course.latency_ns(percent).map_or_else(|| "-".to_owned(), short_time);
     let bold = |text: String| Piece::styled(text, Style::new().add_modifier(Modifier::BOLD));
@@ -138,23 +139,27 @@ fn numbers_of(course: &Course, last: &Snapshot) -> Vec<Line<'static>> {
             Piece::raw("memory   "),
             bold(format!("{} of {}", size(run.resident_bytes), size(run.budget_bytes))),
             Piece::raw(format!(
-                "   active {}   inactive {}   swapped {}   compressed {}",
+                "  active {}  inactive {}  swapped {}{}",
                 size(sum(|process| process.active_bytes)),
                 size(sum(|process| process.inactive_bytes)),
                 size(run.swapped_bytes),
-                size(sum(|process| process.compressed_bytes)),
+                if packed > 0 { format!("  compressed {}", size(packed)) } else { String::new() },
             )),
         ]),
         Line::from(format!(
-            "a second {} faults, {} read, {} refaults; {} in, {} out, {} ahead ({hits} hit)",
+            "faults/s {}, {} read, {} refaults; half in {}, 99% in {}",
             count(rates.faults),
             count(rates.major_faults),
             count(rates.refaults),
+            latency(50),
+            latency(99),
+        )),
+        Line::from(format!(
+            "pages/s  {} in, {} out, {} ahead ({hits} hit)",
             count(rates.pages_in),
             count(rates.pages_out),
             count(rates.read_ahead),
         )),
-        Line::from(format!("faults   answered in {} (half), {} (99 of 100)", latency(50), latency(99))),
         Line::from(vec![
             Piece::raw("waited   "),
             bold(format!("{} some, {} all threads", percent(span.some_bp), percent(span.full_bp))),
@@ -208,20 +213,32 @@ fn draw_processes(frame: &mut Frame, area: Rect, processes: &[ProcessSpan], sele
 
 fn draw_places(frame: &mut Frame, area: Rect, places: &[(&DeviceView, [Flow; 2])]) {
     let numbers =
-        [("USED", 6), ("SIZE", 6), ("STATE", 0), ("READ/S", 8), ("A READ", 8), ("WRITE/S", 8), ("A WRITE", 8)];
+        [("USED", 6), ("SIZE", 6), ("STATE", 0), ("READ/S", 7), ("A READ", 8), ("WRITE/S", 7), ("A WRITE", 8)];
     let head = header(["SWAP".to_owned()].into_iter().chain(numbers.map(|(name, width)| right(name, width))));
+    let widths = [6, 6, 9, 7, 8, 7, 8];
+    let path_width = area.width.saturating_sub(widths.iter().sum::<u16>() + u16::try_from(widths.len()).expect("few"));
     let rows = places.iter().take(PLACES_MAX).map(|(place, flows)| {
         let sizes = [place.used_bytes, place.size_bytes].map(|bytes| right(&size(bytes), 6));
         let flows = flows.iter().flat_map(|flow| {
             let took = flow.us.map_or_else(|| "-".to_owned(), |us| short_time(us.saturating_mul(1000)));
-            [right(&size(flow.bytes_per_s), 8), right(&took, 8)]
+            [right(&size(flow.bytes_per_s), 7), right(&took, 8)]
         });
-        let cells = [plain(&place.path)].into_iter().chain(sizes).chain([state(place).to_owned()]);
+        let cells = [end_of(&plain(&place.path), usize::from(path_width))]
+            .into_iter()
+            .chain(sizes)
+            .chain([state(place).to_owned()]);
         Row::new(cells.chain(flows).map(Cell::from))
     });
-    let widths = [6, 6, 9, 8, 8, 8, 8].map(Constraint::Length);
-    let widths = [Constraint::Fill(1)].into_iter().chain(widths);
+    let widths = [Constraint::Fill(1)].into_iter().chain(widths.map(Constraint::Length));
     frame.render_widget(Table::new(rows, widths).header(head), area);
+}
+
+/// The end of a path, which tells places apart, where there is not room for all of it.
+fn end_of(path: &str, width: usize) -> String {
+    match path.chars().count().checked_sub(width) {
+        None | Some(0) => path.to_owned(),
+        Some(over) => format!("<{}", path.chars().skip(over + 1).collect::<String>()),
+    }
 }
 
 pub(super) fn header(names: impl IntoIterator<Item = String>) -> Row<'static> {
@@ -331,9 +348,9 @@ mod tests {
             for part in [
                 "768M of 1G",
                 "swapped 2G",
-                "1024 faults, 512 read",
+                "faults/s 1024, 512 read",
                 "25 % some",
-                "4095 ns (half)",
+                "half in 4095 ns",
                 "/var/tmp",
                 "90 us",
                 "4M",
@@ -343,6 +360,26 @@ mod tests {
             }
             let process = lines.iter().find(|line| line.starts_with("8 ")).expect("a line for the process");
             assert!(process.contains("1024") && process.trim_end().ends_with("sort"), "{process}");
+        }
+    }
+
+    #[test]
+    fn the_largest_numbers_and_the_ends_of_paths_fit_80_columns() {
+        let mut course = Course::default();
+        course.push(look(1_000_000_000, 0, 0));
+        let mut last = look(2_000_000_000, 99_999, 0);
+        let grown = [("workingset_refault_anon", 99_999), ("pswpin", 9_999_999), ("pswpout", 9_999_999)];
+        let ahead = [("swap_ra", 9_999_999), ("swap_ra_hit", 9_999_999)];
+        last.counters.extend(grown.into_iter().chain(ahead).map(|(name, value)| (name.to_owned(), value)));
+        last.latency = vec![(9_999_999, 99_999)];
+        last.devices[0].path = "/var/lib/somewhere/far/away/swap-of-the-second-disk".to_owned();
+        course.push(last);
+        let lines = drawn(80, 24, &Screen { shown: Shown::Run { course: &course, selected: 0 }, note: "" });
+        let text = lines.join("\n");
+        for part in
+            ["99999 refaults; half in 9999 us, 99% in 9999 us ", "9999k ahead (100% hit) ", "of-the-second-disk "]
+        {
+            assert!(text.contains(part), "no '{part}' in\n{text}");
         }
     }
 

@@ -26,11 +26,17 @@ const LIVE_KNOBS: [&str; 9] = [
     "anon-list",
 ];
 
+/// What a program is started with beside knobs: where they come from, and how the host reads and writes.
+const STARTED_WITH: [&str; 2] = ["profile", "io"];
+
 impl Config {
     /// Checks a setting for a core that runs.
     pub fn live_setting(&self, key: &str, value: &str) -> Result<LiveSetting, ConfigError> {
-        self.clone().set(&format!("{key}={value}"))?;
-        if !LIVE_KNOBS.contains(&key) {
+        let is_knob = !STARTED_WITH.contains(&key);
+        if is_knob {
+            self.clone().set(&format!("{key}={value}"))?;
+        }
+        if !is_knob || !LIVE_KNOBS.contains(&key) {
             let text = format!("{key} is chosen when the program starts, and cannot change while it runs");
             return Err(ConfigError::new(text));
         }

@@ -4,7 +4,7 @@ use alloc::format;
 
 use super::{
     Balance, Compress, Config, ConfigError, GIB_PAGES, HostKind, MemoryMode, PROFILES, Readahead, Sample, SlotOrder,
-    SwapoffMode, nearest,
+    SwapoffMode, hint,
 };
 
 impl Config {
@@ -19,8 +19,8 @@ impl Config {
             "linux-3.10" => config.older_3_10(),
             "pagetide" => config.ours(),
             other => {
-                let near = nearest(other, PROFILES.iter().copied());
-                return Err(ConfigError::new(format!("no profile `{other}`; did you mean `{near}`?")));
+                let near = hint(other, PROFILES.iter().copied());
+                return Err(ConfigError::new(format!("no profile `{other}`{near}")));
             }
         }
         config.profile = PROFILES.iter().find(|p| **p == name).copied().unwrap_or("linux-6.18");

@@ -32,8 +32,9 @@ use crate::session::command::{Answer, Command, PlaceId, PlaceState, Report};
 use crate::setup;
 use crate::space::PAGE_BYTES;
 use crate::store::Traffic;
-use crate::supervise::places::{Place, is_same, open_place};
+use crate::supervise::places::{Place, open_place};
 use crate::supervise::{Supervisor, SwapSpec};
+use crate::watch::is_same;
 
 /// Answers that nobody has fetched yet, at most.
 const TICKETS_MAX: usize = 1024;
@@ -72,6 +73,8 @@ pub(crate) struct Outcome {
     pub(crate) refused: Vec<(i32, String)>,
     /// What `Report` is answered with.
     pub(crate) reports: Vec<(i32, Report)>,
+    /// What holds if nobody refused, in words.
+    pub(crate) told: String,
 }
 
 /// How a place of the run stands.
@@ -168,27 +171,26 @@ impl Supervisor {
         if self.commands.pending.len() >= TICKETS_MAX {
             return Err(Error::new(ErrorKind::Config, "too many commands are under way"));
         }
-        let command = match command {
+        let (ticket, told) = match command {
             RunCommand::SwapOn(spec) => self.begin_swapon(&spec)?,
             RunCommand::SwapOff { path, mode } => self.begin_swapoff(&path, mode)?,
             RunCommand::StopSwapOff { path } => self.begin_stop(&path)?,
             RunCommand::Set { knob, value } => self.begin_set(knob, value)?,
-            RunCommand::PageOut { bytes } => return self.begin_page_out(bytes),
-            RunCommand::Pause => Command::PauseReclaim,
-            RunCommand::Resume => Command::ResumeReclaim,
+            RunCommand::PageOut { bytes } => self.begin_page_out(bytes)?,
+            RunCommand::Pause => {
+                self.is_paused = true;
+                let told = "paging out is paused: the budget does not hold until `resume`";
+                (self.tell_all(&Command::PauseReclaim), told.to_owned())
+            }
+            RunCommand::Resume => {
+                self.is_paused = false;
+                (self.tell_all(&Command::ResumeReclaim), "the budget holds".to_owned())
+            }
         };
-        match command {
-            Command::PauseReclaim => self.is_paused = true,
-            Command::ResumeReclaim => self.is_paused = false,
-            Command::SetBudget { .. }
-            | Command::Set { .. }
-            | Command::SwapOn(_)
-            | Command::SwapOff { .. }
-            | Command::StopSwapOff { .. }
-            | Command::PageOut { .. }
-            | Command::Report => {}
+        if let Some(pending) = self.commands.pending.get_mut(&ticket.0) {
+            pending.outcome.told = told;
         }
-        Ok(self.tell_all(&command))
+        Ok(ticket)
     }
 
     pub(super) fn tell_all(&mut self, command: &Command) -> Ticket {
@@ -231,18 +233,22 @@ impl Supervisor {
 
     pub(super) fn status_of(&self, place: &Place) -> PlaceStatus {
         let id = place.offer.place;
-        let (mut used, mut lost, mut is_full) = (0_u64, 0_u64, false);
+        let (mut used, mut lost, mut is_full, mut has_failed) = (0_u64, 0_u64, false, false);
         let mut traffic = [Traffic::default(); 2];
         for (_, words) in self.words_of_place(id) {
             used = used.saturating_add(words.used.load(Ordering::Relaxed));
             lost = lost.saturating_add(words.lost.load(Ordering::Relaxed));
             is_full |= words.state() == PlaceState::Full;
+            has_failed |= words.state() == PlaceState::Failed;
             traffic.iter_mut().zip(words.traffic()).for_each(|(sum, way)| sum.add(way));
         }
-        let state = match (place.drain, is_full) {
-            (Some(_), _) => PlaceState::Draining,
-            (None, true) => PlaceState::Full,
-            (None, false) => PlaceState::Open,
+        let state = match place.drain {
+            Some(_) if has_failed => PlaceState::Failed,
+            Some(_) => PlaceState::Draining,
+            None if place.is_given_up => PlaceState::GivenUp,
+            None if has_failed => PlaceState::Failed,
+            None if is_full => PlaceState::Full,
+            None => PlaceState::Open,
         };
         let (rate, left_ns) = place.drain.map_or((0, None), |drain| {
             let (gone, took) = (drain.began_with.saturating_sub(used), clock::now().saturating_sub(drain.began));
@@ -275,7 +281,7 @@ impl Supervisor {
             .ok_or_else(|| Error::new(ErrorKind::Config, format!("{}: the run has no such swap place", path.display())))
     }
 
-    fn begin_swapon(&mut self, spec: &SwapSpec) -> Result<Command, Error> {
+    fn begin_swapon(&mut self, spec: &SwapSpec) -> Result<(Ticket, String), Error> {
         if self.places.iter().any(|place| is_same(&place.path, &spec.path)) {
             let text = format!("{}: the run swaps there already", spec.path.display());
             return Err(Error::new(ErrorKind::Config, text));
@@ -283,10 +289,16 @@ impl Supervisor {
         if self.places.len() >= PLACES_MAX {
             return Err(Error::new(ErrorKind::Config, format!("a run has at most {PLACES_MAX} swap places")));
         }
-        let place = open_place(spec, self.next_place(), self.budget_pages)?;
+        let shown = spec.path.display();
+        let place = open_place(spec, self.next_place(), self.budget_pages)
+            .map_err(|why| Error::new(ErrorKind::NoSwapSpace, format!("{shown}: {why}")))?;
         let offer = place.offer;
         self.places.push(place);
-        Ok(Command::SwapOn(offer))
+        // What was given up may fit now.
+        self.places.iter_mut().for_each(|place| place.is_given_up = false);
+        let when = offer.priority.map_or_else(|| "used last".to_owned(), |priority| format!("priority {priority}"));
+        let told = format!("{shown}: up to {} MiB are swapped there, {when}", offer.slots >> 8);
+        Ok((self.tell_all(&Command::SwapOn(offer)), told))
     }
 
     fn next_place(&mut self) -> PlaceId {
@@ -294,20 +306,30 @@ impl Supervisor {
         PlaceId(self.places_made - 1)
     }
 
-    fn begin_swapoff(&mut self, path: &Path, mode: Option<SwapoffMode>) -> Result<Command, Error> {
+    fn begin_swapoff(&mut self, path: &Path, mode: Option<SwapoffMode>) -> Result<(Ticket, String), Error> {
         let index = self.find_place(path)?;
-        if self.places[index].drain.is_some() {
-            return Err(Error::new(ErrorKind::Config, format!("{}: it is being drained already", path.display())));
+        let used = self.status_of(&self.places[index]).used_pages;
+        let told = format!("{}: it is being emptied, {} MiB are there", path.display(), used.div_ceil(256));
+        if let Some(drain) = self.places[index].drain {
+            // Who was interrupted may wait for it again.
+            if mode.is_none_or(|mode| drain.mode == Some(mode)) {
+                let command = Command::SwapOff { place: self.places[index].offer.place, mode };
+                return Ok((self.tell_each(&command, Vec::new()), told));
+            }
+            let text =
+                format!("{}: it is being emptied already, with other statistics: stop that first", path.display());
+            return Err(Error::new(ErrorKind::Config, text));
         }
         if !self.places.iter().enumerate().any(|(other, place)| other != index && place.drain.is_none()) {
             let text = format!("{}: it is the only place: swap on another first", path.display());
             return Err(Error::new(ErrorKind::NoSwapSpace, text));
         }
         self.check_that_it_fits(index)?;
-        let used = self.status_of(&self.places[index]).used_pages;
         let place = &mut self.places[index];
         place.drain = Some(Drain::new(used, mode));
-        Ok(Command::SwapOff { place: place.offer.place, mode })
+        place.is_given_up = false;
+        let command = Command::SwapOff { place: place.offer.place, mode };
+        Ok((self.tell_all(&command), told))
     }
 
     /// What is in the place has room in the others and in the budget, of each process and on the disks.
@@ -362,16 +384,18 @@ impl Supervisor {
         backed.fold(place.free_pages(), u64::saturating_add)
     }
 
-    fn begin_stop(&mut self, path: &Path) -> Result<Command, Error> {
+    fn begin_stop(&mut self, path: &Path) -> Result<(Ticket, String), Error> {
         let index = self.find_place(path)?;
         let place = &mut self.places[index];
         if place.drain.take().is_none() {
-            return Err(Error::new(ErrorKind::Config, format!("{}: it is not being drained", path.display())));
+            return Err(Error::new(ErrorKind::Config, format!("{}: it is not being emptied", path.display())));
         }
-        Ok(Command::StopSwapOff { place: place.offer.place })
+        let command = Command::StopSwapOff { place: place.offer.place };
+        let told = format!("{}: in use again; what was brought back stays where it is", path.display());
+        Ok((self.tell_all(&command), told))
     }
 
-    fn begin_page_out(&mut self, bytes: u64) -> Result<Ticket, Error> {
+    fn begin_page_out(&mut self, bytes: u64) -> Result<(Ticket, String), Error> {
         let refused = |text: &str| Err(Error::new(ErrorKind::Config, text));
         if self.is_paused {
             return refused("paging out is paused: `resume` first");
@@ -391,16 +415,20 @@ impl Supervisor {
             |of: u64| u32::try_from(u128::from(pages) * u128::from(of) / u128::from(resident)).unwrap_or(u32::MAX);
         let orders = managed.iter().map(|process| (process.pid, Command::PageOut { pages: part(process.resident) }));
         let orders = orders.collect();
-        Ok(self.tell_each(&Command::PageOut { pages: part(resident) }, orders))
+        let told = format!("up to {} MiB of {} MiB leave", pages >> 8, resident >> 8);
+        Ok((self.tell_each(&Command::PageOut { pages: part(resident) }, orders), told))
     }
 
-    fn begin_set(&mut self, knob: String, value: String) -> Result<Command, Error> {
-        let settings = [(knob.clone(), value.clone())];
-        setup::live_config(&settings, 1, 1, 1)
-            .build()
+    fn begin_set(&mut self, knob: String, value: String) -> Result<(Ticket, String), Error> {
+        let config = setup::live_config(&[], 1, 1, 1).build();
+        // Not only whether there is such a value: what is refused here must not be told to those that start later either.
+        config
+            .and_then(|config| config.live_setting(&knob, &value).map(|_| ()))
             .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+        self.hello.settings.retain(|(known, _)| *known != knob);
         self.hello.settings.push((knob.clone(), value.clone()));
-        Ok(Command::Set { knob, value })
+        let told = format!("{knob}={value}");
+        Ok((self.tell_all(&Command::Set { knob, value }), told))
     }
 
     /// Commands that a new agent has to hear beside its hello.

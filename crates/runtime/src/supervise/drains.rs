@@ -48,6 +48,7 @@ impl Supervisor {
     /// Nothing is drained any more: not everywhere was there room.
     pub(super) fn give_up(&mut self, index: usize) {
         self.places[index].drain = None;
+        self.places[index].is_given_up = true;
         let command = Command::StopSwapOff { place: self.places[index].offer.place };
         let ticket = self.tell_all(&command);
         self.forget(ticket);

@@ -17,7 +17,8 @@ use crate::session::command::PlaceId;
 use crate::setup;
 use crate::space::PAGE_BYTES;
 use crate::supervise::commands::Drain;
-use crate::supervise::{FaultMode, RunOptions, SwapSpec, system};
+use crate::supervise::{FaultMode, RunOptions, SwapSpec};
+use crate::watch::is_same;
 
 /// Space that stays free on the file system of a swap file.
 pub(super) const FLOOR_BYTES: u64 = 256 << 20;
@@ -124,6 +125,8 @@ pub(super) struct Place {
     pub(super) offer: DeviceOffer,
     /// It is being drained.
     pub(super) drain: Option<Drain>,
+    /// It was being drained, and what is left fits nowhere else.
+    pub(super) is_given_up: bool,
     /// The person was told that its disk is full.
     pub(super) is_full_told: bool,
     /// The person was told that a process has no file there.
@@ -192,37 +195,40 @@ pub(super) fn open_places(options: &RunOptions) -> Result<Vec<Place>, Error> {
             let text = format!("--swap {}: it is named twice", spec.path.display());
             return Err(Error::new(ErrorKind::Config, text));
         }
-        places.push(open_place(spec, id, budget_pages)?);
+        let place = open_place(spec, id, budget_pages)
+            .map_err(|why| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {why}", spec.path.display())));
+        places.push(place?);
     }
     Ok(places)
 }
 
-/// True if two names name the same place.
-pub(super) fn is_same(a: &Path, b: &Path) -> bool {
-    a == b || a.canonicalize().ok().is_some_and(|a| b.canonicalize().is_ok_and(|b| a == b))
-}
-
-/// Open a place, and size it.
-pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Result<Place, Error> {
-    let refuse = |text: String| Error::new(ErrorKind::NoSwapSpace, format!("--swap {}: {text}", spec.path.display()));
+/// Open a place, and size it. The error says why it cannot be used, for who knows how the user named it.
+pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Result<Place, String> {
     let place = |ground: Ground, slots: u32, division: Option<Division>| {
         let rotational = setup::is_rotational(&spec.path);
         let offer = DeviceOffer { place: id, slots, priority: spec.priority, rotational, division };
-        Place { path: spec.path.clone(), ground, offer, drain: None, is_full_told: false, is_lack_told: false }
+        let path = spec.path.clone();
+        Place { path, ground, offer, drain: None, is_given_up: false, is_full_told: false, is_lack_told: false }
     };
-    if std::fs::metadata(&spec.path).is_ok_and(|what| what.file_type().is_block_device()) {
-        let (claim, division) = device::open(&spec.path, spec.size_bytes).map_err(refuse)?;
+    let what = std::fs::metadata(&spec.path);
+    if what.as_ref().is_ok_and(|what| what.file_type().is_block_device()) {
+        let (claim, division) = device::open(&spec.path, spec.size_bytes)?;
         return Ok(place(Ground::Device { claim, division }, division.slots(), Some(division)));
     }
+    if what.is_ok_and(|what| !what.is_dir()) {
+        return Err(
+            "it is neither a directory nor a block device; the swap file has no name: name its directory".to_owned()
+        );
+    }
     let directory = open_directory(&spec.path)?;
-    let info = system("the file system's size", file::fs_info(&directory))?;
+    let info = file::fs_info(&directory).map_err(|errno| format!("its file system says nothing ({})", errno.name()))?;
     if info.kind.is_memory() {
-        return Err(refuse("it lies in memory (tmpfs); name a directory on a disk".to_owned()));
+        return Err("it lies in memory (tmpfs); name a directory on a disk".to_owned());
     }
     // What cannot be is said now, not when a process is to page.
-    new_file(&directory).map_err(refuse)?;
+    new_file(&directory)?;
     let budget_bytes = budget_pages.saturating_mul(PAGE_BYTES);
-    let slots = slots_of(info.available_bytes, spec.size_bytes, budget_bytes).map_err(refuse)?;
+    let slots = slots_of(info.available_bytes, spec.size_bytes, budget_bytes)?;
     Ok(place(Ground::Directory(directory), slots, None))
 }
 
@@ -259,13 +265,11 @@ pub(super) fn open_record(options: &RunOptions) -> Result<Option<(Fd, String)>, 
     Ok(Some((directory, name.to_owned())))
 }
 
-fn open_directory(path: &std::path::Path) -> Result<Fd, Error> {
-    let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
-    let name = CString::new(directory.as_os_str().as_encoded_bytes())
-        .map_err(|error| Error::new(ErrorKind::Config, format!("--swap {}", path.display())).because(error))?;
-    Fd::open(&name, file::flags::READ | file::flags::DIRECTORY, 0).map_err(|errno| {
-        let text = format!("--swap {}: the directory cannot be opened: {}", path.display(), errno.name());
-        Error::new(ErrorKind::NoSwapSpace, text)
+fn open_directory(path: &Path) -> Result<Fd, String> {
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| "a zero byte in its name".to_owned())?;
+    Fd::open(&name, file::flags::READ | file::flags::DIRECTORY, 0).map_err(|errno| match errno {
+        Errno::ENOENT | Errno::ENOTDIR => "there is no such directory".to_owned(),
+        other => format!("the directory cannot be opened ({})", other.name()),
     })
 }
 

@@ -102,9 +102,9 @@ impl Process {
         self.link.as_ref().is_some_and(|link| link.control.entry().is_managed())
     }
 
-    /// Swap slots that it uses.
+    /// Pages of it that are paged out, and not in memory as well.
     pub(super) fn swapped_pages(&self) -> u64 {
-        self.told(|entry| &entry.swapped_pages)
+        self.told(|entry| &entry.away_pages)
     }
 
     /// What its agent says; 0 without one.
@@ -247,13 +247,19 @@ impl Tree {
         process
     }
 
+    /// All have ended.
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+        self.known.clear();
+    }
+
     pub(super) fn resident(&self) -> u64 {
         self.list.iter().map(|process| process.resident).fold(0, u64::saturating_add)
     }
 
     /// What is in swap space and not in memory as well.
     pub(super) fn away(&self) -> u64 {
-        self.list.iter().map(|process| process.told(|entry| &entry.away_pages)).fold(0, u64::saturating_add)
+        self.list.iter().map(Process::swapped_pages).fold(0, u64::saturating_add)
     }
 }
 

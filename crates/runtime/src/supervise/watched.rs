@@ -271,7 +271,6 @@ impl Supervisor {
     pub(super) fn snapshot(&self, report: &RunReport, totals: &Totals) -> Snapshot {
         let (first, last) = (self.watched.marks.front().copied().unwrap_or_default(), Mark::of(totals));
         let list = &self.tree.list;
-        let swapped: u64 = list.iter().map(Process::swapped_pages).sum();
         let mut largest: Vec<&Process> = list.iter().filter(|process| !process.is_gone).collect();
         largest.sort_by_key(|process| std::cmp::Reverse(process.resident.saturating_add(process.swapped_pages())));
         largest.truncate(PROCESSES_MAX);
@@ -286,7 +285,7 @@ impl Supervisor {
                 budget_bytes: self.budget_pages * PAGE_BYTES,
                 resident_bytes: self.tree.resident() * PAGE_BYTES,
                 peak_resident_bytes: report.peak_resident_bytes,
-                swapped_bytes: swapped.saturating_mul(PAGE_BYTES),
+                swapped_bytes: self.tree.away().saturating_mul(PAGE_BYTES),
                 recent_ns: last.at - first.at,
                 recent_major_faults: last.major_faults.saturating_sub(first.major_faults),
                 recent_managed_us: last.managed_us.saturating_sub(first.managed_us),
@@ -389,7 +388,8 @@ enum Reply {
 fn tell(outcome: &Outcome) -> Answer {
     let count = outcome.asked;
     match outcome.refused.first() {
-        None => Answer::Done(format!("done in {count} process{}", if count == 1 { "" } else { "es" })),
+        None if count > 1 => Answer::Done(format!("{} ({count} processes)", outcome.told)),
+        None => Answer::Done(outcome.told.clone()),
         Some((pid, why)) => {
             Answer::Refused(format!("{} of {count} processes refuse: process {pid}: {why}", outcome.refused.len()))
         }

@@ -6,15 +6,17 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use pagetide_sys::Errno;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::socket::{self, Received};
+use pagetide_sys::{Errno, proc};
 
 use super::message::{Answer, Memory, PACKET_BYTES, Request, Snapshot};
 use super::place::{self, Place};
 
 /// How long an answer may take.
 const ANSWER_NS: u64 = 5_000_000_000;
+/// Parents of a process that are looked at, at most.
+const GENERATIONS_MAX: usize = 4096;
 
 /// Why a run cannot be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,14 +63,14 @@ impl Connection {
             Err(_) => {}
         }
         let Ok(pid) = run.parse::<u64>() else { return unknown(describe_absent(run)) };
-        for (mut connection, snapshot) in all(&place).flatten() {
-            let is_one = snapshot.processes.iter().any(|process| process.pid == pid);
-            if is_one || snapshot.run.pid == pid || snapshot.run.main_pid == pid {
-                connection.ask(&Request::Stat)?;
-                return Ok(connection);
-            }
-        }
-        unknown(describe_absent(run))
+        let line = line_of(pid);
+        // Of runs inside of runs the innermost.
+        let found = all(&place).flatten().filter_map(|(connection, snapshot)| {
+            let generations = line.iter().position(|&ancestor| ancestor == snapshot.run.pid)?;
+            Some((generations, connection))
+        });
+        let nearest = found.min_by_key(|(generations, _)| *generations);
+        nearest.map_or_else(|| unknown(describe_absent(run)), |(_, connection)| Ok(connection))
     }
 
     /// Nobody but the user, or root, takes our requests: the directory is private, and this makes sure.
@@ -157,6 +159,15 @@ fn all(place: &Place) -> impl Iterator<Item = Result<(Connection, Snapshot), (St
             Err(error) => Some(Err((name, error))),
         }
     })
+}
+
+/// A process and those that it descends from, itself first: all processes of a run descend from its supervisor, which collects orphans.
+fn line_of(pid: u64) -> Vec<u64> {
+    let parent = |&pid: &u64| {
+        let stat = proc::stat(Some(i32::try_from(pid).ok()?)).ok()?;
+        u64::try_from(stat.parent).ok().filter(|&parent| parent > 0)
+    };
+    std::iter::successors(Some(pid), parent).take(GENERATIONS_MAX).collect()
 }
 
 /// What is to be said of a run that is not there.

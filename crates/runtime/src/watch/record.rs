@@ -3,6 +3,7 @@
 //! A record is declared once: its fields, their meaning and their order on the line come from one list.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Bytes of a text at most.
 pub const TEXT_BYTES_MAX: usize = 1024;
@@ -178,6 +179,18 @@ records! {
         /// Where it is.
         path
     }
+}
+
+impl DeviceView {
+    /// True if `path` names this place, in whatever way.
+    pub fn is_at(&self, path: &Path) -> bool {
+        is_same(Path::new(&self.path), path)
+    }
+}
+
+/// True if two names name the same place.
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
 }
 
 /// Appends a text so that it holds no end of a line, at most [`TEXT_BYTES_MAX`] bytes of it.
