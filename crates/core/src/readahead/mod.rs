@@ -22,7 +22,7 @@ use crate::vmstat::Counter;
 
 use cluster::ClusterRa;
 use regions::Regions;
-use stream::{Streams, SwapStreams};
+use stream::SwapStreams;
 use vma::VmaRa;
 use vma_rfc::RfcRa;
 
@@ -32,12 +32,11 @@ pub(crate) struct RegionRa {
     pub(crate) advice: Advice,
     pub(crate) vma: VmaRa,
     pub(crate) rfc: RfcRa,
-    pub(crate) streams: Streams,
 }
 
 impl RegionRa {
     pub(crate) const fn new() -> Self {
-        Self { advice: Advice::Normal, vma: VmaRa::new(), rfc: RfcRa::new(), streams: Streams::new() }
+        Self { advice: Advice::Normal, vma: VmaRa::new(), rfc: RfcRa::new() }
     }
 }
 

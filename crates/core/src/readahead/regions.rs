@@ -2,6 +2,7 @@
 
 use super::RegionRa;
 use super::file::FileRa;
+use super::stream::Streams;
 use crate::event::FileSpec;
 use crate::types::{DeviceId, PageRange, RegionId};
 use alloc::vec::Vec;
@@ -13,6 +14,8 @@ pub(crate) struct Region {
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) ra: RegionRa,
+    /// Where its streams are.
+    streams: Option<u32>,
     /// The file whose page cache it is.
     pub(crate) file: Option<File>,
 }
@@ -37,41 +40,96 @@ struct Span {
     slot: u32,
 }
 
+/// Things that stay where they are, in blocks of 2 MiB at most: a program may have every mapping that the kernel grants (65,530), and a list
+/// that grows by doubling then wants tens of MiB in one piece just where the runtime has nothing left but its reserve.
+#[derive(Debug)]
+struct Slots<T> {
+    blocks: Vec<Vec<T>>,
+    free: Vec<u32>,
+}
+
 /// All regions, ascending.
 ///
-/// A region's readahead state is large, and stays where it is: what moves when one of thousands comes or goes are spans.
+/// What moves when one of thousands comes or goes are spans and names.
 #[derive(Debug)]
 pub(crate) struct Regions {
     list: Vec<Span>,
-    slots: Vec<Region>,
-    free_slots: Vec<u32>,
+    /// By name, ascending, where each begins. The runtime gives ascending names, so that one more is added at the end.
+    names: Vec<(RegionId, u32)>,
+    slots: Slots<Region>,
+    /// Those of regions larger than a page, which alone can have any.
+    streams: Slots<Streams>,
     last: usize,
 }
 
 /// Room kept for splits, so that only `RegionAdded` allocates.
 const SPARE: usize = 1024;
 
-impl Regions {
-    pub(crate) fn new() -> Self {
-        let list = Vec::with_capacity(2 * SPARE);
-        Self { list, slots: Vec::with_capacity(2 * SPARE), free_slots: Vec::with_capacity(2 * SPARE), last: 0 }
+impl<T> Slots<T> {
+    /// Slots of a block.
+    const BLOCK: usize = (2 << 20) / size_of::<T>();
+
+    fn new() -> Self {
+        let mut slots = Self { blocks: Vec::new(), free: Vec::new() };
+        slots.reserve(2 * SPARE);
+        slots
     }
 
-    fn slot(&self, at: usize) -> usize {
-        self.list[at].slot as usize
+    fn get(&self, slot: u32) -> &T {
+        &self.blocks[slot as usize / Self::BLOCK][slot as usize % Self::BLOCK]
+    }
+
+    fn get_mut(&mut self, slot: u32) -> &mut T {
+        &mut self.blocks[slot as usize / Self::BLOCK][slot as usize % Self::BLOCK]
+    }
+
+    /// Make room for so many more, and for all to be free.
+    fn reserve(&mut self, more: usize) {
+        let used: usize = self.blocks.iter().map(Vec::len).sum();
+        while self.blocks.len() * Self::BLOCK < used + more {
+            self.blocks.push(Vec::with_capacity(Self::BLOCK));
+        }
+        let all = used + more;
+        if self.free.capacity() < all {
+            self.free.reserve(all + SPARE - self.free.len());
+        }
+    }
+
+    /// Its slot.
+    fn add(&mut self, value: T) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            *self.get_mut(slot) = value;
+            return slot;
+        }
+        self.reserve(1);
+        let number = self.blocks.iter().position(|block| block.len() < Self::BLOCK).expect("there is room for one");
+        self.blocks[number].push(value);
+        u32::try_from(number * Self::BLOCK + self.blocks[number].len() - 1).expect("slots have 32-bit names")
+    }
+
+    /// The slot may be another one's. What is in it stays until then.
+    fn remove(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+}
+
+impl Regions {
+    pub(crate) fn new() -> Self {
+        let (list, names) = (Vec::with_capacity(2 * SPARE), Vec::with_capacity(2 * SPARE));
+        Self { list, names, slots: Slots::new(), streams: Slots::new(), last: 0 }
     }
 
     /// A region lies at this place of the list from now on.
     fn insert(&mut self, at: usize, region: Region) {
         let Region { id, start, end, .. } = region;
-        let slot = if let Some(slot) = self.free_slots.pop() {
-            self.slots[slot as usize] = region;
-            slot
-        } else {
-            self.slots.push(region);
-            u32::try_from(self.slots.len() - 1).expect("regions have 32-bit names")
-        };
+        let slot = self.slots.add(region);
         self.list.insert(at, Span { start, end, id, slot });
+        let name = self.names.partition_point(|(name, _)| *name < id);
+        self.names.insert(name, (id, start));
+    }
+
+    fn name(&self, id: RegionId) -> Option<usize> {
+        self.names.binary_search_by_key(&id, |(name, _)| *name).ok()
     }
 
     /// Index of the region of a page.
@@ -88,13 +146,12 @@ impl Regions {
     }
 
     pub(crate) fn get(&self, at: usize) -> &Region {
-        &self.slots[self.slot(at)]
+        self.slots.get(self.list[at].slot)
     }
 
     /// To change its readahead state: its bounds are changed here only.
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut Region {
-        let slot = self.slot(at);
-        &mut self.slots[slot]
+        self.slots.get_mut(self.list[at].slot)
     }
 
     /// The region and the file that a page belongs to.
@@ -108,8 +165,15 @@ impl Regions {
         self.get_mut(at).file.as_mut().expect("it is a file")
     }
 
+    /// The streams of a region; None if it was never more than one page.
+    pub(crate) fn streams_mut(&mut self, at: usize) -> Option<&mut Streams> {
+        let slot = self.get(at).streams?;
+        Some(self.streams.get_mut(slot))
+    }
+
     pub(crate) fn by_id(&self, id: RegionId) -> Option<usize> {
-        self.list.iter().position(|r| r.id == id)
+        let (_, start) = self.names[self.name(id)?];
+        Some(self.list.partition_point(|r| r.start < start))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -130,22 +194,26 @@ impl Regions {
         }
         if self.list.capacity() < self.list.len() + SPARE {
             self.list.reserve(SPARE * 2);
+            self.names.reserve(SPARE * 2);
         }
-        if self.slots.capacity() < self.slots.len() + SPARE {
-            self.slots.reserve(SPARE * 2);
-        }
-        if self.free_slots.capacity() < self.slots.len() + SPARE {
-            self.free_slots.reserve(self.slots.len() + SPARE * 2 - self.free_slots.len());
-        }
-        self.insert(at, Region { id, start, end, ra: RegionRa::new(), file: None });
+        self.slots.reserve(SPARE);
+        self.streams.reserve(SPARE);
+        let streams = (end - start > 1).then(|| self.streams.add(Streams::new()));
+        self.insert(at, Region { id, start, end, ra: RegionRa::new(), streams, file: None });
         true
     }
 
     pub(crate) fn remove(&mut self, at: usize) -> Region {
         self.last = 0;
-        let slot = self.list.remove(at).slot;
-        self.free_slots.push(slot);
-        self.slots[slot as usize].clone()
+        let Span { slot, id, .. } = self.list.remove(at);
+        let name = self.name(id).expect("each region has a name");
+        self.names.remove(name);
+        let region = self.slots.get(slot).clone();
+        self.slots.remove(slot);
+        if let Some(streams) = region.streams {
+            self.streams.remove(streams);
+        }
+        region
     }
 
     /// Split at `page`. False if that makes no two parts.
@@ -157,9 +225,11 @@ impl Regions {
         if page <= start || page >= end || self.by_id(upper).is_some() {
             return false;
         }
-        let (ra, file) = (self.get(at).ra.clone(), self.get(at).file);
+        let Region { ra, file, streams, .. } = self.get(at).clone();
+        let copied = streams.map(|slot| self.streams.get(slot).clone());
+        let streams = copied.map(|streams| self.streams.add(streams));
         self.set_bounds(at, start, page);
-        self.insert(at + 1, Region { id: upper, start: page, end, ra, file });
+        self.insert(at + 1, Region { id: upper, start: page, end, ra, streams, file });
         self.last = 0;
         true
     }
@@ -173,13 +243,106 @@ impl Regions {
         }
         self.last = 0;
         self.set_bounds(at, start, end);
+        if end - start > 1 && self.get(at).streams.is_none() {
+            self.streams.reserve(SPARE);
+            self.get_mut(at).streams = Some(self.streams.add(Streams::new()));
+        }
         true
     }
 
     fn set_bounds(&mut self, at: usize, start: u32, end: u32) {
         let span = &mut self.list[at];
         (span.start, span.end) = (start, end);
-        let region = &mut self.slots[span.slot as usize];
+        let (id, slot) = (span.id, span.slot);
+        let name = self.name(id).expect("each region has a name");
+        self.names[name].1 = start;
+        let region = self.slots.get_mut(slot);
         (region.start, region.end) = (start, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::types::PageIdx;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Change {
+        Add { first: u32, pages: u32 },
+        Remove { which: usize },
+        Split { which: usize, pages: u32 },
+        Resize { which: usize, pages: u32 },
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        prop_oneof![
+            4 => (0..400_u32, 1..6_u32).prop_map(|(first, pages)| Change::Add { first, pages }),
+            1 => any::<usize>().prop_map(|which| Change::Remove { which }),
+            1 => (any::<usize>(), 1..6_u32).prop_map(|(which, pages)| Change::Split { which, pages }),
+            1 => (any::<usize>(), 1..6_u32).prop_map(|(which, pages)| Change::Resize { which, pages }),
+        ]
+    }
+
+    fn is_free(plain: &[(RegionId, u32, u32)], id: Option<RegionId>, start: u32, end: u32) -> bool {
+        plain.iter().all(|&(other, from, to)| Some(other) == id || to <= start || end <= from)
+    }
+
+    proptest! {
+        /// Against a plain list. Names descend, which no other test does.
+        #[test]
+        fn regions_are_found_by_name_and_page_whatever_comes_and_goes(changes in prop::collection::vec(change(), 1..300)) {
+            let (mut regions, mut plain) = (Regions::new(), Vec::<(RegionId, u32, u32)>::new());
+            let mut names = (0..u32::MAX).rev().map(RegionId);
+            for change in changes {
+                let any = |which: usize| (!plain.is_empty()).then(|| which % plain.len());
+                match change {
+                    Change::Add { first, pages } => {
+                        let (id, end) = (names.next().expect("there are more"), first + pages);
+                        let is_added = regions.add(id, PageRange::new(PageIdx(first), pages));
+                        prop_assert_eq!(is_added, is_free(&plain, None, first, end));
+                        if is_added {
+                            plain.push((id, first, end));
+                        }
+                    }
+                    Change::Remove { which } => {
+                        let Some(at) = any(which) else { continue };
+                        let (id, start, end) = plain.remove(at);
+                        let removed = regions.remove(regions.by_id(id).expect("it is there"));
+                        prop_assert_eq!((removed.id, removed.start, removed.end), (id, start, end));
+                    }
+                    Change::Split { which, pages } => {
+                        let Some(at) = any(which) else { continue };
+                        let ((id, start, end), upper) = (plain[at], names.next().expect("there are more"));
+                        let page = start + pages;
+                        prop_assert_eq!(regions.split(id, page, upper), page < end);
+                        if page < end {
+                            plain[at].2 = page;
+                            plain.push((upper, page, end));
+                        }
+                    }
+                    Change::Resize { which, pages } => {
+                        let Some(at) = any(which) else { continue };
+                        let (id, start, _) = plain[at];
+                        let is_resized = regions.resize(regions.by_id(id).expect("it is there"), start, start + pages);
+                        prop_assert_eq!(is_resized, is_free(&plain, Some(id), start, start + pages));
+                        if is_resized {
+                            plain[at].2 = start + pages;
+                        }
+                    }
+                }
+                prop_assert_eq!(regions.len(), plain.len());
+                for &(id, start, end) in &plain {
+                    let at = regions.by_id(id).expect("it is there");
+                    prop_assert_eq!((regions.find(start), regions.find(end - 1)), (Some(at), Some(at)));
+                    prop_assert_eq!((regions.get(at).id, regions.get(at).start, regions.get(at).end), (id, start, end));
+                    prop_assert!(end - start == 1 || regions.streams_mut(at).is_some());
+                }
+                let mut slots: Vec<_> = (0..regions.len()).filter_map(|at| regions.get(at).streams).collect();
+                slots.sort_unstable();
+                prop_assert!(slots.windows(2).all(|two| two[0] != two[1]), "two regions have the same streams");
+            }
+        }
     }
 }

@@ -421,9 +421,9 @@ impl Readahead {
             return None;
         }
         let at = self.regions.find(p)?;
-        let region = self.regions.get_mut(at);
+        let region = self.regions.get(at);
         let (low, high) = (region.start, region.end);
-        let stream = region.ra.streams.soft.on_fault(p);
+        let stream = self.regions.streams_mut(at)?.soft.on_fault(p);
         (stream.direction != Direction::Unknown).then(|| stream.advance(p, WINDOW_FIRST, max, (low, high), at))
     }
 
@@ -434,9 +434,9 @@ impl Readahead {
         if max < 2 {
             return None;
         }
-        let region = self.regions.get_mut(at);
+        let region = self.regions.get(at);
         let (low, high, advice) = (region.start, region.end, region.ra.advice);
-        let stream = region.ra.streams.zero.on_fault(p);
+        let stream = self.regions.streams_mut(at)?.zero.on_fault(p);
         if stream.direction == Direction::Unknown || advice == Advice::Random {
             return None;
         }
@@ -445,7 +445,7 @@ impl Readahead {
 
     /// `reached` is the last page that was mapped ahead.
     pub(crate) fn zeroes_mapped(&mut self, ahead: &Ahead, reached: u32) {
-        let table = &mut self.regions.get_mut(ahead.at).ra.streams.zero;
+        let Some(Streams { zero: table, .. }) = self.regions.streams_mut(ahead.at) else { return };
         if let Some(stream) = table.streams.iter_mut().flatten().find(|s| s.used == ahead.clock) {
             stream.end = if ahead.up { reached + 1 } else { reached.saturating_sub(1) };
         }
