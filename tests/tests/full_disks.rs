@@ -55,7 +55,9 @@ fn a_place_whose_disk_others_have_filled_takes_no_more_pages_and_loses_none() {
     run.wait_until("going on elsewhere", || run.used_bytes(&elsewhere) > 8 * MIB);
     assert!(run.used_bytes(&small) > 16 * MIB, "{}", run.stat());
     disk.fill(8 * MIB);
-    run.expect_refusal(&["swapon", &format!("{}/others:64M", small.display())], &["64 MiB are asked for", "stay free"]);
+    let beside = small.join("beside");
+    std::fs::create_dir(&beside).expect("the disk has room for a directory");
+    run.expect_refusal(&["swapon", &format!("{}:64M", beside.display())], &["64 MiB are asked for", "stay free"]);
     // Each page is read, checked and written again meanwhile.
     let read = run.counter("pswpin");
     run.wait_until("paging with a full disk", || run.counter("pswpin") > read + 20_000);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::{PagetideRun, binary};
+use pagetide_tests::pagetide::{FaultMode, PagetideRun, binary};
 use pagetide_tests::program::{Exit, Program};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::stats::Stats;
@@ -206,20 +206,44 @@ fn a_filter_that_would_end_the_pager_is_refused_and_told_of() {
     }
 }
 
-/// The runtime's tables need addresses, too. Where a hard limit leaves none, and the program has no right to raise it, the end has a reason.
+/// The runtime's memory needs addresses, too. Where a hard limit leaves none, and the program has no right to raise it, the end has a reason,
+/// whatever it is that finds no room.
 #[test]
 fn a_hard_limit_that_leaves_no_room_ends_the_program_with_a_message() {
     if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("setpriv"), Feature::Tool("prlimit")]) {
         return;
     }
     let _turn = serial::turn();
+    for (limit, reason) in [
+        // What fails may have something registered: to give that back is to wait for who would read of it.
+        ("--as=199800000", "memory cannot be managed: the staging area"),
+        ("--as=300000000", "its limits of addresses and data"),
+    ] {
+        let scratch = Scratch::new();
+        let program = victim::build(&scratch, "session");
+        let limited = ["setpriv", "--bounding-set=-sys_resource", "prlimit", limit].map(OsString::from);
+        let argv = limited.into_iter().chain([program.into(), "forks".into(), "24".into(), "1".into()]);
+        let ended = PagetideRun::new(&scratch, 12 * MIB).wrap(&Program::new(argv)).run(&scratch, "limited");
+        ended.expect_exit(Exit::Code(137)).expect_no_process_left();
+        assert!(ended.stderr().contains(reason), "{}", ended.report());
+    }
+}
+
+/// In signal mode that may be known before anything has begun.
+#[test]
+fn in_signal_mode_a_hard_limit_that_leaves_no_room_leaves_the_program_as_it_is() {
+    if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("setpriv"), Feature::Tool("prlimit")]) {
+        return;
+    }
+    let _turn = serial::turn();
     let scratch = Scratch::new();
     let program = victim::build(&scratch, "session");
-    let limited = ["setpriv", "--bounding-set=-sys_resource", "prlimit", "--as=200000000"].map(OsString::from);
+    let limited = ["setpriv", "--bounding-set=-sys_resource", "prlimit", "--as=100000000"].map(OsString::from);
     let argv = limited.into_iter().chain([program.into(), "forks".into(), "24".into(), "1".into()]);
-    let ended = PagetideRun::new(&scratch, 12 * MIB).wrap(&Program::new(argv)).run(&scratch, "limited");
-    ended.expect_exit(Exit::Code(137)).expect_no_process_left();
-    assert!(ended.stderr().contains("its limits of addresses and data"), "{}", ended.report());
+    let run = PagetideRun::new(&scratch, 12 * MIB).mode(FaultMode::Signal);
+    let ended = run.wrap(&Program::new(argv)).run(&scratch, "limited");
+    ended.expect_exit(Exit::Code(0)).expect_no_process_left();
+    assert!(ended.stderr().contains("no agent can be started (ENOMEM)"), "{}", ended.report());
 }
 
 /// Nothing can be loaded into a program whose environment was cleaned: it is counted, and said.

@@ -330,6 +330,18 @@ fn arm(hidden: u64, interrupted: Option<Interrupted>) -> i64 {
     crate::signal::arm(hidden, interrupted).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
 }
 
+/// Those of threads to be armed, before there is an agent, which could not go back.
+#[cfg(target_arch = "x86_64")]
+fn make_blocks() -> Result<(), Errno> {
+    crate::signal::threads::prepare()
+}
+
+/// There are none.
+#[cfg(not(target_arch = "x86_64"))]
+const fn make_blocks() -> Result<(), Errno> {
+    Ok(())
+}
+
 /// The blocks of armed threads are the copy's, too.
 #[cfg(target_arch = "x86_64")]
 fn note_blocks() {
@@ -354,9 +366,13 @@ fn start_agent(apart: bool) -> i64 {
         restart(foothold::FORKED);
     }
     mem::set_place(PLACE);
-    if IS_SIGNAL_MODE.load(Ordering::Relaxed) && !apart {
+    let is_signal_mode = IS_SIGNAL_MODE.load(Ordering::Relaxed);
+    if is_signal_mode && !apart {
         // Without them the agent serves all faults.
         let _ = serve::open();
+    }
+    if is_signal_mode && let Err(errno) = make_blocks() {
+        return -i64::from(errno.code());
     }
     OUTSIDE.store(-1, Ordering::Relaxed);
     let pair = if apart { Ok(None) } else { socket::pair().map(Some) };

@@ -221,9 +221,13 @@ unsafe impl GlobalAlloc for OwnMemory {
             drop(heap);
             own::forget(range);
             // SAFETY: as above.
-            let unmapped = unsafe { mem::unmap(range) };
-            debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped: {unmapped:?}");
-            self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            if unsafe { mem::unmap(range) }.is_ok() {
+                self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                return;
+            }
+            // The kernel had made it one with a neighbour, and the program has used up all mappings. The addresses stay ours.
+            own::note(range);
+            let _ = mem::advise(range, mem::Advice::DontNeed);
             return;
         }
         let class = class_of(bytes);

@@ -11,6 +11,7 @@ use pagetide_driver::record::LiveConfig;
 use pagetide_kernel::Linux;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file::flags;
+use pagetide_sys::mem::{self, Mapping};
 use pagetide_sys::uffd::{Features, Modes, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, sysinfo, thread};
 
@@ -184,12 +185,22 @@ pub(crate) fn pager(
         }
         None => (open_engine(choice)?, Linux::new(uffd)),
     };
-    let mut machine = machine(space, seed, whole, engine, Some(Box::new(Unsharer::new())), Some(&HELD))?;
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
     let slots = slots.fold(0_u32, u32::saturating_add);
     let live = live_config(&settings, PAGES_MAX, share, slots.saturating_add(SLOTS_LATER));
     let config = live.build().map_err(SetupError::Knob)?;
+    let taken: Vec<DeviceId> = inherited.iter().map(|(device, _)| *device).collect();
+    let free = (0..).map(DeviceId).filter(|device| !taken.contains(device));
+    let mut stores = inherited;
+    let files = agent.take_swap_files();
+    for ((device, offer), file) in free.zip(&agent.hello().devices).zip(files) {
+        let mut store = open_store(file, *offer)?;
+        // A place whose disk is full has no slots for now, and is tried again as one that becomes full later is.
+        let _ = store.grow(agent.hello().floor_bytes, clock::now());
+        stores.push((device, store));
+    }
+    let mut machine = machine(space, seed, whole, engine, Some(Box::new(Unsharer::new())), Some(&HELD))?;
     if let Err(errno) = machine.attach_tier(config.compress(), whole) {
         let text = format_args!(
             "process {}: pages are not compressed: no memory can be mapped for it ({})",
@@ -208,16 +219,7 @@ pub(crate) fn pager(
         }
     });
     let mut pager = Pager::new(Core::new(config), machine, agent.hello().floor_bytes, record);
-    let taken: Vec<DeviceId> = inherited.iter().map(|(device, _)| *device).collect();
-    let free = (0..).map(DeviceId).filter(|device| !taken.contains(device));
-    for (device, store) in inherited {
-        add_store(&mut pager, device, store);
-    }
-    let files = agent.take_swap_files();
-    for ((device, offer), file) in free.zip(&agent.hello().devices).zip(files) {
-        let mut store = open_store(file, *offer)?;
-        // A place whose disk is full has no slots for now, and is tried again as one that becomes full later is.
-        let _ = store.grow(agent.hello().floor_bytes, clock::now());
+    for (device, store) in stores {
         add_store(&mut pager, device, store);
     }
     Ok(pager)
@@ -248,7 +250,8 @@ fn add_store(pager: &mut Pager, device: DeviceId, store: Store) {
     pager.step(clock::now(), Event::DeviceAdded { device, spec });
 }
 
-/// The machine over a fresh staging area that has room for the whole run's budget.
+/// The machine over a fresh staging area that has room for the whole run's budget. In an agent nothing may fail after it: giving the area
+/// back waits until its event is read, which the agent would do.
 pub(crate) fn machine(
     space: Linux,
     seed: u64,
@@ -257,16 +260,21 @@ pub(crate) fn machine(
     unsharer: Option<Box<dyn MakePrivate>>,
     held: Option<&'static Held>,
 ) -> Result<LiveMachine, SetupError> {
-    let staging = step("the staging area", map_frames(&space, frames_for(budget_pages), 0))?;
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
+    let staging = map_frames(&space, frames_for(budget_pages), 0).inspect_err(|_| own::forget(zeroes.range()));
+    let staging = step("the staging area", staging)?;
     let parts = MachineParts { space, engine, unsharer, held, staging, map_frames, zeroes, pages_max: PAGES_MAX, seed };
     Ok(LiveMachine::new(parts))
 }
 
 /// So many frames, registered.
-fn map_frames(space: &Linux, frames: u64, _first: u32) -> Result<pagetide_sys::mem::Mapping, Errno> {
+fn map_frames(space: &Linux, frames: u64, _first: u32) -> Result<Mapping, Errno> {
     let staging = own::map(usize::try_from(frames << PAGE_SHIFT).expect("addresses are 64 bit"), false)?;
-    match space.uffd().register(staging.range(), Modes::MISSING) {
+    // No child inherits it anyway, but no other memory of ours is advised so: while the area is not registered, for a moment, the kernel
+    // must not make it one with a neighbour, from which it cannot be split again where the program has used up all mappings.
+    let registered = mem::advise(staging.range(), mem::Advice::WipeOnFork)
+        .and_then(|()| space.uffd().register(staging.range(), Modes::MISSING));
+    match registered {
         Ok(_) => Ok(staging),
         Err(errno) => {
             own::forget(staging.range());

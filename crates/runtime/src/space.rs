@@ -74,7 +74,7 @@ struct Look {
 
 /// Small mappings are left alone while all together have at most so many pages: 1 MiB.
 const SMALL_TOGETHER: u64 = 256;
-/// And while so many of them have less than one page there: each costs half a kilobyte of tables.
+/// And while so many of them have less than one page there: each costs a quarter of a kilobyte of tables.
 const SMALL_FOR_A_PAGE: u64 = 2;
 /// Ranges of `registered` at most: a program that changes its mappings all the time does not make it grow.
 const REGISTERED_MAX: usize = 64;

@@ -246,7 +246,9 @@ fn place(len: usize) -> usize {
     if PLACE.load(Ordering::Relaxed) == 0 {
         return 0;
     }
-    PLACE.fetch_add(len.next_multiple_of(PAGE_BYTES), Ordering::Relaxed)
+    // The page between two mappings is nobody's. Neighbours would be made one by the kernel, and one of them could not be unmapped where
+    // the program has used up all mappings: that would take a mapping more.
+    PLACE.fetch_add(len.next_multiple_of(PAGE_BYTES) + PAGE_BYTES, Ordering::Relaxed)
 }
 
 impl Mapping {

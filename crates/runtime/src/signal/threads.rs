@@ -103,7 +103,7 @@ pub(super) const IN_PLACE_AT: usize = offset_of!(Thread, in_place);
 const _: () = assert!(size_of::<Pages>() == 16 && offset_of!(Pages, to) == 8);
 
 /// Make the blocks. Again: does nothing.
-pub(super) fn prepare() -> Result<(), Errno> {
+pub(crate) fn prepare() -> Result<(), Errno> {
     if FIRST.load(Ordering::Acquire) != 0 {
         return Ok(());
     }
