@@ -333,8 +333,15 @@ impl Agent {
         if managed.session.pager.machine().has_waiting_requests(false) {
             managed.end_rest(now);
         }
-        if now >= managed.next_tick {
+        let is_awaited = foothold::is_awaited();
+        if is_awaited {
+            managed.end_rest(now);
+        }
+        if is_awaited || now >= managed.next_tick {
             self.tick(managed, now);
+        }
+        if is_awaited && !managed.session.is_looking() {
+            foothold::looked();
         }
         if busy {
             return 0;

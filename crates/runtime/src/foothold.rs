@@ -17,6 +17,7 @@ use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::thread;
 
+use crate::serve;
 use crate::space::PAGE_SHIFT;
 
 /// A mapping of fewer bytes is not worth a look.
@@ -25,6 +26,8 @@ const BYTES_MIN: usize = 1 << 20;
 const WAIT_NS: u64 = 500_000;
 /// After so many waits (2 s) nobody listens: the thread goes on.
 const WAITS_MAX: u32 = 4000;
+/// After so many (20 ms) who waits for the agent goes on: it looks anyway, and may have a fork to see to.
+const LOOKS_MAX: u32 = 40;
 
 const MAGIC: [u64; 3] = [0x7065_6761_7469_6465, 0x666f_6f74_686f_6c64, 0x9e37_79b9_7f4a_7c15];
 /// Of the words' layout and of what the commands mean.
@@ -223,12 +226,15 @@ pub(crate) fn restart(state: u32, reset: impl FnOnce()) {
     let state = if FOOTHOLD.state.swap(BUSY, Ordering::AcqRel) == COMPLETE { NATIVE } else { state };
     reset();
     FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
+    // What the supervisor has said last was said to another process, maybe long ago.
+    FOOTHOLD.left_pages.store(left_at_first(budget_pages()), Ordering::Relaxed);
     FOOTHOLD.pid.store(thread::getpid(), Ordering::Release);
     FOOTHOLD.state.store(state, Ordering::Release);
 }
 
 /// The agent manages the memory: who waits goes on.
 pub(crate) fn managed() {
+    FOOTHOLD.left_pages.store(left_at_first(budget_pages()), Ordering::Relaxed);
     FOOTHOLD.state.store(MANAGED, Ordering::Release);
     futex::wake(&FOOTHOLD.state, u32::MAX, Scope::Private);
 }
@@ -253,8 +259,13 @@ pub(crate) fn wait_for_agent() {
 pub(crate) fn mapped(bytes: usize) {
     let pages = (bytes >> PAGE_SHIFT) as u64;
     let fits = || pages <= FOOTHOLD.left_pages.load(Ordering::Relaxed);
-    if bytes < BYTES_MIN || fits() || FOOTHOLD.state.load(Ordering::Acquire) != NATIVE {
+    if bytes < BYTES_MIN || fits() {
         return;
+    }
+    match FOOTHOLD.state.load(Ordering::Acquire) {
+        NATIVE => {}
+        MANAGED => return wait_until_looked_at(pages),
+        _ => return,
     }
     FOOTHOLD.wanted_pages.fetch_max(pages, Ordering::AcqRel);
     for _ in 0..WAITS_MAX {
@@ -266,6 +277,32 @@ pub(crate) fn mapped(bytes: usize) {
     // Nobody looks: no more of this.
     FOOTHOLD.left_pages.store(u64::MAX, Ordering::Relaxed);
     FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
+}
+
+/// An agent that looks now and then may look late on a busy machine. One that can be woken is asked to look now.
+fn wait_until_looked_at(pages: u64) {
+    FOOTHOLD.wanted_pages.fetch_max(pages, Ordering::AcqRel);
+    if !serve::ring(false) {
+        FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
+        return;
+    }
+    for _ in 0..LOOKS_MAX {
+        if !is_awaited() {
+            return;
+        }
+        futex::wait(&FOOTHOLD.state, MANAGED, Some(WAIT_NS), Scope::Private);
+    }
+}
+
+/// In the agent: a thread waits until the mappings have been looked at.
+pub(crate) fn is_awaited() -> bool {
+    FOOTHOLD.wanted_pages.load(Ordering::Acquire) != 0
+}
+
+/// In the agent: they have been.
+pub(crate) fn looked() {
+    FOOTHOLD.wanted_pages.store(0, Ordering::Release);
+    futex::wake(&FOOTHOLD.state, u32::MAX, Scope::Private);
 }
 
 /// Words for tests, so many words behind the beginning of a cache line.

@@ -254,6 +254,11 @@ impl<K: AddressSpace> Session<K> {
         self.unseen_base = self.unseen_base.min(self.unseen_pages);
     }
 
+    /// A look at the mappings has not come to its end.
+    pub(crate) const fn is_looking(&self) -> bool {
+        self.looked_size_pages.is_some()
+    }
+
     /// Pages that are there and that the pager does not know, as last seen.
     pub(crate) const fn unseen_pages(&self) -> u64 {
         self.unseen_pages
