@@ -65,6 +65,31 @@ fn a_place_whose_disk_others_have_filled_takes_no_more_pages_and_loses_none() {
     assert_eq!(told.matches("the disk is full up to 256 MiB, or a quota is reached").count(), 1, "{told}");
 }
 
+/// Two places that share a file system do not have its room twice.
+#[test]
+fn a_swapoff_that_fits_on_no_disk_is_refused_before_it_begins() {
+    if !has_disk() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let mut disk = SmallDisk::new(&scratch, 512);
+    let run = Steered::idle(192, 400 * MIB, &[]);
+    run.tell(&["memory", "16M"]);
+    let full = run.scratch().file("swap");
+    run.wait_until("having paged out", || run.used_bytes(&full) > 164 * MIB);
+    let beside = ["one", "two"].map(|name| disk.path().join(name));
+    for directory in &beside {
+        std::fs::create_dir(directory).expect("the disk has room for a directory");
+        run.tell(&["swapon", &format!("{}:128M", directory.display())]);
+    }
+    // What the new files have already is counted, too.
+    disk.fill(FLOOR + 70 * MIB);
+    run.expect_refusal(&["swapoff", &full.display().to_string()], &["on other disks and in memory"]);
+    run.tell(&["swapoff", &beside[0].display().to_string()]);
+    run.expect_good_end();
+}
+
 /// Where a file system reserves nothing, the last block is missed only when a page is written to it.
 #[test]
 fn a_disk_that_is_found_full_at_a_write_takes_no_more_pages_and_loses_none() {

@@ -372,16 +372,24 @@ impl Supervisor {
                 return refuse(needed, room, &format!("elsewhere for process {pid}"));
             }
         }
-        let room = others.iter().map(|other| self.room_on_disk(other)).fold(self.left_pages(), u64::saturating_add);
+        let mut counted = Vec::new();
+        let mut room = self.left_pages();
+        for other in others {
+            let file_system = other.file_system();
+            let is_counted = file_system.is_some() && counted.contains(&file_system);
+            let free = if is_counted { 0 } else { other.free_pages() };
+            room = room.saturating_add(free).saturating_add(self.backed_unused(other));
+            counted.push(file_system);
+        }
         if needed_in_all > room { refuse(needed_in_all, room, "on other disks and in memory") } else { Ok(()) }
     }
 
-    /// Pages that the agents may still write to a place: in slots that are backed already, and on the disk beyond the floor.
-    fn room_on_disk(&self, place: &Place) -> u64 {
-        let backed = self
-            .words_of_place(place.offer.place)
-            .map(|(_, words)| words.backed.load(Ordering::Relaxed).saturating_sub(words.used.load(Ordering::Relaxed)));
-        backed.fold(place.free_pages(), u64::saturating_add)
+    /// Pages that the agents may still write to a place in slots that are backed already.
+    fn backed_unused(&self, place: &Place) -> u64 {
+        let unused = |words: &PlaceWords| {
+            words.backed.load(Ordering::Relaxed).saturating_sub(words.used.load(Ordering::Relaxed))
+        };
+        self.words_of_place(place.offer.place).map(|(_, words)| unused(words)).fold(0, u64::saturating_add)
     }
 
     fn begin_stop(&mut self, path: &Path) -> Result<(Ticket, String), Error> {

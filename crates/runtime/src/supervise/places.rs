@@ -145,6 +145,14 @@ impl Place {
         }
     }
 
+    /// The file system that it shares with others on the same one; None: nobody else has a part of its room.
+    pub(super) fn file_system(&self) -> Option<(u32, u32)> {
+        match &self.ground {
+            Ground::Directory(directory) => file::info(directory).ok().map(|info| info.device),
+            Ground::Device { .. } => None,
+        }
+    }
+
     /// Its room is a device's, of which nothing is left to others.
     pub(super) const fn is_device(&self) -> bool {
         matches!(self.ground, Ground::Device { .. })
