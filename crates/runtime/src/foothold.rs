@@ -11,7 +11,7 @@
 //! Any word may be written by the program, which is not trusted: `View::decode` checks what has a range, and the addresses matter
 //! to the process itself only.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::signal::SignalSet;
@@ -26,6 +26,11 @@ const BYTES_MIN: usize = 1 << 20;
 const WAIT_NS: u64 = 500_000;
 /// After so many waits (2 s) nobody listens: the thread goes on.
 const WAITS_MAX: u32 = 4000;
+/// Bytes that were mapped since the agent was asked to look.
+static UNSEEN: AtomicUsize = AtomicUsize::new(0);
+/// They may be this part of the budget, beside `BYTES_MIN`.
+const UNSEEN_PART: u64 = 32;
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
 /// After so many (20 ms) who waits for the agent goes on: it looks anyway, and may have a fork to see to.
 const LOOKS_MAX: u32 = 40;
 
@@ -257,15 +262,17 @@ pub(crate) fn wait_for_agent() {
 
 /// The program has mapped so much fresh private memory: manage it before it is filled, if it does not fit into what is left.
 pub(crate) fn mapped(bytes: usize) {
-    let pages = (bytes >> PAGE_SHIFT) as u64;
-    let fits = || pages <= FOOTHOLD.left_pages.load(Ordering::Relaxed);
-    if bytes < BYTES_MIN || fits() {
-        return;
-    }
     match FOOTHOLD.state.load(Ordering::Acquire) {
-        NATIVE => {}
-        MANAGED => return wait_until_looked_at(pages),
-        _ => return,
+        NATIVE => wait_for_word(bytes),
+        MANAGED => wait_until_looked_at(bytes),
+        _ => {}
+    }
+}
+
+fn wait_for_word(bytes: usize) {
+    let pages = (bytes >> PAGE_SHIFT) as u64;
+    if bytes < BYTES_MIN || pages <= FOOTHOLD.left_pages.load(Ordering::Relaxed) {
+        return;
     }
     FOOTHOLD.wanted_pages.fetch_max(pages, Ordering::AcqRel);
     for _ in 0..WAITS_MAX {
@@ -279,9 +286,16 @@ pub(crate) fn mapped(bytes: usize) {
     FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
 }
 
-/// An agent that looks now and then may look late on a busy machine. One that can be woken is asked to look now.
-fn wait_until_looked_at(pages: u64) {
-    FOOTHOLD.wanted_pages.fetch_max(pages, Ordering::AcqRel);
+/// An agent looks now and then, late on a busy machine, and fresh memory is filled at some MiB a millisecond. One that can be woken is asked
+/// to look as soon as a part of the budget has been mapped.
+fn wait_until_looked_at(bytes: usize) {
+    let unseen = UNSEEN.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+    let most = BYTES_MIN as u64 + (budget_pages() << PAGE_SHIFT) / UNSEEN_PART;
+    if (unseen as u64) < most || IS_FILTERED.load(Ordering::Relaxed) {
+        return;
+    }
+    UNSEEN.store(0, Ordering::Relaxed);
+    FOOTHOLD.wanted_pages.fetch_max(1, Ordering::AcqRel);
     if !serve::ring(false) {
         FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
         return;
@@ -292,6 +306,11 @@ fn wait_until_looked_at(pages: u64) {
         }
         futex::wait(&FOOTHOLD.state, MANAGED, Some(WAIT_NS), Scope::Private);
     }
+}
+
+/// The program has a system call filter, which may end a thread that waits.
+pub(crate) fn note_filter() {
+    IS_FILTERED.store(true, Ordering::Relaxed);
 }
 
 /// In the agent: a thread waits until the mappings have been looked at.

@@ -1,6 +1,6 @@
 //! A call of the program: its memory is brought in and held, and the call is made.
 
-use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_sys::dispatch::{Context, NOT_MADE, Register, SYS_USER_DISPATCH, call, copy};
 use pagetide_sys::mem::PAGE_BYTES;
@@ -16,8 +16,8 @@ use super::filtered::{self, PRCTL};
 use super::pieces::{PREADV2, PWRITEV2, make_long};
 use super::threads::Thread;
 use super::{actions, clones, forks, waiting};
-use crate::serve;
 use crate::space::held::HELD;
+use crate::{foothold, serve};
 
 mod linux {
     //! Calls that are answered here, or changed.
@@ -26,6 +26,9 @@ mod linux {
     pub(super) const SIGACTION: u32 = 13;
     pub(super) const SIGPROCMASK: u32 = 14;
     pub(super) const SIGRETURN: u32 = 15;
+    pub(super) const MMAP: u32 = 9;
+    pub(super) const BRK: u32 = 12;
+    pub(super) const MREMAP: u32 = 25;
     pub(super) const MADVISE: u32 = 28;
     pub(super) const DUP: u32 = 32;
     pub(super) const DUP2: u32 = 33;
@@ -207,7 +210,7 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
 pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize {
     let known = Call::find(number);
     let changes = known.is_some_and(|known| known.class == Class::Space);
-    let _change = changes.then(|| forks::Change::begin(block));
+    let change = changes.then(|| forks::Change::begin(block));
     match known {
         Some(known) => {
             if !known.is_free() {
@@ -229,7 +232,35 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     if number == MADVISE && arguments[2] == GUARD_INSTALL && answer == 0 {
         tell_of_guard(block, arguments);
     }
+    drop(change);
+    if changes {
+        foothold::mapped(fresh_bytes(number, arguments, answer));
+    }
     answer
+}
+
+/// Bytes of fresh private memory that a call has mapped and that may be filled.
+fn fresh_bytes(number: u32, [_, second, third, fourth, ..]: [usize; 6], answer: isize) -> usize {
+    /// The break as it was set last.
+    static BREAK: AtomicUsize = AtomicUsize::new(0);
+    const WRITABLE: usize = 2;
+    const PRIVATE_ANONYMOUS: usize = 0x22;
+    const WITHOUT_RESERVE: usize = 0x4000;
+    match number {
+        MMAP if third & WRITABLE != 0
+            && fourth & (PRIVATE_ANONYMOUS | WITHOUT_RESERVE) == PRIVATE_ANONYMOUS
+            && answer > 0 =>
+        {
+            second
+        }
+        BRK => {
+            let end = answer.cast_unsigned();
+            let before = BREAK.swap(end, Ordering::Relaxed);
+            if before == 0 { 0 } else { end.saturating_sub(before) }
+        }
+        MREMAP if answer > 0 => third.saturating_sub(second),
+        _ => 0,
+    }
 }
 
 /// The kernel has installed a guard and told nobody of it. Discarding the pages is told, and leaves the guard; a page that came back

@@ -25,7 +25,7 @@ use super::inplace::{self, InPlace};
 use super::sites;
 use super::waiting::{Slots, Waiting};
 use crate::space::held::{HELD, Leading};
-use crate::{limits, own};
+use crate::{foothold, limits, own};
 
 /// Of a block: three frames of signals, and the deepest of our handlers, which serves a fault, take half.
 const BLOCK_BYTES: usize = 128 << 10;
@@ -270,6 +270,7 @@ impl Thread {
     pub(super) fn filter(&self, leaves: Leaves) {
         self.leaves.fetch_max(leaves as u8, Ordering::Relaxed);
         self.is_filtered.store(true, Ordering::Relaxed);
+        foothold::note_filter();
     }
 
     /// As the thread that makes it.
