@@ -2,13 +2,17 @@
 //!
 //! Readahead looks at neighbours inside 2 MiB page-table ranges, so numbers are not simply counted up: every 512-page
 //! block that is touched keeps its 512 places, and blocks that touch each other stay neighbours. A gap between blocks
-//! ends a region, as a gap in an address space does.
+//! ends a region, as a gap in an address space does. So do [`HOLE_PAGES`] in a row that are never touched: a trace does not say
+//! what is mapped, and pages that are filled ahead of first touches would else fill addresses that do not exist.
 
 use crate::error::{Place, TraceError};
 use crate::record::{Op, Record, RecordSource};
 
 /// Pages of a block: one page-table page.
 const BLOCK_PAGES: u64 = 512;
+
+/// So many pages that are never touched, one after the other, belong to no region.
+pub const HOLE_PAGES: u32 = 64;
 
 /// Dense pages that a trace may have: 2^30 pages are 4 TiB.
 const DENSE_PAGES_MAX: u64 = 1 << 30;
@@ -43,9 +47,9 @@ impl DenseRecord {
 /// A run of dense page numbers that were neighbours in the traced address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenseRegion {
-    /// First dense page, a multiple of 512.
+    /// First dense page.
     pub first: u32,
-    /// Number of pages, a multiple of 512.
+    /// Number of pages.
     pub pages: u32,
     /// The virtual page that `first` stands for.
     pub virtual_first: u64,
@@ -116,7 +120,7 @@ fn densify(raw: &[Record]) -> Result<DenseTrace, TraceError> {
         let what = format!("the accesses spread over {} ranges of 2 MiB, too many to simulate", blocks.len());
         return Err(TraceError::malformed(Place::Whole, what));
     };
-    let mut trace = DenseTrace { pages, regions: regions_of(&blocks), ..DenseTrace::default() };
+    let mut trace = DenseTrace { pages, ..DenseTrace::default() };
     trace.records.reserve_exact(raw.len());
     let mut touched = vec![false; pages as usize];
     let (mut last_block, mut last_base) = (u64::MAX, 0u32);
@@ -133,22 +137,22 @@ fn densify(raw: &[Record]) -> Result<DenseTrace, TraceError> {
         let word = page << 1 | u32::from(record.op == Op::Write);
         trace.records.push(DenseRecord { word, task: record.task, discard: record.op == Op::Discard });
     }
+    trace.regions = regions_of(&blocks, &touched);
     Ok(trace)
 }
 
-fn regions_of(blocks: &[u64]) -> Vec<DenseRegion> {
-    let block_pages = u32::try_from(BLOCK_PAGES).expect("512");
+/// Runs of neighbours from the first that is touched to the last, without holes.
+fn regions_of(blocks: &[u64], touched: &[bool]) -> Vec<DenseRegion> {
     let mut regions: Vec<DenseRegion> = Vec::new();
-    let mut first = 0u32;
-    for (i, block) in blocks.iter().enumerate() {
-        let joined = i > 0 && blocks[i - 1] + 1 == *block;
+    for page in (0..).zip(touched).filter_map(|(page, is_touched): (u32, _)| is_touched.then_some(page)) {
+        let virtual_page =
+            blocks[(u64::from(page) / BLOCK_PAGES) as usize] * BLOCK_PAGES + u64::from(page) % BLOCK_PAGES;
         match regions.last_mut() {
-            Some(region) if joined => region.pages += block_pages,
-            Some(_) | None => {
-                regions.push(DenseRegion { first, pages: block_pages, virtual_first: block * BLOCK_PAGES });
+            Some(region) if virtual_page - (region.virtual_first + u64::from(region.pages)) < u64::from(HOLE_PAGES) => {
+                region.pages = page - region.first + 1;
             }
+            Some(_) | None => regions.push(DenseRegion { first: page, pages: 1, virtual_first: virtual_page }),
         }
-        first += block_pages;
     }
     regions
 }
@@ -169,8 +173,16 @@ mod tests {
         assert_eq!(got[1], got[0] + 1);
         assert_eq!(got[0] % 512, 511);
         assert_eq!(u64::from(got[2]) % 512, 9_000_000 % 512);
-        assert_eq!(trace.regions.len(), 2);
-        assert_eq!(trace.regions[0].pages, 1024);
+        let bounds = |region: &DenseRegion| (region.first, region.pages, region.virtual_first);
+        assert_eq!(trace.regions.iter().map(bounds).collect::<Vec<_>>(), [(511, 2, 1023), (got[2], 1, 9_000_000)]);
         assert_eq!((trace.pages, trace.touched_pages), (1536, 3));
+    }
+
+    #[test]
+    fn many_pages_in_a_row_that_are_never_touched_belong_to_no_region() {
+        let hole = u64::from(HOLE_PAGES);
+        let trace = dense(&[512, 512 + hole, 512 + 2 * hole + 1, 511]);
+        let got: Vec<_> = trace.regions.iter().map(|region| (region.virtual_first, region.pages)).collect();
+        assert_eq!(got, [(511, HOLE_PAGES + 2), (512 + 2 * hole + 1, 1)]);
     }
 }
