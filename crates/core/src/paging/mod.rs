@@ -282,28 +282,20 @@ impl Paging {
         }
     }
 
-    /// A first touch at `p`: if it continues a stream, zero pages are mapped ahead of it.
+    /// A first touch at `p`: if it goes on with what was touched beside it, zero pages are mapped with it.
     #[inline]
     pub(crate) fn zero_ahead(&mut self, p: u32, out: &mut Effects) {
-        let Some(ahead) = self.readahead.zero_ahead(&self.space.mem, p) else {
+        let Some(beside) = self.readahead.zero_ahead(&self.space.mem, p) else {
             return;
         };
-        let mut reached = p;
-        for i in 1..ahead.len() {
-            let q = ahead.page(i);
-            let plenty = !self.space.mem.budget.is_low();
-            if !plenty {
-                self.space.mem.budget.missed();
-            }
-            if !self.space.mem.at(q).is_blank() || out.room() < STEP_ROOM || !plenty || !self.try_charge() {
+        for q in beside {
+            if !self.space.mem.at(q).is_blank() || out.room() < STEP_ROOM || !self.try_charge() {
                 break;
             }
             self.new_page(q);
             self.map_zero(q, Access::Write, out);
             self.space.mem.count(Counter::pt_zero_ahead, 1);
-            reached = q;
         }
-        self.readahead.zeroes_mapped(&ahead, reached);
     }
 
     /// True if a region holds the page.

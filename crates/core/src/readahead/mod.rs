@@ -8,6 +8,7 @@ pub(crate) mod cluster;
 pub(crate) mod file;
 pub(crate) mod regions;
 pub(crate) mod stream;
+pub(crate) mod untouched;
 pub(crate) mod vma;
 pub(crate) mod vma_rfc;
 

@@ -14,8 +14,8 @@
 //! decides how large the next ones are, down to none ahead until a third fault follows. Pages ahead take free frames only: they never reclaim; and all streams together read
 //! no more ahead than stays on probation until it is used (see `reclaim::watch`).
 //!
-//! First touches are treated alike: when they form a stream, zero pages are mapped ahead of it. So are soft faults, on pages
-//! that were taken out of the page table to see whether they are used: the cached pages ahead are mapped with them.
+//! Soft faults are treated alike, on pages that were taken out of the page table to see whether they are used: the cached pages
+//! ahead are mapped with them.
 
 use super::{Readahead, Window};
 use crate::config::Readahead as Mode;
@@ -26,7 +26,7 @@ use crate::memory::used::SURE;
 
 /// Streams of swapped pages, of all regions: a merge of 64 runs, and what else there is.
 const SWAP_STREAMS: usize = 96;
-/// Streams of each other kind that a region remembers.
+/// Streams of soft faults that a region remembers.
 const STREAMS: usize = 6;
 /// Faults after which a stream that had none counts as idle.
 const IDLE_FAULTS: u32 = 256;
@@ -74,10 +74,9 @@ struct Stream {
     used: u32,
 }
 
-/// The streams of a region: of first touches, and of soft faults.
+/// The streams of a region: of soft faults.
 #[derive(Clone, Debug)]
 pub(crate) struct Streams {
-    zero: Table<STREAMS>,
     soft: Table<STREAMS>,
 }
 
@@ -94,7 +93,7 @@ pub(super) struct Table<const N: usize> {
 
 impl Streams {
     pub(crate) const fn new() -> Self {
-        Self { zero: Table::new(), soft: Table::new() }
+        Self { soft: Table::new() }
     }
 }
 
@@ -258,12 +257,12 @@ impl Stream {
     }
 
     /// The next window from `p` on, at least `first` and at most `max` pages, within the region.
-    fn advance(&mut self, p: u32, first: u32, max: u32, region: (u32, u32), at: usize) -> Ahead {
+    fn advance(&mut self, p: u32, first: u32, max: u32, region: (u32, u32)) -> Ahead {
         self.window = (self.window * 2).max(first).min(max);
         let up = self.direction != Direction::Down;
         let room = if up { region.1.saturating_sub(p).div_ceil(self.step) } else { (p - region.0) / self.step + 1 };
         let len = self.window.min(room);
-        let mut ahead = Ahead { first: p, len, up, at, clock: self.used, stream: *self };
+        let mut ahead = Ahead { first: p, len, up, clock: self.used, stream: *self };
         self.end = ahead.page(len);
         ahead.stream = *self;
         ahead
@@ -276,8 +275,7 @@ pub(crate) struct Ahead {
     first: u32,
     len: u32,
     up: bool,
-    /// The region, and when the stream was used last.
-    at: usize,
+    /// When the stream was used last.
     clock: u32,
     stream: Stream,
 }
@@ -309,7 +307,7 @@ impl Readahead {
 
     /// A fault that has to read: with the window of its stream, or with what lies around it.
     pub(super) fn stream_window(&mut self, mem: &mut Memory, at: usize, p: u32) -> Window {
-        let max = self.swap_stream_max(mem);
+        let (max, widest) = (self.swap_stream_max(mem), self.stream_max(mem));
         let region = self.regions.get(at);
         let (low, high, advice) = (region.start, region.end, region.ra.advice);
         if advice != Advice::Random {
@@ -326,14 +324,14 @@ impl Readahead {
         }
         if stream.direction == Direction::Unknown || advice == Advice::Random || max < 2 {
             let alone = (p, p + 1);
-            let (from, to) = if advice == Advice::Random { alone } else { Self::block(mem, p, (low, high), max) };
+            let (from, to) = if advice == Advice::Random { alone } else { Self::block(mem, p, (low, high), widest) };
             stream.around = (from, to);
             if has_ended {
                 self.swap_streams.note_end(before);
             }
             return Window::pages(p, from, to);
         }
-        let ahead = stream.advance(p, first, max, (low, high), at);
+        let ahead = stream.advance(p, first, max, (low, high));
         let marker = ahead.page(ahead.len / 2);
         stream.marker = (marker != p).then_some(marker);
         stream.credit = [0; 2];
@@ -369,7 +367,7 @@ impl Readahead {
         if !room {
             return None;
         }
-        let mut ahead = stream.advance(start, WINDOW_FIRST, max, (low, high), at);
+        let mut ahead = stream.advance(start, WINDOW_FIRST, max, (low, high));
         ahead.stream.end = start;
         Some(ahead)
     }
@@ -424,31 +422,7 @@ impl Readahead {
         let region = self.regions.get(at);
         let (low, high) = (region.start, region.end);
         let stream = self.regions.streams_mut(at)?.soft.on_fault(p);
-        (stream.direction != Direction::Unknown).then(|| stream.advance(p, WINDOW_FIRST, max, (low, high), at))
-    }
-
-    /// A first touch at `p`: if it continues a stream, zero pages are mapped ahead of it (from the second page on).
-    pub(crate) fn zero_ahead(&mut self, mem: &Memory, p: u32) -> Option<Ahead> {
-        let max = self.cfg.zero_ahead.min(mem.budget.budget / BUDGET_SHARE);
-        let at = self.regions.find(p)?;
-        if max < 2 {
-            return None;
-        }
-        let region = self.regions.get(at);
-        let (low, high, advice) = (region.start, region.end, region.ra.advice);
-        let stream = self.regions.streams_mut(at)?.zero.on_fault(p);
-        if stream.direction == Direction::Unknown || advice == Advice::Random {
-            return None;
-        }
-        Some(stream.advance(p, WINDOW_FIRST, max, (low, high), at))
-    }
-
-    /// `reached` is the last page that was mapped ahead.
-    pub(crate) fn zeroes_mapped(&mut self, ahead: &Ahead, reached: u32) {
-        let Some(Streams { zero: table, .. }) = self.regions.streams_mut(ahead.at) else { return };
-        if let Some(stream) = table.streams.iter_mut().flatten().find(|s| s.used == ahead.clock) {
-            stream.end = if ahead.up { reached + 1 } else { reached.saturating_sub(1) };
-        }
+        (stream.direction != Direction::Unknown).then(|| stream.advance(p, WINDOW_FIRST, max, (low, high)))
     }
 }
 
