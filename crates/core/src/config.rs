@@ -239,7 +239,7 @@ pub const KNOBS: &[Knob] = &[
         name: "zero-ahead",
         values: "0..256",
         unit: "pages",
-        doc: "largest window of zero pages mapped ahead of a first-touch stream; 0: none",
+        doc: "most zero pages that are mapped with a first touch that goes on with what is mapped beside it; 0: none",
         set: |c, v| number(v, 0, 256, &mut c.zero_ahead),
         get: |c| c.zero_ahead.to_string(),
     },

@@ -5,7 +5,8 @@
 //!
 //! 1. What the kernel itself put there, files, and memory shared with others are not managed (a private mapping of a file
 //!    holds written pages of its own, which a userfaultfd cannot manage: they count against the budget).
-//! 2. The first thread's stack, and what cannot be read and written, or can be executed, stay native. Memory that is managed
+//! 2. The first thread's stack, and what cannot be read and written, or can be executed, stay native (the kernel moves pages only
+//!    between mappings of the same rights, and our frames are not to be executed). Memory that is managed
 //!    already stays managed whatever becomes of its protection, its lock or its fork policy.
 //! 3. A piece that was in use before the runtime (`agent_entry.rs` says what of it), or is the runtime's own, is never managed: the
 //!    agent would wait for itself.
