@@ -40,6 +40,8 @@ const RECONCILE_NS: Nanos = 50_000_000;
 /// A look at a long list of mappings goes on for so long at a time, unless so many times what may be resident unseen is.
 const LOOK_NS: Nanos = 500_000;
 const UNSEEN_MUCH: u64 = 16;
+/// The knob that says what the statistics of readahead learn of a swapoff.
+const SWAPOFF: &str = "swapoff";
 /// Time between two tries of what the kernel refused for the moment, and two looks at a newborn child.
 pub(crate) const POLL_NS: Nanos = 50_000;
 
@@ -98,6 +100,8 @@ pub(crate) struct Session<K: AddressSpace = Linux> {
     budget_pages: u32,
     is_paused: bool,
     page_out: Option<PageOut>,
+    /// What the knob `swapoff` says when the drains that have a mode of their own have ended.
+    swapoff_setting: Option<String>,
     look: Look,
 }
 
@@ -122,6 +126,7 @@ impl<K: AddressSpace> Session<K> {
             budget_pages,
             is_paused: false,
             page_out: None,
+            swapoff_setting: None,
             look: Look::default(),
         }
     }
@@ -191,6 +196,11 @@ impl<K: AddressSpace> Session<K> {
         }
         self.tend_page_out(now);
         let is_draining = self.devices.serve(&mut self.pager, now);
+        if !self.devices.are_draining()
+            && let Some(mode) = self.swapoff_setting.take()
+        {
+            self.set_knob(now, SWAPOFF, &mode);
+        }
         self.pager.pump(now) || is_draining
     }
 
@@ -363,13 +373,21 @@ impl<K: AddressSpace> Session<K> {
                     Answer::Refused(format!("no addresses are left for the frames of {} MiB", bytes >> 20))
                 }
             }
-            Command::Set { knob, value } => self.set_knob(now, &knob, &value),
+            Command::Set { knob, value } => {
+                let answer = self.set_knob(now, &knob, &value);
+                if knob == SWAPOFF && answer == Answer::Done {
+                    self.swapoff_setting = None;
+                }
+                answer
+            }
             Command::SwapOn(offer) => refusal(self.devices.swapon(&mut self.pager, now, offer, file)),
             Command::SwapOff { place, mode } => {
-                if let Some(mode) = mode
-                    && let refused @ Answer::Refused(_) = self.set_knob(now, "swapoff", mode.name())
-                {
-                    return refused;
+                if let Some(mode) = mode {
+                    let setting = self.pager.core().config().get(SWAPOFF);
+                    if let refused @ Answer::Refused(_) = self.set_knob(now, SWAPOFF, mode.name()) {
+                        return refused;
+                    }
+                    self.swapoff_setting = self.swapoff_setting.take().or(setting);
                 }
                 refusal(self.devices.swapoff(&mut self.pager, now, place))
             }

@@ -185,6 +185,11 @@ impl Devices {
         self.serve(pager, now);
     }
 
+    /// A place is being drained, or waits for its turn.
+    pub(super) const fn are_draining(&self) -> bool {
+        !self.drains.is_empty()
+    }
+
     /// Pages that may go to the slots of other places, and into free memory.
     fn room_beside<K: AddressSpace>(&self, pager: &Pager<K>, place: PlaceId) -> u64 {
         let core = pager.core();

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use pagetide_core::config::SwapoffMode;
 use pagetide_kernel::model::{Answer, Call, Extent, Gate, Happened, Mapping, Progress, Quirks, Tid};
 
 use super::Dice;
@@ -232,6 +233,35 @@ fn rest_long(rig: &mut Rig) {
     for _ in 0..60 {
         rig.rest();
     }
+}
+
+/// A drain with a mode of its own left the setting at that mode, for those that came after it.
+#[test]
+fn the_mode_of_one_swapoff_is_not_the_setting_of_the_next() {
+    let setting = |rig: &Rig| rig.session.pager.core().config().get("swapoff").expect("a knob");
+    let swap_off = |rig: &mut Rig, mode| rig.carry_out(Command::SwapOff { place: PlaceId(0), mode: Some(mode) });
+    let (mut rig, _) = process(96, 300);
+    swap_on(&mut rig, 1);
+    let before = setting(&rig);
+    assert_ne!(before, "no-lookup");
+    assert_eq!(swap_off(&mut rig, SwapoffMode::NoLookup), Done::Done);
+    assert_eq!(setting(&rig), "no-lookup");
+    rest_long(&mut rig);
+    assert_eq!((state_of(&rig, 0), setting(&rig)), (PlaceState::Gone, before));
+    // What is set meanwhile stays; a drain that is stopped ends, too.
+    swap_on(&mut rig, 0);
+    rig.set_share(64);
+    for (wanted, ends) in [("lookup", false), ("no-lookup", true)] {
+        assert_eq!(rig.carry_out(Command::Set { knob: "swapoff".into(), value: wanted.into() }), Done::Done);
+        if ends {
+            assert_eq!(rig.carry_out(Command::StopSwapOff { place: PlaceId(1) }), Done::Done);
+        } else {
+            let command = Command::SwapOff { place: PlaceId(1), mode: Some(SwapoffMode::LookupStats) };
+            assert_eq!(rig.carry_out(command), Done::Done);
+        }
+    }
+    rest_long(&mut rig);
+    assert_eq!(setting(&rig), "no-lookup");
 }
 
 /// Two places fail one after the other: what is left in the first one fits nowhere. Its drain ends, no byte is lost, and it is not drained
