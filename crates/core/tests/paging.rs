@@ -195,6 +195,38 @@ fn budgets_that_are_cut_again_and_again_leave_room_for_faults() {
     }
 }
 
+/// While a slow disk had all frames that pages leave through, none could be moved, and all that were left were set aside: the budget was
+/// exceeded for good where nobody faulted.
+#[test]
+fn a_cut_goes_on_when_what_could_not_be_moved_for_a_moment_can_be() {
+    const PAGES: u32 = 2048;
+    const FRAMES: usize = 256;
+    let mut world = World::simple("pagetide", HostKind::Blind, PAGES, PAGES, 4096);
+    world.audits = false;
+    (0..PAGES - 64).for_each(|p| world.write(p));
+    world.settle();
+    world.event(Event::BudgetChanged { pages: PAGES / 10 });
+    // The disk writes all it has at once, now and then.
+    let (end, mut written) = (world.now + 10_000_000_000, world.now);
+    while world.now < end {
+        if let Some(at) = world.pending.iter().position(|order| matches!(order, Pending::Unmap { .. })) {
+            let order = world.pending.remove(at);
+            let unmapped = world.frames.keys().filter(|p| !world.mapped.contains(p)).count();
+            world.answer_with(order, if unmapped < FRAMES { Outcome::Done } else { Outcome::Failed });
+        } else if world.core.deadline().is_some_and(|at| at <= world.now) {
+            world.event(Event::Timeout);
+        } else if !world.pending.is_empty() && world.now >= written + 30_000_000 {
+            (0..world.pending.len()).for_each(|_| world.answer(0));
+            written = world.now;
+        } else {
+            let next = if world.pending.is_empty() { end } else { written + 30_000_000 };
+            world.now = world.core.deadline().map_or(next, |at| at.min(next));
+        }
+    }
+    assert!(world.core.charged() <= PAGES / 10, "{} pages of {} are charged", world.core.charged(), PAGES / 10);
+    assert!(world.core.is_settled(), "it goes on for ever");
+}
+
 /// A budget that is cut to a tenth while the swap file is still small: a thousand writes end one by one, and none of their
 /// ends may look through all pages for one that could go.
 #[test]

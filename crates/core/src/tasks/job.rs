@@ -431,9 +431,21 @@ impl Tasks {
         if mem.budget.return_stock() {
             return Step::Next;
         }
+        if job.tries == 0 {
+            job.rescues = 0;
+        }
         if job.tries >= MAX_RECLAIM_RETRIES {
-            // Nothing more can go; faults will find out for themselves.
-            return if self.is_waiting_worthwhile() { Step::Park(JobState::WaitMemory) } else { Step::Done };
+            if self.is_waiting_worthwhile() {
+                return Step::Park(JobState::WaitMemory);
+            }
+            if self.work.rescue_at().is_none() || job.rescues >= RESCUES_MAX {
+                // Nothing more can go; faults will find out for themselves.
+                return Step::Done;
+            }
+            // All that is left could not be moved a moment ago, and nobody may fault.
+            job.rescues += 1;
+            job.tries = MAX_RECLAIM_RETRIES - 1;
+            return Step::Park(JobState::WaitMemory);
         }
         job.run = Some(self.paging.reclaim.direct_run(&mut self.paging.space));
         Step::Next
