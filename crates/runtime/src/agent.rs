@@ -492,6 +492,7 @@ impl Agent {
     /// What the core may charge: the share, less what lies outside of it, our checksums and the page tables.
     fn set_budget(&self, managed: &mut Managed, now: Nanos) {
         let share = self.entry().share_pages.load(Ordering::Relaxed);
+        managed.rest.note_share(share);
         let overhead = managed.session.pager.overhead();
         let outside = managed.session.unseen_pages() + overhead.sums + overhead.page_tables;
         self.entry().pinned_pages.store(outside + managed.stuck_pages, Ordering::Relaxed);
@@ -499,7 +500,6 @@ impl Agent {
         let budget = share.saturating_sub(outside).max(setup::BUDGET_PAGES_MIN);
         // Beside what cannot be taken out, the rest needs room to be paged in.
         let budget = if managed.stuck_pages == 0 { budget } else { budget.max(managed.stuck_pages + budget / 4) };
-        foothold::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
         if !managed.session.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX)) && !managed.frames_told {
             managed.frames_told = true;
             let text = "no addresses can be mapped for the frames of its budget: it keeps to less";

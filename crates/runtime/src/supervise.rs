@@ -506,7 +506,7 @@ impl Supervisor {
         let available = self.budget_pages.saturating_sub(natives);
         for (&index, share) in managed.iter().zip(divide(available, &claims)) {
             if let Some(link) = &self.tree.list[index].link
-                && link.control.entry().share_pages.swap(share, Ordering::Relaxed) != share
+                && link.control.entry().share_pages.swap(share, Ordering::SeqCst) != share
             {
                 link.ring();
             }

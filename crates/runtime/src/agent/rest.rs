@@ -27,6 +27,8 @@ pub(super) struct Rest {
     used: Nanos,
     since: Nanos,
     is_on: bool,
+    /// The share that the budget follows.
+    share: u64,
 }
 
 impl Rest {
@@ -36,6 +38,11 @@ impl Rest {
             (self.used, self.since) = (used, now);
         }
         now >= self.since + QUIET_NS
+    }
+
+    /// The budget follows this share from now on.
+    pub(super) const fn note_share(&mut self, share: u64) {
+        self.share = share;
     }
 
     /// The agent was told of something. True if it has rested: its next look is due.
@@ -63,9 +70,14 @@ impl Agent {
             // A filter may deny the call: then it looks as if the program ran.
             Ok(_) | Err(_) => None,
         };
-        managed.rest.is_on = told.is_some();
-        self.entry().rests_at.store(told.unwrap_or(0), Ordering::Release);
-        told.map(|_| now + REST_NS)
+        self.entry().rests_at.swap(told.unwrap_or(0), Ordering::SeqCst);
+        // The supervisor rings for a new share only if it finds the word above.
+        let is_missed = told.is_some() && self.entry().share_pages.load(Ordering::SeqCst) != managed.rest.share;
+        if is_missed {
+            self.entry().rests_at.store(0, Ordering::Release);
+        }
+        managed.rest.is_on = told.is_some() && !is_missed;
+        managed.rest.is_on.then_some(now + REST_NS)
     }
 
     /// Does anything wait for the next look?

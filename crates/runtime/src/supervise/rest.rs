@@ -39,7 +39,7 @@ pub(super) struct RestTimer {
 impl Link {
     /// Wake the agent, if it rests: there is something to look at.
     pub(super) fn ring(&self) {
-        if self.control.entry().rests_at.swap(0, Ordering::AcqRel) != 0 {
+        if self.control.entry().rests_at.swap(0, Ordering::SeqCst) != 0 {
             // One that is not rung looks a little later.
             let _ = socket::send(&self.socket, RING, &[], false);
         }
