@@ -136,8 +136,9 @@ fn gcc(bench: &Bench, divisor: u64) -> Made {
 /// In a control group its young generation is a sixteenth as large unless it is told, and the program needs a fifth less memory.
 fn node(_bench: &Bench, divisor: u64) -> Made {
     let count = (600_000 / divisor).to_string();
-    let sizes = ["--max-old-space-size=2000", "--max-semi-space-size=16"];
-    Ok((Program::new(["node", sizes[0], sizes[1], &source("objects.js"), &count]), None))
+    let script = source("objects.js");
+    let argv = ["node", "--max-old-space-size=2000", "--max-semi-space-size=16", &script, &count];
+    Ok((Program::new(argv), None))
 }
 
 /// The machine's size and its processors are told, so that a control group's limit changes nothing.

@@ -21,8 +21,9 @@ unsafe extern "C" fn mmap(
     let int = |value: c_int| value.cast_unsigned() as usize;
     let number = u32::try_from(libc::SYS_mmap).expect("numbers of system calls are small");
     let offset = usize::try_from(offset.cast_unsigned()).expect("both have 64 bits");
+    let (protection, flags) = (int(protection), int(flags));
     // SAFETY: passed on as it came.
-    let answer = unsafe { syscall6(number, [address.addr(), length, int(protection), int(flags), int(fd), offset]) };
+    let answer = unsafe { syscall6(number, [address.addr(), length, protection, flags, int(fd), offset]) };
     let start = match answer {
         Ok(start) => start,
         Err(errno) => {
@@ -30,9 +31,7 @@ unsafe extern "C" fn mmap(
             return libc::MAP_FAILED;
         }
     };
-    let wanted = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // Who reserves addresses does not mean to fill them.
-    if protection & libc::PROT_WRITE != 0 && flags & (wanted | libc::MAP_NORESERVE) == wanted {
+    if agent_entry::is_fresh(protection, flags) {
         agent_entry::mapped(length);
     }
     std::ptr::with_exposed_provenance_mut(start)

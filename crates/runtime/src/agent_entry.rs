@@ -154,6 +154,11 @@ pub fn mapped(bytes: usize) {
     foothold::mapped(bytes);
 }
 
+/// Has mmap(2) with these arguments mapped such memory?
+pub const fn is_fresh(protection: usize, flags: usize) -> bool {
+    foothold::is_fresh(protection, flags)
+}
+
 /// True in a process whose memory is, or may come, under management.
 pub fn is_running() -> bool {
     foothold::owner() != 0

@@ -260,6 +260,15 @@ pub(crate) fn wait_for_agent() {
     let _ = FOOTHOLD.state.compare_exchange(COMPLETE, NATIVE, Ordering::AcqRel, Ordering::Relaxed);
 }
 
+/// Is memory that is mapped with these arguments of mmap(2) fresh, private, and to be filled? Who reserves addresses does not mean
+/// to fill them.
+pub(crate) const fn is_fresh(protection: usize, flags: usize) -> bool {
+    const WRITE: usize = libc::PROT_WRITE.cast_unsigned() as usize;
+    const WANTED: usize = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).cast_unsigned() as usize;
+    const NO_RESERVE: usize = libc::MAP_NORESERVE.cast_unsigned() as usize;
+    protection & WRITE != 0 && flags & (WANTED | NO_RESERVE) == WANTED
+}
+
 /// The program has mapped so much fresh private memory: manage it before it is filled, if it does not fit into what is left.
 pub(crate) fn mapped(bytes: usize) {
     match FOOTHOLD.state.load(Ordering::Acquire) {

@@ -282,7 +282,7 @@ impl Paging {
         }
     }
 
-    /// A first touch at `p`: if it goes on with what was touched beside it, zero pages are mapped with it.
+    /// A first touch at `p`: if it goes on with what is mapped beside it, zero pages are mapped with it.
     #[inline]
     pub(crate) fn zero_ahead(&mut self, p: u32, out: &mut Effects) {
         let Some(beside) = self.readahead.zero_ahead(&self.space.mem, p) else {

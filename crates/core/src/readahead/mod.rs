@@ -27,6 +27,9 @@ use stream::SwapStreams;
 use vma::VmaRa;
 use vma_rfc::RfcRa;
 
+/// A window takes at most this share of the budget.
+const BUDGET_SHARE: u32 = 16;
+
 /// Readahead state of a region.
 #[derive(Clone, Debug)]
 pub(crate) struct RegionRa {

@@ -166,7 +166,7 @@ impl Regions {
     }
 
     /// The streams of a region; None if it was never more than one page.
-    pub(crate) fn streams_mut(&mut self, at: usize) -> Option<&mut Streams> {
+    pub(super) fn streams_mut(&mut self, at: usize) -> Option<&mut Streams> {
         let slot = self.get(at).streams?;
         Some(self.streams.get_mut(slot))
     }

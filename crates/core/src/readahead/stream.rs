@@ -17,7 +17,7 @@
 //! Soft faults are treated alike, on pages that were taken out of the page table to see whether they are used: the cached pages
 //! ahead are mapped with them.
 
-use super::{Readahead, Window};
+use super::{BUDGET_SHARE, Readahead, Window};
 use crate::config::Readahead as Mode;
 use crate::event::Advice;
 use crate::memory::Memory;
@@ -44,8 +44,6 @@ const TRUST_ONE: u32 = 64;
 const TRUST_PACE: u32 = 8;
 /// A stream that jumps ahead by no more than this is the same stream.
 const GAP_MAX: u32 = 64;
-/// A window takes at most this share of the budget.
-const BUDGET_SHARE: u32 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
@@ -74,11 +72,8 @@ struct Stream {
     used: u32,
 }
 
-/// The streams of a region: of soft faults.
-#[derive(Clone, Debug)]
-pub(crate) struct Streams {
-    soft: Table<STREAMS>,
-}
+/// The streams of soft faults of a region.
+pub(super) type Streams = Table<STREAMS>;
 
 /// The streams of swapped pages.
 pub(super) type SwapStreams = Table<SWAP_STREAMS>;
@@ -89,12 +84,6 @@ pub(super) struct Table<const N: usize> {
     clock: u32,
     /// How many of the first windows are used, of [`TRUST`].
     trust: u32,
-}
-
-impl Streams {
-    pub(crate) const fn new() -> Self {
-        Self { soft: Table::new() }
-    }
 }
 
 impl<const N: usize> Table<N> {
@@ -421,7 +410,7 @@ impl Readahead {
         let at = self.regions.find(p)?;
         let region = self.regions.get(at);
         let (low, high) = (region.start, region.end);
-        let stream = self.regions.streams_mut(at)?.soft.on_fault(p);
+        let stream = self.regions.streams_mut(at)?.on_fault(p);
         (stream.direction != Direction::Unknown).then(|| stream.advance(p, WINDOW_FIRST, max, (low, high)))
     }
 }

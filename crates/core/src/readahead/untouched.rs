@@ -7,20 +7,21 @@
 //! is known of. One neighbour proves nothing: of what is touched in random order half of all pages have one before the half is full, and
 //! pages that come before their time push others out (a loop of two memories in random order had 8 % more major faults).
 
-use super::Readahead;
+use core::iter::Rev;
+use core::ops::Range;
+
+use super::{BUDGET_SHARE, Readahead};
 use crate::event::Advice;
 use crate::memory::Memory;
 
 /// So many pages in a row are an order.
 const ORDER_PAGES: u32 = 2;
-/// A window takes at most this share of the budget.
-const BUDGET_SHARE: u32 = 16;
 
 /// Pages beside one that is touched for the first time, nearest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Beside {
-    Above { next: u32, end: u32 },
-    Below { next: u32, end: u32 },
+    Above(Range<u32>),
+    Below(Rev<Range<u32>>),
 }
 
 impl Iterator for Beside {
@@ -28,14 +29,8 @@ impl Iterator for Beside {
 
     fn next(&mut self) -> Option<u32> {
         match self {
-            Self::Above { next, end } => (*next < *end).then(|| {
-                *next += 1;
-                *next - 1
-            }),
-            Self::Below { next, end } => (*next > *end).then(|| {
-                *next -= 1;
-                *next
-            }),
+            Self::Above(pages) => pages.next(),
+            Self::Below(pages) => pages.next(),
         }
     }
 }
@@ -46,21 +41,24 @@ impl Readahead {
         let max = self.cfg.zero_ahead.min(mem.budget.budget / BUDGET_SHARE);
         let at = self.regions.find(p)?;
         let region = self.regions.get(at);
-        let (low, high) = (region.start, region.end);
         if max < 2 || region.ra.advice == Advice::Random {
             return None;
         }
-        let mapped = |pages: &mut dyn Iterator<Item = u32>| {
-            let is_mapped = |q: &u32| mem.at(*q).is_mapped();
-            u32::try_from(pages.take(max as usize - 1).take_while(is_mapped).count()).expect("less than `max`")
-        };
-        let before = mapped(&mut (low..p).rev());
+        let below = |pages: u32| (p.saturating_sub(pages).max(region.start)..p).rev();
+        let above = |pages: u32| p + 1..(p + 1 + pages).min(region.end);
+        let before = mapped(mem, below(max - 1));
         if before >= ORDER_PAGES {
-            return Some(Beside::Above { next: p + 1, end: (p + 1 + before).min(high) });
+            return Some(Beside::Above(above(before)));
         }
-        let after = mapped(&mut (p + 1..high));
-        (after >= ORDER_PAGES).then(|| Beside::Below { next: p, end: p.saturating_sub(after).max(low) })
+        let after = mapped(mem, above(max - 1));
+        (after >= ORDER_PAGES).then(|| Beside::Below(below(after)))
     }
+}
+
+/// So many of the pages are mapped, one after the other from the first on.
+fn mapped(mem: &Memory, pages: impl Iterator<Item = u32>) -> u32 {
+    let run = pages.take_while(|&q| mem.at(q).is_mapped()).count();
+    u32::try_from(run).expect("pages have 32-bit numbers")
 }
 
 #[cfg(test)]

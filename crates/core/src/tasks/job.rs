@@ -290,16 +290,7 @@ impl Tasks {
         }
         let limit = self.paging.host.direct_runs_max;
         if job.tries >= limit {
-            if self.is_waiting_worthwhile() {
-                return Charge::Park(JobState::WaitMemory);
-            }
-            if self.work.rescue_at().is_none() || job.rescues >= RESCUES_MAX {
-                return Charge::Fail;
-            }
-            // All that is left could not be moved a moment ago.
-            job.rescues += 1;
-            job.tries = limit - 1;
-            return Charge::Park(JobState::WaitMemory);
+            return if self.waits_all_the_same(job, limit) { Charge::Park(JobState::WaitMemory) } else { Charge::Fail };
         }
         let mut run = self.paging.reclaim.direct_run(&mut self.paging.space);
         // It has found the marker's page and goes on with it afterwards.
@@ -325,6 +316,20 @@ impl Tasks {
     /// Something will end that can change what reclaim finds.
     const fn is_waiting_worthwhile(&self) -> bool {
         self.paging.space.mem.counts().flights > 0
+    }
+
+    /// A job has made all its tries, `limit` of them, in vain. Does it wait for what may be found then?
+    fn waits_all_the_same(&self, job: &mut Job, limit: u32) -> bool {
+        if self.is_waiting_worthwhile() {
+            return true;
+        }
+        if self.work.rescue_at().is_none() || job.rescues >= RESCUES_MAX {
+            return false;
+        }
+        // All that is left could not be moved a moment ago: it has one more try after that.
+        job.rescues += 1;
+        job.tries = limit - 1;
+        true
     }
 
     pub(super) fn out_of_memory(&mut self, job: &Job, out: &mut Effects) -> Step {
@@ -435,17 +440,9 @@ impl Tasks {
             job.rescues = 0;
         }
         if job.tries >= MAX_RECLAIM_RETRIES {
-            if self.is_waiting_worthwhile() {
-                return Step::Park(JobState::WaitMemory);
-            }
-            if self.work.rescue_at().is_none() || job.rescues >= RESCUES_MAX {
-                // Nothing more can go; faults will find out for themselves.
-                return Step::Done;
-            }
-            // All that is left could not be moved a moment ago, and nobody may fault.
-            job.rescues += 1;
-            job.tries = MAX_RECLAIM_RETRIES - 1;
-            return Step::Park(JobState::WaitMemory);
+            let waits = self.waits_all_the_same(job, MAX_RECLAIM_RETRIES);
+            // If nothing more can go, faults will find out for themselves.
+            return if waits { Step::Park(JobState::WaitMemory) } else { Step::Done };
         }
         job.run = Some(self.paging.reclaim.direct_run(&mut self.paging.space));
         Step::Next

@@ -243,16 +243,8 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
 fn fresh_bytes(number: u32, [_, second, third, fourth, ..]: [usize; 6], answer: isize) -> usize {
     /// The break as it was set last.
     static BREAK: AtomicUsize = AtomicUsize::new(0);
-    const WRITABLE: usize = 2;
-    const PRIVATE_ANONYMOUS: usize = 0x22;
-    const WITHOUT_RESERVE: usize = 0x4000;
     match number {
-        MMAP if third & WRITABLE != 0
-            && fourth & (PRIVATE_ANONYMOUS | WITHOUT_RESERVE) == PRIVATE_ANONYMOUS
-            && answer > 0 =>
-        {
-            second
-        }
+        MMAP if answer > 0 && foothold::is_fresh(third, fourth) => second,
         BRK => {
             let end = answer.cast_unsigned();
             let before = BREAK.swap(end, Ordering::Relaxed);
