@@ -186,6 +186,27 @@ fn written_pages_of_private_file_mappings_are_counted_and_told_of() {
     }
 }
 
+/// Whoever collects the stop of a thread that is about to receive a signal takes the signal away: of 25 runs, 4 lost one.
+#[test]
+fn no_signal_is_lost_while_the_threads_that_run_are_stopped_for_paging_to_begin() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        for _ in 0..3 {
+            run_case_in("before-signals", mode);
+        }
+    }
+}
+
+/// They are made anonymous when paging begins. (A second process has its own of what both write.)
+#[test]
+fn pages_of_private_file_mappings_that_were_written_before_are_paged_and_given_back_to_the_file_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        if let Some((_, stats)) = run_case_in("before-private-file", mode) {
+            assert!(stats.unpaged("private_file") < 4 * MIB, "{}", stats.text());
+            stats.expect_paging(6 * 256).expect_peak();
+        }
+    }
+}
+
 /// An allocator that takes the place of the C library's reserves its addresses before the runtime is loaded: the whole heap of such a
 /// program (a browser) looks like what the loader and the libraries have put there.
 #[test]

@@ -119,6 +119,11 @@ fn as_nobody_guards_fault_and_read_as_zero_once_removed_in_children_too() {
 }
 
 #[test]
+fn as_nobody_what_was_written_of_a_private_file_mapping_is_paged_and_given_back() {
+    expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "space"), &["before-private-file", "40"]));
+}
+
+#[test]
 fn as_nobody_threads_with_a_filter_vforked_children_and_faults_of_their_own_are_served_or_told() {
     expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "faults"), &["48"]).directory(scratch.path()));
 }

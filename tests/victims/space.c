@@ -872,6 +872,174 @@ static void private_file(void) {
     EXPECT(pread(fileno(file), &byte, 1, 5 * PAGE) == 1 && byte == 0);
 }
 
+// Pages of a private file mapping that are written before anything is paged: they are paged like others, no store to them is lost while
+// paging begins, and where they are given back the file is there again.
+enum { FILE_PAGES = 2048, HOLE = 700, HOLE_END = 740, COUNTED = 1500, COUNTERS = 64 };
+static unsigned char *of_file;
+static uint64_t counts[COUNTERS];
+
+static void *count_there(void *arg) {
+    (void)arg;
+    volatile uint64_t *there = (volatile uint64_t *)(of_file + COUNTED * PAGE);
+    for (uint64_t turn = 0; !is_over; turn++) {
+        unsigned which = turn % COUNTERS;
+        there[which * 8]++;
+        counts[which]++;
+    }
+    return NULL;
+}
+
+static void *sleep_there(void *arg) {
+    pthread_mutex_t *held = arg;
+    pthread_mutex_lock(held);
+    pthread_mutex_unlock(held);
+    return NULL;
+}
+
+// Written pages from `from` on are as they were written, those of the hole and those that were given back as in the file.
+static void check_file_pages(uint64_t from, uint64_t to) {
+    for (uint64_t page = from; page < to; page++) {
+        if (page == COUNTED) {
+            continue;
+        }
+        EXPECT(is_filled(of_file, page, page >= HOLE && page < HOLE_END ? 3 : 8));
+    }
+}
+
+static void give_back(uint64_t page, uint64_t pages) {
+    EXPECT(madvise(of_file + page * PAGE, pages * PAGE, MADV_DONTNEED) == 0);
+    for (uint64_t at = page; at < page + pages; at++) {
+        EXPECT(is_filled(of_file, at, 3));
+    }
+}
+
+static void private_file_before(void) {
+    char name[] = "/tmp/space-XXXXXX";
+    int file = mkstemp(name);
+    EXPECT(file >= 0 && unlink(name) == 0 && ftruncate(file, FILE_PAGES * PAGE) == 0);
+    unsigned char *shared = mmap(NULL, FILE_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    EXPECT(shared != MAP_FAILED);
+    fill(shared, FILE_PAGES, 3);
+    EXPECT(munmap(shared, FILE_PAGES * PAGE) == 0);
+    of_file = mmap(NULL, FILE_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+    EXPECT(of_file != MAP_FAILED && close(file) == 0);
+    fill(of_file, HOLE, 8);
+    fill(of_file + HOLE_END * PAGE, FILE_PAGES - HOLE_END, 8 + HOLE_END);
+    memset(of_file + COUNTED * PAGE, 0, PAGE);
+    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t counter, sleepers[3];
+    pthread_mutex_lock(&held);
+    for (int i = 0; i < 3; i++) {
+        EXPECT(pthread_create(&sleepers[i], NULL, sleep_there, &held) == 0);
+    }
+    EXPECT(pthread_create(&counter, NULL, count_there, NULL) == 0);
+    push_out();
+    is_over = 1;
+    EXPECT(pthread_join(counter, NULL) == 0);
+    for (unsigned i = 0; i < COUNTERS; i++) {
+        EXPECT(((uint64_t *)(of_file + COUNTED * PAGE))[i * 8] == counts[i]);
+    }
+    check_file_pages(0, FILE_PAGES);
+    push_out();
+    // Given back: in the midst, at the edge of the hole, all rights gone, and by two threads' worth of calls for the same pages.
+    give_back(100, 50);
+    give_back(100, 1);
+    give_back(HOLE - 20, 30);
+    EXPECT(mprotect(of_file + 200 * PAGE, 20 * PAGE, PROT_READ) == 0);
+    give_back(190, 40);
+    EXPECT(mprotect(of_file + 200 * PAGE, 20 * PAGE, PROT_READ | PROT_WRITE) == 0);
+    fill(of_file + 100 * PAGE, 50, 8 + 100);
+    fill(of_file + (HOLE - 20) * PAGE, 20, 8 + HOLE - 20);
+    fill(of_file + 190 * PAGE, 40, 8 + 190);
+    push_out();
+    check_file_pages(0, FILE_PAGES);
+    // As for any mapping of a file.
+    EXPECT(madvise(of_file + 300 * PAGE, 10 * PAGE, MADV_FREE) == -1 && errno == EINVAL);
+    EXPECT(madvise(of_file + 300 * PAGE, 10 * PAGE, MADV_WIPEONFORK) == -1 && errno == EINVAL);
+    int status, child = fork();
+    EXPECT(child >= 0);
+    check_file_pages(0, FILE_PAGES);
+    fill(of_file + 400 * PAGE, 100, child == 0 ? 1 : 2);
+    push_out();
+    give_back(430, 40);
+    EXPECT(is_filled(of_file + 400 * PAGE, 20, child == 0 ? 1 : 2) && is_filled(of_file + 400 * PAGE, 80, child == 0 ? 1 : 2));
+    check_file_pages(500, FILE_PAGES);
+    // Something else is there: what is given back is empty.
+    EXPECT(munmap(of_file + 600 * PAGE, 20 * PAGE) == 0);
+    unsigned char *other = mmap(of_file + 600 * PAGE, 40 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    EXPECT(other == of_file + 600 * PAGE);
+    fill(other, 40, 5);
+    push_out();
+    EXPECT(is_filled(other, 0, 5) && is_filled(other, 39, 5));
+    EXPECT(madvise(other, 40 * PAGE, MADV_DONTNEED) == 0);
+    for (uint64_t page = 0; page < 40; page++) {
+        EXPECT(is_zero(other, page));
+    }
+    check_file_pages(500, 600);
+    check_file_pages(640, FILE_PAGES);
+    pthread_mutex_unlock(&held);
+    check_ballast();
+    if (child == 0) {
+        _exit(0);
+    }
+    for (int i = 0; i < 3; i++) {
+        EXPECT(pthread_join(sleepers[i], NULL) == 0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+}
+
+// Threads that run are stopped for a moment when paging begins: no signal that comes then is lost.
+enum { RUNNERS = 3 };
+static volatile uint64_t arrived[RUNNERS];
+static volatile int is_drained;
+static __thread unsigned runner;
+
+static void on_arrival(int number) {
+    (void)number;
+    arrived[runner]++;
+}
+
+static void *run_there(void *arg) {
+    runner = (unsigned)(uintptr_t)arg;
+    for (volatile uint64_t turn = 0; !is_drained; turn++) {
+    }
+    return NULL;
+}
+
+static uint64_t sent_to[RUNNERS];
+static pthread_t runners[RUNNERS];
+
+static void *send_there(void *arg) {
+    (void)arg;
+    for (uint64_t turn = 0; !is_over; turn++) {
+        unsigned which = turn % RUNNERS;
+        // Queued, unless too many wait.
+        if (pthread_sigqueue(runners[which], SIGRTMIN, (union sigval){0}) == 0) {
+            sent_to[which]++;
+        }
+    }
+    return NULL;
+}
+
+static void signals_before(void) {
+    pthread_t sender;
+    signal(SIGRTMIN, on_arrival);
+    for (uintptr_t i = 0; i < RUNNERS; i++) {
+        EXPECT(pthread_create(&runners[i], NULL, run_there, (void *)i) == 0);
+    }
+    usleep(20000);
+    EXPECT(pthread_create(&sender, NULL, send_there, NULL) == 0);
+    push_out();
+    is_over = 1;
+    EXPECT(pthread_join(sender, NULL) == 0);
+    usleep(300000);
+    for (unsigned i = 0; i < RUNNERS; i++) {
+        EXPECT(arrived[i] == sent_to[i] && sent_to[i] > 100);
+    }
+    is_drained = 1;
+    check_ballast();
+}
+
 // Bytes that were given back while others were taken: what is resident stays in the budget, and nothing old comes back.
 static void *discards(void *arg) {
     unsigned char *memory = arg;
@@ -964,6 +1132,8 @@ static const struct {
     {"deep-stack", deep_stack},
     {"deep-stack-of-a-thread", deep_stack_of_a_thread},
     {"private-file", private_file},
+    {"before-private-file", private_file_before},
+    {"before-signals", signals_before},
     {"reserved-at-load", reserved_at_load},
     {"static-data", static_data},
     {"freed-and-taken-back", freed_and_taken_back},
@@ -976,7 +1146,7 @@ int main(int argc, char **argv) {
     }
     case_name = argv[1];
     ballast_pages = strtoull(argv[2], NULL, 10) * 256;
-    int is_filled_before = strncmp(case_name, "limit", 5) && strncmp(case_name, "lock-first", 10) && strncmp(case_name, "deep", 4) && strcmp(case_name, "without-proc");
+    int is_filled_before = strncmp(case_name, "limit", 5) && strncmp(case_name, "lock-first", 10) && strncmp(case_name, "deep", 4) && strncmp(case_name, "before", 6) && strcmp(case_name, "without-proc");
     // What is filled later is not told of before: the limits of a case are set before anything is paged.
     int unsaid = is_filled_before ? 0 : MAP_NORESERVE;
     ballast = mmap(NULL, ballast_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | unsaid, -1, 0);

@@ -8,6 +8,7 @@ use libc::{c_int, c_uint, c_void, size_t};
 use pagetide::agent_entry;
 use pagetide_sys::syscall::Errno;
 
+use crate::mapped::change;
 use crate::raw::{answered, call};
 
 /// `MADV_GUARD_INSTALL`
@@ -18,10 +19,13 @@ const GUARD_INSTALL: c_int = 102;
 pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
     let advise = |advice: c_int| {
         // SAFETY: the program's own memory and wish.
-        unsafe { call(libc::SYS_madvise, [address.addr(), length, advice.cast_unsigned() as usize, 0]) }
+        unsafe { change(libc::SYS_madvise, [address.addr(), length, advice.cast_unsigned() as usize, 0, 0, 0]) }
     };
-    // Pages that are freed some time and may be taken back by a store are neither there nor gone: under management they are gone.
-    let advice = if advice == libc::MADV_FREE && agent_entry::is_managed() { libc::MADV_DONTNEED } else { advice };
+    // Pages that are freed some time and may be taken back by a store are neither there nor gone: under management they are gone, where the
+    // kernel would free them at all.
+    if advice == libc::MADV_FREE && agent_entry::is_managed() {
+        return answered(advise(advice).and_then(|_| advise(libc::MADV_DONTNEED)));
+    }
     if advice != GUARD_INSTALL {
         return answered(advise(advice));
     }

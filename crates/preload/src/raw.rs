@@ -8,7 +8,7 @@ use libc::{c_int, c_long, c_void, socklen_t};
 use pagetide::agent_entry;
 use pagetide_sys::syscall::{Errno, syscall6};
 
-use crate::{advice, clones, filters, lent};
+use crate::{advice, clones, filters, lent, mapped};
 
 /// A system call past libc.
 ///
@@ -67,6 +67,13 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
             // SAFETY: as above.
             return c_long::from(unsafe { lent::setsockopt(int(a), int(b), int(c), pointer(d), len) });
         }
+        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap => {
+            // SAFETY: as above.
+            return match unsafe { mapped::change(number, [a, b, c, d, e, f]) } {
+                Ok(value) => long(value.cast_signed()),
+                Err(errno) => failed(-c_long::from(errno.code())),
+            };
+        }
         // SAFETY: as above.
         libc::SYS_madvise => return c_long::from(unsafe { advice::madvise(pointer(a), b, int(c)) }),
         // SAFETY: as above.
@@ -113,6 +120,12 @@ unsafe extern "C" fn syscall() {
         "cmp rdi, {setsockopt}",
         "je {known}",
         "cmp rdi, {madvise}",
+        "je {known}",
+        "cmp rdi, {mmap}",
+        "je {known}",
+        "cmp rdi, {munmap}",
+        "je {known}",
+        "cmp rdi, {mremap}",
         "je {known}",
         "cmp rdi, {mlock}",
         "je {known}",
@@ -167,6 +180,9 @@ unsafe extern "C" fn syscall() {
         vmsplice = const libc::SYS_vmsplice,
         setsockopt = const libc::SYS_setsockopt,
         madvise = const libc::SYS_madvise,
+        mmap = const libc::SYS_mmap,
+        munmap = const libc::SYS_munmap,
+        mremap = const libc::SYS_mremap,
         mlock = const libc::SYS_mlock,
         mlock2 = const libc::SYS_mlock2,
         mlockall = const libc::SYS_mlockall,
@@ -198,6 +214,12 @@ unsafe extern "C" fn syscall() {
         "cmp x0, {setsockopt}",
         "b.eq 4f",
         "cmp x0, {madvise}",
+        "b.eq 4f",
+        "cmp x0, {mmap}",
+        "b.eq 4f",
+        "cmp x0, {munmap}",
+        "b.eq 4f",
+        "cmp x0, {mremap}",
         "b.eq 4f",
         "cmp x0, {mlock}",
         "b.eq 4f",
@@ -241,6 +263,9 @@ unsafe extern "C" fn syscall() {
         vmsplice = const libc::SYS_vmsplice,
         setsockopt = const libc::SYS_setsockopt,
         madvise = const libc::SYS_madvise,
+        mmap = const libc::SYS_mmap,
+        munmap = const libc::SYS_munmap,
+        mremap = const libc::SYS_mremap,
         mlock = const libc::SYS_mlock,
         mlock2 = const libc::SYS_mlock2,
         mlockall = const libc::SYS_mlockall,

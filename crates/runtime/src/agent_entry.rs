@@ -22,6 +22,7 @@ use crate::filters;
 use crate::foothold;
 use crate::fork::{self, guards};
 use crate::limits;
+use crate::origins;
 use crate::own;
 use crate::serve;
 use crate::space::held::HELD;
@@ -233,6 +234,11 @@ pub fn makes_guard() -> Option<impl Drop> {
     (is_running() && !IS_SIGNAL_MODE.load(Ordering::Relaxed)).then(guards::Making::begin)
 }
 
+/// Make a call that may change mappings by `call`, which answers as the kernel does: pages that came from a file are found as natively.
+pub fn change(number: u32, arguments: [usize; 6], call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    origins::around(number, arguments, call)
+}
+
 /// May so many more bytes be locked?
 pub fn may_lock(bytes: usize) -> bool {
     // The budget is known since the object was loaded.
@@ -284,6 +290,8 @@ fn restart(state: u32) {
     foothold::restart(state, || {
         serve::forget();
         HELD.after_fork();
+        // SAFETY: this is the copy's first thread.
+        unsafe { origins::after_fork() };
         for end in &ENDS {
             close(end.swap(-1, Ordering::Relaxed));
         }
@@ -309,7 +317,7 @@ fn close(raw: i32) {
 
 /// The supervisor makes a thread of the program run this, with all signals blocked, and puts the thread back where it was when the
 /// command is answered. Commands: `foothold::START` and `APART`, answered by the supervisor's end of the agent's socket or a
-/// negative errno; `foothold::CLOSE`. Behind the command stands the call that the thread goes on with, see [`Interrupted`].
+/// negative errno; `foothold::CLOSE`, `ARM` and `TAKE`. Behind the command stands the call that the thread goes on with, see [`Interrupted`].
 extern "C" fn enter(ticket: u64, command: u64, number: u64, first: u64, second: u64, fourth: u64) -> ! {
     let interrupted = Interrupted { number, first, second, fourth };
     let ticket = u32::try_from(ticket).unwrap_or(0);
@@ -317,6 +325,10 @@ extern "C" fn enter(ticket: u64, command: u64, number: u64, first: u64, second: 
         Ok(foothold::START) => start_agent(false),
         Ok(foothold::ARM) => arm(command >> 32, interrupted.is_any().then_some(interrupted)),
         Ok(foothold::APART) => start_agent(true),
+        Ok(foothold::TAKE) => {
+            let (start, bytes) = foothold::range();
+            origins::take(start, bytes).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
+        }
         Ok(foothold::CLOSE) => {
             ENDS.iter().for_each(|end| close(end.swap(-1, Ordering::Relaxed)));
             0

@@ -36,7 +36,7 @@ const LOOKS_MAX: u32 = 40;
 
 const MAGIC: [u64; 3] = [0x7065_6761_7469_6465, 0x666f_6f74_686f_6c64, 0x9e37_79b9_7f4a_7c15];
 /// Of the words' layout and of what the commands mean.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// No agent.
 pub(crate) const NATIVE: u32 = 1;
@@ -59,6 +59,9 @@ pub(crate) const CLOSE: u32 = 2;
 
 /// Command to `enter`: arm the thread for signal mode; the upper half says which of [`UNBLOCKED`] the program blocks in it.
 pub(crate) const ARM: u32 = 4;
+
+/// Command to `enter`: make the pages of the range in the words anonymous, as `origins::take` says.
+pub(crate) const TAKE: u32 = 5;
 
 /// Signals that no armed thread blocks in the kernel: SIGBUS, SIGSEGV, SIGSYS.
 pub(crate) const UNBLOCKED: SignalSet = SignalSet(1 << 6 | 1 << 10 | 1 << 30);
@@ -89,6 +92,8 @@ pub(crate) struct Foothold {
     /// The run's budget: at load what the environment says, which is what the run began with. The supervisor, or the agent if there is
     /// one, writes what it is now.
     budget_pages: AtomicU64,
+    /// The range that the command [`TAKE`] is about: its address, and bytes.
+    range: [AtomicU64; 2],
 }
 
 /// Bytes of the words.
@@ -101,6 +106,8 @@ pub(crate) const WANTED_AT: u64 = std::mem::offset_of!(Foothold, wanted_pages) a
 pub(crate) const STATE_AT: u64 = std::mem::offset_of!(Foothold, state) as u64;
 /// As `LEFT_AT`.
 pub(crate) const BUDGET_AT: u64 = std::mem::offset_of!(Foothold, budget_pages) as u64;
+/// As `LEFT_AT`.
+pub(crate) const RANGE_AT: u64 = std::mem::offset_of!(Foothold, range) as u64;
 
 // In the object's initialised data: the search looks there.
 static FOOTHOLD: Foothold = Foothold::new();
@@ -121,6 +128,7 @@ impl Foothold {
             pid: AtomicI32::new(0),
             forks: AtomicU64::new(0),
             budget_pages: AtomicU64::new(0),
+            range: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -154,7 +162,7 @@ impl View {
             Some(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")))
         };
         let has_magic = MAGIC.iter().enumerate().all(|(index, &magic)| word(index) == Some(magic));
-        if !has_magic || word(3) != Some(VERSION) || word(4) != Some(address) {
+        if bytes.len() < BYTES || !has_magic || word(3) != Some(VERSION) || word(4) != Some(address) {
             return None;
         }
         let last = word(11)?.to_ne_bytes();
@@ -179,8 +187,14 @@ impl View {
         bytes.chunks_exact(8).enumerate().filter(move |(_, word)| *word == first).map(|(index, _)| index * 8)
     }
 }
-const _: () =
-    assert!(BYTES == 14 * 8 && BUDGET_AT == 13 * 8 && STATE_AT == 11 * 8 && LEFT_AT == 9 * 8 && WANTED_AT == 10 * 8);
+const _: () = assert!(
+    BYTES == 16 * 8
+        && RANGE_AT == 14 * 8
+        && BUDGET_AT == 13 * 8
+        && STATE_AT == 11 * 8
+        && LEFT_AT == 9 * 8
+        && WANTED_AT == 10 * 8
+);
 
 /// A mapping of more pages than this is told of, in a run of this budget, until the supervisor says otherwise.
 pub(crate) const fn left_at_first(budget_pages: u64) -> u64 {
@@ -205,6 +219,13 @@ pub(crate) fn publish(enter: u64, stack: u64, budget_pages: u64) {
     FOOTHOLD.left_pages.store(left_at_first(budget_pages), Ordering::Relaxed);
     FOOTHOLD.pid.store(thread::getpid(), Ordering::Relaxed);
     FOOTHOLD.address.store(std::ptr::from_ref(&FOOTHOLD).addr() as u64, Ordering::Release);
+}
+
+/// What the command [`TAKE`] is about, as the supervisor has written it: an address, and bytes.
+pub(crate) fn range() -> (usize, usize) {
+    let [start, bytes] = &FOOTHOLD.range;
+    let word = |word: &AtomicU64| usize::try_from(word.load(Ordering::Acquire)).expect("addresses are 64 bit");
+    (word(start), word(bytes))
 }
 
 /// A command was run.
@@ -366,8 +387,24 @@ mod tests {
     #[test]
     fn words_are_known_by_their_magic_version_and_place() {
         let mut bytes = [0u8; BYTES];
-        let words =
-            [MAGIC[0], MAGIC[1], MAGIC[2], VERSION, 0x7000, 1, 2, 3, 4, 5, 6, u64::from(FORKED) | (42 << 32), 7, 8];
+        let words = [
+            MAGIC[0],
+            MAGIC[1],
+            MAGIC[2],
+            VERSION,
+            0x7000,
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+            u64::from(FORKED) | (42 << 32),
+            7,
+            8,
+            0,
+            0,
+        ];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }

@@ -30,6 +30,7 @@ mod tier;
 pub mod alloc;
 #[doc(hidden)]
 pub mod elf;
+mod origins;
 mod own;
 mod limits;
 mod credentials;

@@ -23,6 +23,7 @@ use pagetide_kernel::{AddressSpace, Linux, Message};
 use pagetide_sys::pagemap::Run;
 
 use crate::machine::{Answered, LiveMachine};
+use crate::origins;
 use crate::patience::Patience;
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::space::recent::Recent;
@@ -178,14 +179,23 @@ impl<K: AddressSpace> Pager<K> {
             }
             Message::Fork(child) => Followup::Forked(child),
             Message::Remap { from, to, len } => {
+                assert!(
+                    !origins::meet(from, from + len),
+                    "the program moves memory by instructions of its own that was a file's"
+                );
                 self.on_remap(now, from as u64, to as u64, len as u64);
                 Followup::None
             }
             Message::Remove { start, end } => {
+                assert!(
+                    !origins::meet(start, end),
+                    "the program discards memory by instructions of its own that was a file's"
+                );
                 self.discard(now, start as u64, end as u64);
                 Followup::None
             }
             Message::Unmap { start, end } => {
+                origins::forget(start, end);
                 self.on_unmap(now, start as u64, end as u64);
                 Followup::None
             }

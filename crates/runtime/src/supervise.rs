@@ -14,6 +14,7 @@ mod image;
 mod memory;
 mod options;
 mod places;
+mod reap;
 mod rest;
 mod signals;
 mod start;
@@ -414,34 +415,6 @@ impl Supervisor {
             {
                 let _ = pagetide_sys::signal::kill(self.main_pid, number);
             }
-        }
-    }
-
-    /// Collect ended processes. True when none is left.
-    fn reap(&mut self) -> bool {
-        loop {
-            let mut status = 0;
-            // SAFETY: the status is a live integer.
-            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-            if pid == 0 {
-                return false;
-            }
-            if pid < 0 {
-                return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
-            }
-            let starting = self.tree.list.iter().position(|process| process.is_started_by(pid));
-            if let Some(index) = starting {
-                self.note_stop(index, status);
-            } else {
-                self.note_end(pid, status);
-            }
-        }
-    }
-
-    fn note_end(&mut self, pid: i32, status: i32) {
-        let is_end = libc::WIFEXITED(status) || libc::WIFSIGNALED(status);
-        if pid == self.main_pid && is_end {
-            self.main_status = Some(shell_status(status));
         }
     }
 

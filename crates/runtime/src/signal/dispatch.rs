@@ -17,7 +17,7 @@ use super::pieces::{PREADV2, PWRITEV2, make_long};
 use super::threads::Thread;
 use super::{actions, clones, forks, waiting};
 use crate::space::held::HELD;
-use crate::{foothold, serve};
+use crate::{foothold, origins, serve};
 
 mod linux {
     //! Calls that are answered here, or changed.
@@ -28,6 +28,7 @@ mod linux {
     pub(super) const SIGRETURN: u32 = 15;
     pub(super) const MMAP: u32 = 9;
     pub(super) const BRK: u32 = 12;
+    pub(super) const MUNMAP: u32 = 11;
     pub(super) const MREMAP: u32 = 25;
     pub(super) const MADVISE: u32 = 28;
     pub(super) const DUP: u32 = 32;
@@ -202,6 +203,9 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
             }
             make(block, number, arguments)
         }
+        MMAP | MUNMAP | MREMAP | MADVISE => origins::around(number, arguments, |number, arguments| {
+            make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments))
+        }),
         _ => make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments)),
     }
 }

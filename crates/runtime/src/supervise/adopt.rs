@@ -121,7 +121,9 @@ impl Supervisor {
     }
 
     fn begin(&mut self, index: usize) {
-        match Starting::ask(self.tree.list[index].pid, self.mode()) {
+        let process = &self.tree.list[index];
+        let Words::At(at) = process.words else { panic!("an agent is started in a process whose words are known") };
+        match Starting::ask(process.pid, at, self.mode()) {
             Ok(starting) => self.tree.list[index].starting = Some(starting),
             Err(refusal) => self.refuse(index, refusal),
         }
@@ -159,10 +161,14 @@ impl Supervisor {
                 self.let_go(index);
                 continue;
             };
-            match starting.is_stopped() {
+            match starting.is_ready() {
                 Ok(false) => process.starting = Some(starting),
                 Ok(true) => {
-                    let started = starting.finish(process.pid, at, mode);
+                    let (pid, is_native) =
+                        (process.pid, process.view.is_some_and(|view| view.state == foothold::NATIVE));
+                    let is_alone = is_native && self.tree.has_memory_alone(pid);
+                    let started = starting.finish(pid, at, mode, is_alone);
+                    let process = &mut self.tree.list[index];
                     let is_copy = process.view.is_some_and(|view| view.state != foothold::NATIVE);
                     if started.is_err() || is_copy {
                         // A forked child waits for its agent by itself.

@@ -1,53 +1,118 @@
-//! Stopping the running threads of a process while its agent is started.
+//! Stopping the threads of a process while its agent is started.
 //!
 //! What a thread fills between the decision that a process is to be managed and the moment it is comes on top of the budget: with a
 //! loaded machine that is tens of MiB. The thread that starts the agent is stopped anyway; this stops those that run beside it. Threads
-//! that sleep fill nothing and are left alone: some system calls of theirs would end with EINTR.
+//! that sleep fill nothing and are left alone, because some system calls of theirs would end with EINTR; unless memory is taken that nobody
+//! may touch meanwhile (`start/written.rs`).
 //!
 //! A thread of our own does it, for two reasons. A seize waits for an exec of the process, which waits until we have collected the
 //! threads of it that we have seized already: the supervisor's first thread goes on collecting. And its end lets all go, whatever
 //! happened to them meanwhile.
 
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
-use pagetide_sys::proc;
-use pagetide_sys::trace::Tracee;
+use pagetide_sys::{clock, proc};
+
+use super::start::{self, Starting};
 
 /// Who is stopped may be needed by what the agent's start waits for, such as a thread in vfork: it goes on after this long.
 const HELD_MAX: Duration = Duration::from_millis(100);
+/// All threads stop within this time, and the one that starts the agent, or they are not held: on a busy machine each of them has to come to
+/// a CPU first.
+const STOP_MAX: Duration = Duration::from_secs(2);
+/// One that sleeps uninterruptibly for so long waits for somebody (vfork), who may wait for one that is stopped.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// Threads that are stopped as long as this lives, and for `HELD_MAX` at most.
+/// Who is to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// Threads that run.
+    Running,
+    /// All threads.
+    All,
+}
+
+/// Threads that are stopped as long as this lives, and for a while at most unless all of them are to be held.
 #[derive(Debug)]
 pub(super) struct Brake {
-    /// Dropped: all go on.
-    _held: Sender<()>,
+    /// Says that they are to be held; dropped: all go on.
+    hold: Sender<()>,
+    /// Tells who is stopped for certain, and again when they are held.
+    told: Receiver<Vec<i32>>,
+    is_settled: bool,
 }
 
 impl Brake {
-    /// Stop what runs in process `pid` beside `tid`. None: nothing does.
-    pub(super) fn pull(pid: i32, tid: i32) -> Option<Self> {
-        let running: Vec<i32> =
-            super::start::threads(pid).into_iter().filter(|&other| other != tid && runs(other)).collect();
-        if running.is_empty() {
+    /// Stop threads of process `pid` beside `first`. None: there are none.
+    pub(super) fn pull(pid: i32, first: i32, whom: Whom) -> Option<Self> {
+        let is_meant = |tid: &i32| *tid != first && (whom == Whom::All || is_in(*tid, b'R'));
+        let meant: Vec<i32> = start::threads(pid).into_iter().filter(is_meant).collect();
+        if meant.is_empty() {
             return None;
         }
-        let (held, release) = mpsc::channel();
+        let (hold, asked) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
         let stop = move || {
             // A thread that cannot be stopped goes on: its memory counts.
-            let tracees: Vec<Tracee> = running.into_iter().filter_map(|tid| Tracee::seize(tid, 0).ok()).collect();
-            for tracee in &tracees {
-                let _ = tracee.interrupt();
-            }
+            let mut tracees: Vec<Starting> =
+                meant.into_iter().filter_map(|tid| Starting::stop_soon(tid).ok()).collect();
+            let stopped = if whom == Whom::All { stop_all(pid, first, &mut tracees) } else { Vec::new() };
             // With the end of this thread the kernel lets them go.
-            let _ = release.recv_timeout(HELD_MAX);
+            let held_max = if stopped.is_empty() { HELD_MAX } else { STOP_MAX };
+            let is_wanted = tell.send(stopped.clone()).is_ok() && asked.recv_timeout(held_max).is_ok();
+            if is_wanted && tell.send(stopped).is_ok() {
+                let _ = asked.recv();
+            }
         };
         // Without it the budget is kept a little later.
-        std::thread::Builder::new().name("brake".into()).stack_size(64 << 10).spawn(stop).ok()?;
-        Some(Self { _held: held })
+        std::thread::Builder::new().name("brake".into()).stack_size(128 << 10).spawn(stop).ok()?;
+        Some(Self { hold, told, is_settled: false })
+    }
+
+    /// True once it is known who is stopped.
+    pub(super) fn is_settled(&mut self) -> bool {
+        self.is_settled |= self.told.try_recv() != Err(TryRecvError::Empty);
+        self.is_settled
+    }
+
+    /// Hold those that are stopped until this is dropped; who they are. Once it is known.
+    pub(super) fn hold_all(&self) -> Vec<i32> {
+        // They may have been let go.
+        let is_asked = self.hold.send(()).is_ok();
+        is_asked.then(|| self.told.recv().ok()).flatten().unwrap_or_default()
     }
 }
 
-fn runs(tid: i32) -> bool {
-    proc::stat(Some(tid)).is_ok_and(|stat| stat.state == b'R')
+/// Stop all threads of the process but `first`, those that are made meanwhile included, and say which are stopped.
+fn stop_all(pid: i32, first: i32, tracees: &mut Vec<Starting>) -> Vec<i32> {
+    let begin = clock::now();
+    let is_late = |tid: i32| {
+        let waited = Duration::from_nanos(clock::now() - begin);
+        waited >= STOP_MAX || (waited >= SLEEP_MAX && is_in(tid, b'D'))
+    };
+    let mut stopped = Vec::new();
+    while stopped.len() < tracees.len() {
+        for tracee in &mut tracees[stopped.len()..] {
+            loop {
+                match tracee.is_stopped() {
+                    Ok(true) => break,
+                    Ok(false) if !is_late(tracee.tid()) => {}
+                    // It has ended, which the list of threads says, or is not stopped.
+                    Ok(false) | Err(_) => break,
+                }
+            }
+            stopped.push(tracee.tid());
+        }
+        let is_new = |tid: &i32| *tid != first && !stopped.contains(tid);
+        let new = start::threads(pid).into_iter().filter(is_new);
+        tracees.extend(new.filter_map(|tid| Starting::stop_soon(tid).ok()));
+    }
+    let mut all = tracees.iter_mut();
+    stopped.retain(|_| all.next().is_some_and(|tracee| tracee.is_stopped() == Ok(true)));
+    stopped
+}
+
+fn is_in(tid: i32, state: u8) -> bool {
+    proc::stat(Some(tid)).is_ok_and(|stat| stat.state == state)
 }

@@ -10,6 +10,7 @@
 //! is stopped (SIGSTOP) gets its agent without going on.
 
 mod everyone;
+mod written;
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -19,11 +20,11 @@ use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::proc;
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::trace::{self, Halt, Saved, Tracee};
-use pagetide_sys::{Errno, clock, socket, thread};
+use pagetide_sys::{Errno, clock, signal, socket, thread};
 
 use crate::foothold::{self, View};
 use crate::supervise::FaultMode;
-use crate::supervise::brake::Brake;
+use crate::supervise::brake::{Brake, Whom};
 use crate::supervise::image::{self, Named};
 
 /// A stop usually takes some 10 us; after this long other processes are looked at first.
@@ -88,12 +89,12 @@ pub(super) struct Starting {
     /// The agent was started; the thread stays stopped until it manages the memory, or until then.
     held_until: Option<Nanos>,
     /// Of the process's other threads.
-    _brake: Option<Brake>,
+    brake: Option<Brake>,
 }
 
 impl Starting {
-    /// Ask a thread of `pid` to stop.
-    pub(super) fn ask(pid: i32, mode: FaultMode) -> Result<Self, Refusal> {
+    /// Ask a thread of `pid`, whose words are at `at`, to stop.
+    pub(super) fn ask(pid: i32, at: u64, mode: FaultMode) -> Result<Self, Refusal> {
         if image::is_emulator(pid) {
             return Err(Refusal::Emulator);
         }
@@ -101,8 +102,16 @@ impl Starting {
         let tracee = Tracee::seize(tid, trace::END_WITH_TRACER)?;
         tracee.interrupt()?;
         // For signal mode all are stopped, by this thread.
-        let brake = if mode == FaultMode::Signal { None } else { Brake::pull(pid, tid) };
-        Ok(Self { tracee, is_stopped: false, held_until: None, _brake: brake })
+        let whom = if written::may_be(pid, at) { Whom::All } else { Whom::Running };
+        let brake = if mode == FaultMode::Signal { None } else { Brake::pull(pid, tid, whom) };
+        Ok(Self { tracee, is_stopped: false, held_until: None, brake })
+    }
+
+    /// Ask this thread to stop, to be held by the calling thread: it goes on with that one's end.
+    pub(super) fn stop_soon(tid: i32) -> Result<Self, Refusal> {
+        let tracee = Tracee::seize(tid, 0)?;
+        tracee.interrupt()?;
+        Ok(Self { tracee, is_stopped: false, held_until: None, brake: None })
     }
 
     pub(super) const fn tid(&self) -> i32 {
@@ -140,19 +149,26 @@ impl Starting {
         Ok(true)
     }
 
+    /// True once the agent can be started. Waits for a moment at most.
+    pub(super) fn is_ready(&mut self) -> Result<bool, Refusal> {
+        Ok(self.is_stopped()? && self.brake.as_mut().is_none_or(Brake::is_settled))
+    }
+
     /// Let the stopped thread go on as it was.
     pub(super) fn let_go(self) {
         // It may have ended meanwhile.
         let _ = self.tracee.release();
     }
 
-    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so.
-    pub(super) fn finish(&mut self, pid: i32, at: u64, mode: FaultMode) -> Result<Fd, Refusal> {
+    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so. `is_alone`: no other
+    /// process has this one's memory.
+    pub(super) fn finish(&mut self, pid: i32, at: u64, mode: FaultMode, is_alone: bool) -> Result<Fd, Refusal> {
         let mut saved = Box::new(self.tracee.save()?);
         let started = if mode == FaultMode::Signal {
-            everyone::start(self, pid, at, &mut saved)
+            everyone::start(self, pid, at, &mut saved, is_alone)
         } else {
-            self.start(pid, at, &saved)
+            let taken = if is_alone && self.holds_all(pid) { self.take_written(pid, at, &saved) } else { Ok(()) };
+            taken.and_then(|()| self.start(pid, at, &saved))
         };
         self.stop()?;
         self.tracee.restore(&saved)?;
@@ -168,6 +184,36 @@ impl Starting {
     /// It has waited long enough: an agent may be slow, and must not be waited for by who may be what it waits for.
     pub(super) fn is_overdue(&self) -> bool {
         self.held_until.is_some_and(|end| clock::now() > end)
+    }
+
+    /// True if no thread of the process runs until this one is let go.
+    fn holds_all(&self, pid: i32) -> bool {
+        let stopped = self.brake.as_ref().map_or_else(Vec::new, Brake::hold_all);
+        let first = self.tid();
+        threads(pid).into_iter().all(|tid| tid == first || stopped.contains(&tid))
+    }
+
+    /// Make anonymous what the process has written of private mappings of files. Only while none of its threads runs.
+    fn take_written(&mut self, pid: i32, at: u64, saved: &Saved) -> Result<(), Refusal> {
+        if !written::may_be(pid, at) || everyone::uses_memory_lastingly(pid) {
+            return Ok(());
+        }
+        for written::Range { start, bytes } in written::find(pid, at) {
+            write(pid, at + foothold::RANGE_AT, &[start.to_ne_bytes(), bytes.to_ne_bytes()].concat());
+            match self.run(at, saved, u64::from(foothold::TAKE)) {
+                Ok(0) => {}
+                // No memory or mappings for it: what is left stays native.
+                Ok(_) => break,
+                Err(Refusal::Foreign(what)) => {
+                    // In the midst of it nothing may be where the program's memory was.
+                    eprintln!("pagetide: process {pid}: its memory cannot be taken over ({what}): it is killed");
+                    let _ = signal::kill(pid, signal::number::KILL);
+                    return Err(Refusal::Ended(None));
+                }
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        self.stop()
     }
 
     /// Arm the stopped thread for signal mode; it stays stopped.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_core::types::Nanos;
+use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::proc::{self, Statm, StatmFile};
 
@@ -224,6 +225,15 @@ impl Tree {
                 self.scan_children(pid);
             }
         }
+    }
+
+    /// True if no other process has the memory of this one.
+    pub(super) fn has_memory_alone(&self, pid: i32) -> bool {
+        let mut others = children(pid);
+        others.extend(self.list.iter().map(|process| process.pid).filter(|&other| other != pid));
+        others
+            .into_iter()
+            .all(|other| proc::share_memory(pid, other).map_or_else(|errno| errno == Errno::ESRCH, |shared| !shared))
     }
 
     /// The children of one process are known from now on.

@@ -16,16 +16,15 @@ use super::{Refusal, Starting, threads};
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// Start the agent and arm everyone; `first` is stopped, and stays so.
-pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved) -> Result<Fd, Refusal> {
+pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved, is_alone: bool) -> Result<Fd, Refusal> {
     if uses_memory_lastingly(first.tid()) {
         return Err(Refusal::Lasting);
     }
     let watchdog = Watchdog::new(pid);
     let mut others = Vec::new();
-    let started = match stop(pid, first.tid(), &mut others, watchdog.as_ref()) {
-        Ok(()) => first.start(pid, at, saved),
-        Err(refusal) => Err(refusal),
-    };
+    let stopped = stop(pid, first.tid(), &mut others, watchdog.as_ref());
+    let taken = stopped.and_then(|()| if is_alone { first.take_written(pid, at, saved) } else { Ok(()) });
+    let started = taken.and_then(|()| first.start(pid, at, saved));
     first.stop()?;
     let armed = started.and_then(|socket| {
         for other in &mut others {
@@ -60,7 +59,7 @@ fn stop(pid: i32, first: i32, others: &mut Vec<Starting>, watchdog: Option<&Watc
             match Tracee::seize(tid, trace::END_WITH_TRACER) {
                 Ok(tracee) => {
                     tracee.interrupt()?;
-                    others.push(Starting { tracee, is_stopped: false, held_until: None, _brake: None });
+                    others.push(Starting { tracee, is_stopped: false, held_until: None, brake: None });
                 }
                 Err(Errno::ESRCH) => {}
                 Err(errno) => return Err(errno.into()),
@@ -125,7 +124,7 @@ fn note_progress(watchdog: Option<&Watchdog>) {
 }
 
 /// True if it has a ring of io_uring or a context of AIO.
-fn uses_memory_lastingly(pid: i32) -> bool {
+pub(super) fn uses_memory_lastingly(pid: i32) -> bool {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let is_ring = |path: std::path::PathBuf| {
         std::fs::read_link(path).is_ok_and(|target| target.as_os_str() == "anon_inode:[io_uring]")

@@ -1,0 +1,307 @@
+//! Pages of private file mappings that the program had written before it began to page: they become anonymous memory, which a
+//! userfaultfd takes, and this file knows where they came from.
+//!
+//! A page that was written is the program's own copy, and the file has no more part in it, until the program gives it back
+//! (`MADV_DONTNEED`): then it reads as the file has it. So the mapping itself is not given up but moved aside, empty, and moved back for the
+//! pages that are given back; these stay native from then on.
+//!
+//! ```text
+//!   before       [ file, written ]
+//!   take         [ anonymous, the same bytes ]         aside: [ file, nothing in memory ]
+//!   give back    [ anonymous ][ file ][ anonymous ]    aside: [ file ]      [ file ]
+//! ```
+//!
+//! `take` runs while all threads are stopped (`supervise/start.rs`), before there is an agent. What a program does to such a range later
+//! is seen where it calls the kernel: by name (the preload object), or in signal mode wherever. In thread mode the kernel tells of what a
+//! program does by its own instructions, too late to bring the file back: discarding or moving such a range then ends the process, in
+//! place of wrong bytes. All of it is inherited by forked children as it is.
+//!
+//! Different from native: such a range cannot be moved or resized by mremap(2) (ENOMEM), a file that is cut does not take the pages
+//! away, and /proc/PID/maps shows anonymous memory.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use pagetide_sys::futex::Mutex;
+use pagetide_sys::maps::{MapsText, NAME_BYTES};
+use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Remap};
+use pagetide_sys::text::{Text, write_stderr};
+use pagetide_sys::{Errno, proc, thread};
+
+/// Ranges at most; what is given back in the midst of one makes two of it.
+const RANGES: usize = 256;
+/// Ranges that are taken at the start, at most: the largest.
+pub(crate) const TAKEN_MAX: usize = 64;
+/// So much is there twice while it is copied.
+const STEP_BYTES: usize = 2 << 20;
+
+const MMAP: u32 = number(libc::SYS_mmap);
+const MUNMAP: u32 = number(libc::SYS_munmap);
+const MREMAP: u32 = number(libc::SYS_mremap);
+const MPROTECT: u32 = number(libc::SYS_mprotect);
+const MADVISE: u32 = number(libc::SYS_madvise);
+
+/// `MADV_DONTNEED`, `MADV_DONTNEED_LOCKED`, `MADV_GUARD_INSTALL`: what was written is gone.
+const GIVES_BACK: [usize; 3] = [4, 24, 102];
+/// `PROT_READ | PROT_WRITE`
+const WRITABLE: usize = 3;
+
+/// `MADV_FREE`, `MADV_REMOVE`, `MADV_WIPEONFORK`: not for private mappings of files.
+const ONLY_ANONYMOUS: [usize; 3] = [8, 9, 18];
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers of system calls are small")]
+const fn number(of: libc::c_long) -> u32 {
+    of as u32
+}
+
+/// Anonymous now, and where its mapping is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Origin {
+    start: usize,
+    end: usize,
+    aside: usize,
+}
+
+impl Origin {
+    /// The part of it in `[start, end)`.
+    fn part(self, start: usize, end: usize) -> Option<Self> {
+        let (from, to) = (self.start.max(start), self.end.min(end));
+        (from < to).then(|| Self { start: from, end: to, aside: self.aside + (from - self.start) })
+    }
+
+    const fn bytes(self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// The same, to be read by anyone at any moment, as `meet` does in the midst of other calls: without a lock, which whoever handles a
+/// signal there may hold. One that is not in use is empty, and entries keep their places.
+#[derive(Debug)]
+struct Entry {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    aside: AtomicUsize,
+}
+
+static ENTRIES: [Entry; RANGES] =
+    [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), aside: AtomicUsize::new(0) } }; RANGES];
+/// So many entries have ever been used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Held by whoever changes entries.
+static CHANGES: Mutex<()> = Mutex::new(());
+static IS_TOLD: AtomicBool = AtomicBool::new(false);
+
+impl Entry {
+    fn get(&self) -> Origin {
+        let of = |word: &AtomicUsize| word.load(Ordering::Acquire);
+        Origin { start: of(&self.start), end: of(&self.end), aside: of(&self.aside) }
+    }
+
+    fn set(&self, origin: Origin) {
+        self.aside.store(origin.aside, Ordering::Release);
+        self.start.store(origin.start, Ordering::Release);
+        self.end.store(origin.end, Ordering::Release);
+    }
+}
+
+fn entries() -> &'static [Entry] {
+    &ENTRIES[..USED.load(Ordering::Acquire)]
+}
+
+/// One more; false: there is no room. By who holds `CHANGES`.
+fn add(origin: Origin) -> bool {
+    if let Some(free) = entries().iter().find(|entry| entry.get().bytes() == 0) {
+        free.set(origin);
+        return true;
+    }
+    let used = USED.load(Ordering::Relaxed);
+    let Some(next) = ENTRIES.get(used) else { return false };
+    next.set(origin);
+    USED.store(used + 1, Ordering::Release);
+    true
+}
+
+/// Take the first part in `[start, end)` out. None: nothing is there. ENOMEM: two would be left of one, and there is no room.
+fn claim(start: usize, end: usize) -> Result<Option<Origin>, Errno> {
+    let _changes = CHANGES.lock("what came from a file changes");
+    let found = entries().iter().find_map(|entry| Some((entry, entry.get().part(start, end)?)));
+    let Some((entry, part)) = found else { return Ok(None) };
+    let whole = entry.get();
+    let head = Origin { end: part.start, ..whole };
+    let tail = Origin { start: part.end, end: whole.end, aside: part.aside + part.bytes() };
+    match (head.bytes() > 0, tail.bytes() > 0) {
+        (true, true) if !add(tail) => return Err(Errno::ENOMEM),
+        (false, true) => entry.set(tail),
+        _ => entry.set(head),
+    }
+    Ok(Some(part))
+}
+
+/// Make these pages anonymous: written ones of one private mapping of a file, all of which are in memory. While all other threads of the
+/// process are stopped. An error: as far as it has come, no byte is lost.
+pub(crate) fn take(start: usize, bytes: usize) -> Result<(), Errno> {
+    let fresh = Mapping::plain(bytes, PAGE_BYTES)?;
+    // A program may lock whatever it will map.
+    let _ = mem::unlock(fresh.range());
+    let aside = Mapping::plain(bytes, PAGE_BYTES)?;
+    let (fresh, aside) = (fresh.into_range(), aside.into_range());
+    let mut done = 0;
+    let mut taken = Ok(());
+    while done < bytes && taken.is_ok() {
+        let step = STEP_BYTES.min(bytes - done);
+        taken = take_step(start + done, fresh.part(done, step), aside.part(done, step));
+        done += if taken.is_ok() { step } else { 0 };
+    }
+    if done < bytes {
+        for rest in [fresh.skip(done), aside.skip(done)] {
+            // SAFETY: nothing of the program was moved there.
+            let _ = unsafe { mem::unmap(rest) };
+        }
+    }
+    if done > 0 {
+        let _changes = CHANGES.lock("pages of files are taken");
+        let is_added = add(Origin { start, end: start + done, aside: aside.start() });
+        assert!(is_added, "at most {TAKEN_MAX} ranges are taken");
+    }
+    taken
+}
+
+fn take_step(start: usize, fresh: ManagedRange, aside: ManagedRange) -> Result<(), Errno> {
+    // SAFETY: `fresh` is memory of our own.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(fresh.as_ptr(), fresh.len()) };
+    // By the kernel: a page that is lost to a cut file is an error, and no signal.
+    proc::read_memory(thread::getpid(), start as u64, bytes)?;
+    // SAFETY: memory of the program that is mapped; its threads are stopped.
+    let written = unsafe { ManagedRange::new(start, fresh.len()) };
+    // SAFETY: nobody runs who would miss it meanwhile; what is replaced is ours.
+    unsafe { mem::remap(written, fresh.len(), Remap::To(aside.start())) }?;
+    // SAFETY: nothing is mapped there now, and nobody else maps anything.
+    if let Err(errno) = unsafe { mem::remap(fresh, fresh.len(), Remap::To(start)) } {
+        // SAFETY: it is put back where it was.
+        unsafe { mem::remap(aside, aside.len(), Remap::To(start)) }.expect("a mapping can be moved back");
+        return Err(errno);
+    }
+    // The copies that the file's mapping had.
+    mem::advise(aside, Advice::DontNeed)
+}
+
+/// True if some of these pages came from a file.
+pub(crate) fn meet(start: usize, end: usize) -> bool {
+    entries().iter().any(|entry| entry.get().part(start, end).is_some())
+}
+
+/// Something else is mapped there by now, or nothing.
+pub(crate) fn forget(start: usize, end: usize) {
+    while meet(start, end) {
+        // Where there is no room for two halves, more than was asked for stays known.
+        let Ok(Some(part)) = claim(start, end) else { return };
+        // SAFETY: it is mapped since it was moved there.
+        let aside = unsafe { ManagedRange::new(part.aside, part.bytes()) };
+        // SAFETY: nobody knows of it any more.
+        let _ = unsafe { mem::unmap(aside) };
+    }
+}
+
+/// In a forked child: the lock may have been copied while it was held.
+///
+/// # Safety
+/// The caller is the only thread.
+pub(crate) unsafe fn after_fork() {
+    // SAFETY: no other thread exists.
+    unsafe { (&raw const CHANGES).cast_mut().write(Mutex::new(())) };
+}
+
+/// Make a call that may change mappings by `call`, so that the program finds what it finds natively. Answers as the kernel does.
+pub(crate) fn around(number: u32, arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    if entries().is_empty() {
+        return call(number, arguments);
+    }
+    let [first, second, third, fourth, fifth, _] = arguments;
+    let refused = |errno: Errno| -(errno.code() as isize);
+    let end_of = |start: usize, bytes: usize| start.saturating_add(bytes).checked_next_multiple_of(PAGE_BYTES);
+    let end = end_of(first, second).unwrap_or(usize::MAX);
+    match number {
+        MADVISE if GIVES_BACK.contains(&third) => match give_back(first, end, &mut call) {
+            Ok(()) => call(number, arguments),
+            Err(answer) => answer,
+        },
+        MADVISE if ONLY_ANONYMOUS.contains(&third) && meet(first, end) => refused(Errno::EINVAL),
+        MREMAP if meet(first, end) => {
+            if !IS_TOLD.swap(true, Ordering::Relaxed) {
+                let pid = thread::getpid();
+                let text = "memory of a private file mapping that is paged cannot be moved or resized (mremap: ENOMEM)";
+                write_stderr(Text::<192>::format(format_args!("pagetide: process {pid}: {text}\n")).as_bytes());
+            }
+            refused(Errno::ENOMEM)
+        }
+        _ => {
+            let answer = call(number, arguments);
+            let replaced = match number {
+                MUNMAP => Some((first, end)),
+                // `MAP_FIXED`
+                MMAP if fourth & 0x10 != 0 => Some((first, end)),
+                // `MREMAP_FIXED`
+                MREMAP if fourth & 2 != 0 => Some((fifth, end_of(fifth, third).unwrap_or(usize::MAX))),
+                _ => None,
+            };
+            if let Some((start, end)) = replaced.filter(|_| !(-4095..0).contains(&answer)) {
+                forget(start, end);
+            }
+            answer
+        }
+    }
+}
+
+/// Put the file's mapping back where the program gives pages up. The kernel's answer where that cannot be.
+fn give_back(start: usize, end: usize, call: &mut impl FnMut(u32, [usize; 6]) -> isize) -> Result<(), isize> {
+    let refused = |errno: Errno| -(errno.code() as isize);
+    while let Some(part) = claim(start, end).map_err(refused)? {
+        if let Err((at, answer)) = move_back(part, call) {
+            let rest = part.part(at, part.end).expect("not all of it was moved");
+            let _changes = CHANGES.lock("pages of a file stay");
+            // An entry has just become free, or smaller.
+            let _ = add(rest);
+            return Err(answer);
+        }
+    }
+    Ok(())
+}
+
+/// Piece by piece, as far as rights are the same; where it ends early, and the kernel's answer.
+fn move_back(part: Origin, call: &mut impl FnMut(u32, [usize; 6]) -> isize) -> Result<(), (usize, isize)> {
+    /// `MREMAP_MAYMOVE | MREMAP_FIXED`
+    const MOVE: usize = 3;
+    let mut at = part.start;
+    while at < part.end {
+        let aside = part.aside + (at - part.start);
+        let (rights, bytes) = piece(at, aside).unwrap_or((WRITABLE, PAGE_BYTES));
+        let bytes = bytes.min(part.end - at);
+        for (number, arguments) in
+            [(MPROTECT, [aside, bytes, rights, 0, 0, 0]), (MREMAP, [aside, bytes, bytes, MOVE, at, 0])]
+        {
+            let answer = call(number, arguments);
+            if (-4095..0).contains(&answer) {
+                return Err((at, answer));
+            }
+        }
+        at += bytes;
+    }
+    Ok(())
+}
+
+/// What may be done at `at` (the program may have changed it), and for how many bytes that holds of one mapping there and one at `aside`.
+/// None: the list cannot be read.
+fn piece(at: usize, aside: usize) -> Option<(usize, usize)> {
+    let mut buffer = [0; NAME_BYTES + 1024];
+    let mut maps = MapsText::open(&mut buffer).ok()?;
+    let (mut rights, mut here, mut there) = (None, 0, 0);
+    while let Ok(Some(vma)) = maps.next_vma() {
+        if (vma.start..vma.end).contains(&at) {
+            rights = Some(usize::from(vma.read) | (usize::from(vma.write) << 1) | (usize::from(vma.exec) << 2));
+            here = vma.end - at;
+        }
+        if (vma.start..vma.end).contains(&aside) {
+            there = vma.end - aside;
+        }
+    }
+    Some((rights?, here.min(there).max(PAGE_BYTES)))
+}

@@ -1,0 +1,171 @@
+//! Which pages of private file mappings a process has written, where they are many: they are made anonymous before its agent starts, so that
+//! they can be paged (`origins.rs`). The class archive of a JVM is such memory, Emacs's image, and the static data of large programs.
+//!
+//! Left alone: mappings that are not both readable and writable or may be executed, those with advice or a lock that a new mapping would not
+//! have, devices, the object's own, and what is less than [`RUN_PAGES`] in a row or [`MAPPING_BYTES`] in a mapping: the C library's and the
+//! loader's data is among these, which the runtime needs itself.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use crate::origins::TAKEN_MAX;
+use crate::space::{PAGE_BYTES, PAGE_SHIFT};
+
+/// A mapping of which less was written is left alone.
+const MAPPING_BYTES: u64 = 1 << 20;
+/// Fewer pages in a row would cost more than they give: each run is a mapping more, or two.
+const RUN_PAGES: u64 = 16;
+/// One command copies so much at most.
+const RANGE_PAGES: u64 = (64 << 20) >> PAGE_SHIFT;
+/// What /proc/PID/smaps may say of a mapping that is taken: rights, and that its memory is accounted for, or advice about reading.
+const FLAGS: [&str; 11] = ["rd", "wr", "mr", "mw", "me", "ac", "nr", "sd", "sr", "rr", "gu"];
+
+/// Some pages of one mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+}
+
+/// A mapping as smaps has it, as far as it counts here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Candidate {
+    start: u64,
+    end: u64,
+}
+
+/// True if the process may have such pages. Cheap, and asked of every process.
+pub(super) fn may_be(pid: i32, words: u64) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    String::from_utf8_lossy(&maps).lines().filter_map(Candidate::of).any(|mapping| mapping.may_be_taken(words))
+}
+
+/// The ranges, the largest first if they are too many. `words`: an address in the object's own data. None where nothing can be seen.
+pub(super) fn find(pid: i32, words: u64) -> Vec<Range> {
+    let smaps = fs::read(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return Vec::new() };
+    let mut ranges = Vec::new();
+    for mapping in candidates(&String::from_utf8_lossy(&smaps), words) {
+        let pages = (mapping.end - mapping.start) >> PAGE_SHIFT;
+        let mut entries = vec![0; usize::try_from(pages * 8).expect("addresses are 64 bit")];
+        if pagemap.read_exact_at(&mut entries, (mapping.start >> PAGE_SHIFT) * 8).is_ok() {
+            let entry = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+            ranges.extend(runs(mapping.start, entries.chunks_exact(8).map(entry)));
+        }
+    }
+    ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.bytes));
+    ranges.truncate(TAKEN_MAX);
+    ranges
+}
+
+impl Candidate {
+    /// From a line that begins a mapping; None: another line, or a mapping of another kind.
+    fn of(line: &str) -> Option<Self> {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let is_private = fields.next()? == "rw-p";
+        let inode = fields.nth(2)?;
+        let is_file =
+            inode != "0" && fields.next().is_some_and(|name| name.starts_with('/') && !name.starts_with("/dev/"));
+        let address = |text| u64::from_str_radix(text, 16).ok();
+        (is_private && is_file).then_some(Self { start: address(start)?, end: address(end)? })
+    }
+
+    const fn may_be_taken(self, words: u64) -> bool {
+        self.end - self.start >= MAPPING_BYTES && !(self.start <= words && words < self.end)
+    }
+}
+
+/// The mappings of which much was written.
+fn candidates(smaps: &str, words: u64) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    let mut mapping = None;
+    let mut written = 0;
+    for line in smaps.lines() {
+        let value = |key: &str| line.strip_prefix(key).map(str::trim);
+        if let Some(anonymous) = value("Anonymous:") {
+            written = anonymous.strip_suffix(" kB").and_then(|size| size.parse::<u64>().ok()).unwrap_or(0) << 10;
+        } else if let Some(flags) = value("VmFlags:") {
+            let is_plain = flags.split_ascii_whitespace().all(|flag| FLAGS.contains(&flag));
+            found.extend(mapping.take().filter(|_| is_plain && written >= MAPPING_BYTES));
+        } else if !line.starts_with(|first: char| first.is_ascii_uppercase()) {
+            mapping = Candidate::of(line).filter(|mapping| mapping.may_be_taken(words));
+            written = 0;
+        }
+    }
+    found
+}
+
+/// The pages in a row that are there and are nobody else's, of a mapping that begins at `start`.
+fn runs(start: u64, entries: impl Iterator<Item = u64>) -> Vec<Range> {
+    /// There, and of a file or shared: bits of /proc/PID/pagemap.
+    const PRESENT: u64 = 1 << 63;
+    const FILE: u64 = 1 << 61;
+    let mut ranges: Vec<Range> = Vec::new();
+    for (at, entry) in (start..).step_by(usize::try_from(PAGE_BYTES).expect("a page is small")).zip(entries) {
+        if entry & (PRESENT | FILE) != PRESENT {
+            continue;
+        }
+        match ranges.last_mut() {
+            Some(last) if last.start + last.bytes == at && last.bytes < RANGE_PAGES * PAGE_BYTES => {
+                last.bytes += PAGE_BYTES
+            }
+            _ => ranges.push(Range { start: at, bytes: PAGE_BYTES }),
+        }
+    }
+    ranges.retain(|range| range.bytes >= RUN_PAGES * PAGE_BYTES);
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMAPS: &str = "\
+7f0000000000-7f0000400000 rw-p 00001000 fd:00 77 /usr/lib/classes.jsa
+Size:               4096 kB
+Anonymous:          2048 kB
+VmFlags: rd wr mr mw me ac sd
+7f0000400000-7f0000800000 rw-p 00001000 fd:00 78 /usr/lib/locked
+Anonymous:          2048 kB
+VmFlags: rd wr mr mw me lo ac sd
+7f0000800000-7f0000c00000 rw-p 00001000 fd:00 79 /usr/lib/not written
+Anonymous:             8 kB
+VmFlags: rd wr mr mw me ac sd
+7f0000c00000-7f0001000000 rw-p 00000000 00:0f 80 /anon_hugepage (deleted)
+Anonymous:          4096 kB
+VmFlags: rd wr mr mw me ac ht sd
+7f0001000000-7f0001400000 rw-p 00000000 00:00 0
+Anonymous:          4096 kB
+VmFlags: rd wr mr mw me ac sd
+7f0001400000-7f0001800000 r--p 00000000 fd:00 81 /usr/lib/read
+Anonymous:          4096 kB
+VmFlags: rd mr mw me ac sd
+7f0001800000-7f0001c00000 rw-p 00000000 fd:00 82 /usr/lib/object.so
+Anonymous:          4096 kB
+VmFlags: rd wr mr mw me ac sd
+";
+
+    #[test]
+    fn written_mappings_of_files_are_found_and_nothing_else() {
+        let words = 0x7f00_0180_1000;
+        assert_eq!(candidates(SMAPS, words), [Candidate { start: 0x7f00_0000_0000, end: 0x7f00_0040_0000 }]);
+        assert_eq!(candidates(SMAPS, 0).len(), 2, "the object's own is one without its words");
+        assert_eq!(candidates("", 0), []);
+        assert_eq!(candidates("no\nsmaps\n\nAnonymous: 9999\nVmFlags: rd\n", 0), []);
+    }
+
+    #[test]
+    fn pages_that_were_written_in_a_row_are_a_range() {
+        const WRITTEN: u64 = 1 << 63;
+        const READ: u64 = 1 << 63 | 1 << 61;
+        let page = |at: u64| 0x10_0000 + at * PAGE_BYTES;
+        let mut entries = vec![WRITTEN; 100];
+        (entries[20], entries[21], entries[30], entries[99]) = (READ, 0, 1 << 62, READ);
+        let expected = [(0, 20), (31, 68)].map(|(at, pages)| Range { start: page(at), bytes: pages * PAGE_BYTES });
+        assert_eq!(runs(page(0), entries.into_iter()), expected);
+        let many = runs(0, std::iter::repeat_n(WRITTEN, 40_000));
+        assert_eq!(many.iter().map(|range| range.bytes).sum::<u64>(), 40_000 * PAGE_BYTES);
+        assert!(many.iter().all(|range| range.bytes <= RANGE_PAGES * PAGE_BYTES));
+    }
+}
