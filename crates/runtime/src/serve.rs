@@ -257,7 +257,7 @@ impl State {
         let outbox = &pager.machine().outbox;
         let is_for_agent =
             outbox.out_of_memory.is_some() || !outbox.poisoned.is_empty() || pager.has_waiting_requests(now);
-        if is_for_agent && self.is_agent_asleep {
+        if is_for_agent && self.is_agent_asleep && !is_busy {
             self.is_agent_asleep = false;
             sleepers.ring();
         }
