@@ -89,7 +89,7 @@ fn as_nobody_calls_of_every_class_lose_nothing() {
 /// Streams, datagrams, several messages at once, vectors, devices, buffers that are never filled.
 #[test]
 fn as_nobody_calls_that_name_more_memory_than_the_budget_are_made_inside_it() {
-    const CASES: [&str; 7] = ["24", "streams", "datagrams", "several", "files", "short_answers", "edges"];
+    const CASES: [&str; 8] = ["24", "streams", "datagrams", "several", "files", "short_answers", "edges", "sockets"];
     expect_same(8 * MIB, |scratch| program(&victim::build(scratch, "long"), &CASES));
 }
 

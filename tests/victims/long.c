@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -216,6 +217,69 @@ static void read_to_the_edge(int in, int out, size_t there) {
     EXPECT(memcmp(from, to, there) == 0 && read(in, to, bytes) == -1 && errno == EAGAIN);
 }
 
+static void *read_all(void *argument) {
+    size_t left = *(size_t *)argument;
+    while (left) {
+        ssize_t more = read(pair[0], to, left < bytes ? left : bytes);
+        EXPECT(more > 0);
+        left -= (size_t)more;
+    }
+    return NULL;
+}
+
+static void transfer(size_t count) {
+    pthread_t reader;
+    EXPECT(pthread_create(&reader, NULL, read_all, &count) == 0);
+    for (size_t left = count; left;) {
+        ssize_t sent = write(pair[1], from, left < bytes ? left : bytes);
+        EXPECT(sent > 0);
+        left -= (size_t)sent;
+    }
+    EXPECT(pthread_join(reader, NULL) == 0);
+}
+
+// One call takes all that a socket has, be it a MiB: by a message of several vectors or by one buffer, whether it would wait or not.
+static void take_what_is_there(int kind) {
+    const int MUCH = 1 << 20;
+    int there = 0;
+    EXPECT(send(pair[1], from, (size_t)MUCH, 0) == MUCH);
+    for (int look = 0; look < 500 && there < MUCH; look++) {
+        usleep(10000);
+        EXPECT(ioctl(pair[0], FIONREAD, &there) == 0);
+    }
+    EXPECT(there == MUCH);
+    struct iovec vectors[3] = {{to, 1000}, {to + 1000, 700000}, {to + 701000, bytes - 701000}};
+    char control[64];
+    struct sockaddr_in name;
+    struct msghdr message = {.msg_name = &name, .msg_namelen = sizeof name, .msg_iov = vectors, .msg_iovlen = 3,
+                             .msg_control = control, .msg_controllen = sizeof control};
+    int flags = kind & 1 ? MSG_DONTWAIT : 0;
+    ssize_t got = kind & 2 ? recv(pair[0], to, bytes, flags) : recvmsg(pair[0], &message, flags);
+    EXPECT(got == MUCH && memcmp(from, to, (size_t)MUCH) == 0);
+    EXPECT(kind & 2 || (message.msg_controllen == 0 && message.msg_flags == 0));
+    EXPECT(recv(pair[0], to, bytes, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+}
+
+static void sockets(void) {
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof name;
+    EXPECT(bind(listener, (struct sockaddr *)&name, len) == 0 && getsockname(listener, (struct sockaddr *)&name, &len) == 0);
+    EXPECT(listen(listener, 1) == 0);
+    pair[1] = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT(connect(pair[1], (struct sockaddr *)&name, len) == 0);
+    pair[0] = accept(listener, NULL, NULL);
+    EXPECT(pair[0] >= 0);
+    for (int kind = 0; kind < 4; kind++) {
+        // Buffers of TCP grow with what is read.
+        transfer(64 << 20);
+        take_what_is_there(kind);
+    }
+    close(listener);
+    close(pair[0]);
+    close(pair[1]);
+}
+
 static void edges(void) {
     EXPECT(pipe2(pair, O_NONBLOCK) == 0 && fcntl(pair[0], F_SETPIPE_SZ, 1 << 20) == 1 << 20);
     read_to_the_edge(pair[0], pair[1], 1 << 20);
@@ -275,6 +339,7 @@ int main(int argc, char **argv) {
         {"files", files},
         {"short_answers", short_answers},
         {"edges", edges},
+        {"sockets", sockets},
         {"many_at_once", many_at_once},
         {"another_process", another_process},
     };

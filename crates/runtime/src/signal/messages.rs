@@ -7,7 +7,7 @@
 use pagetide_sys::Errno;
 
 use super::dispatch::{make, read, refusal, write};
-use super::pieces::{Kind, PIECE_BYTES, bytes_of, kind_of, option_of, vector_at};
+use super::pieces::{DONT_WAIT, Kind, PIECE_BYTES, bytes_of, has_more, kind_of, option_of, vector_at};
 use super::threads::Thread;
 
 const READ: u32 = 0;
@@ -23,6 +23,8 @@ const SENDMMSG: u32 = 307;
 const PEEK: usize = 2;
 const TRUNCATED: usize = 0x20;
 const WAIT_ALL: usize = 0x100;
+/// Out of band, `PEEK`, and errors: of these there is one answer.
+const ONCE: usize = 1 | PEEK | ERRORS;
 const ERRORS: usize = 0x2000;
 const WAIT_FOR_ONE: usize = 0x1_0000;
 /// Vectors of one piece; what has more before it is full is left as it is.
@@ -36,6 +38,7 @@ type Header = [usize; 7];
 const VECTORS_AT: usize = 2;
 const COUNT_AT: usize = 3;
 const CONTROL_AT: usize = 4;
+const FLAGS_AT: usize = 6;
 
 /// As `pieces::make_long`, of the calls that take headers.
 pub(super) fn make_long(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> {
@@ -150,15 +153,52 @@ fn receive(
         Kind::File | Kind::Stream => PIECE_BYTES,
     };
     let mut list = [[0; 2]; VECTORS];
-    let (used, _) = part(header, &mut (0, 0), most, &mut list)?;
+    let mut at = (0, 0);
+    let (used, bytes) = part(header, &mut at, most, &mut list)?;
     let mut own = *header;
     (own[VECTORS_AT], own[COUNT_AT]) = (list.as_ptr().addr(), used);
-    let answer = make(block, RECVMSG, [fd, (&raw mut own).addr(), flags, 0, 0, 0]);
+    let mut answer = make(block, RECVMSG, [fd, (&raw mut own).addr(), flags, 0, 0, 0]);
+    if kind == Kind::Stream && flags & ONCE == 0 && answer == bytes.cast_signed() {
+        answer = go_on_receiving(block, fd, header, &mut own, at, flags, bytes);
+    }
     let Some(place) = place.filter(|_| answer >= 0) else { return Some(answer) };
     // What the kernel writes: the lengths of the name and of the control data, and flags.
     let words = [1, 5, 6].map(|word| (place + word * 8, own[word]));
     let is_told = words.iter().all(|(place, word)| write(*place, word).is_ok());
     Some(if is_told { answer } else { refusal(Errno::EFAULT) })
+}
+
+/// A stream goes on while it has more and nothing but bytes came: a program may wait to be told of more that it believes to have taken. `own`
+/// is what the kernel has answered; so many bytes have come, and the next go to `at`.
+fn go_on_receiving(
+    block: &Thread,
+    fd: usize,
+    header: &Header,
+    own: &mut Header,
+    mut at: (usize, usize),
+    flags: usize,
+    mut done: usize,
+) -> isize {
+    // What it has it gives without waiting, also one that would.
+    let flags = flags | DONT_WAIT;
+    while at.0 < header[COUNT_AT] && (header[CONTROL_AT] == 0 || own[CONTROL_AT + 1] == 0) && has_more(block, fd, flags)
+    {
+        let mut list = [[0; 2]; VECTORS];
+        let Some((used, bytes)) = part(header, &mut at, PIECE_BYTES, &mut list) else { break };
+        let mut next = *header;
+        (next[0], next[1]) = (0, 0);
+        (next[VECTORS_AT], next[COUNT_AT]) = (list.as_ptr().addr(), used);
+        block.release();
+        let answer = make(block, RECVMSG, [fd, (&raw mut next).addr(), flags, 0, 0, 0]);
+        let Ok(received) = usize::try_from(answer) else { break };
+        done += received;
+        // The name is the first piece's, control data and flags are the last one's.
+        (own[CONTROL_AT + 1], own[FLAGS_AT]) = (next[CONTROL_AT + 1], next[FLAGS_AT]);
+        if received < bytes {
+            break;
+        }
+    }
+    done.cast_signed()
 }
 
 /// As sendmsg(2) into a stream.

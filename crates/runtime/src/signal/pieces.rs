@@ -14,6 +14,8 @@ use super::threads::Thread;
 
 /// What one piece holds at most.
 pub(super) const PIECE_BYTES: usize = 512 << 10;
+/// `MSG_DONTWAIT`
+pub(super) const DONT_WAIT: usize = 0x40;
 /// As the kernel: vectors of one call.
 const VECTORS_MAX: usize = 1024;
 /// Of `preadv2` and `pwritev2`: the file's own position.
@@ -146,11 +148,17 @@ fn transfer(block: &Thread, number: u32, arguments: [usize; 6], kind: Kind) -> i
         PREADV2 | PWRITEV2 => offset != AT_POSITION,
         _ => false,
     };
+    // What a socket has it gives without waiting, also one that would.
+    let further = if number == RECVFROM { flags | DONT_WAIT } else { flags };
     each_piece(start, len, short, |start, bytes, done| {
-        if done > 0 && is_asked && !has_more(block, fd, flags) {
+        if done > 0 && is_asked && !has_more(block, fd, further) {
             return refusal(Errno::EAGAIN);
         }
-        let offset = if moves { offset.wrapping_add(done) } else { offset };
+        let offset = match number {
+            _ if moves => offset.wrapping_add(done),
+            RECVFROM if done > 0 && is_asked => further,
+            _ => offset,
+        };
         let vector = [start, bytes];
         let answer = if matches!(number, PREADV2 | PWRITEV2) {
             make(block, number, [fd, vector.as_ptr().addr(), 1, offset, fifth, sixth])
@@ -252,17 +260,16 @@ pub(super) fn kind_of(block: &Thread, fd: usize) -> Kind {
 }
 
 /// A further read of a stream does not wait, and takes no error that the program's next call is to be told of.
-fn has_more(block: &Thread, fd: usize, flags: usize) -> bool {
+pub(super) fn has_more(block: &Thread, fd: usize, flags: usize) -> bool {
     const POLL: u32 = 7;
     const FCNTL: u32 = 72;
     const GETFL: usize = 3;
     const NONBLOCK: isize = 0o4000;
-    const DONTWAIT: usize = 0x40;
     const IN: i16 = 1;
     const ERR: i16 = 8;
     // SAFETY: the call refers to no memory.
     let status = unsafe { call(block.switch(), FCNTL, &[fd, GETFL, 0, 0, 0, 0]) };
-    if status < 0 || (status & NONBLOCK == 0 && flags & DONTWAIT == 0) {
+    if status < 0 || (status & NONBLOCK == 0 && flags & DONT_WAIT == 0) {
         return false;
     }
     let descriptor = i32::try_from(fd & 0x7fff_ffff).expect("31 bits");
