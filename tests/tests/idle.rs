@@ -66,6 +66,38 @@ fn an_idle_program_is_let_alone_and_served_when_it_goes_on_in_signal_mode() {
     expect_rest("signal");
 }
 
+/// It is asked of the whole machine, and ends with the supervisor.
+#[test]
+fn idle_cpus_are_kept_awake_only_while_the_program_waits_for_its_memory() {
+    const DEVICE: &str = "/dev/cpu_dma_latency";
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    if fs::OpenOptions::new().write(true).open(DEVICE).is_err() {
+        eprintln!("{DEVICE} cannot be opened here: nothing is kept awake");
+        return;
+    }
+    let _turn = serial::turn();
+    let holds = |run: &Steered| {
+        let files =
+            fs::read_dir(format!("/proc/{}/fd", run.running().pid().as_raw_pid())).into_iter().flatten().flatten();
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|link| link.as_os_str() == DEVICE)
+    };
+    let works = |choice: &str| Steered::family(48, 0, 16 * MIB, &["--set", choice]);
+    let run = works("idle=poll");
+    run.wait_until("idle CPUs are kept awake", || holds(&run));
+    run.expect_good_end();
+    let run = works("idle=sleep");
+    let is_held = clock::wait_until(Duration::from_secs(1), || holds(&run));
+    assert!(!is_held, "nobody asked for it");
+    run.expect_good_end();
+    let run = Steered::idle(48, 16 * MIB, &["--set", "idle=poll"]);
+    run.wait_until("idle CPUs may sleep", || !holds(&run));
+    clock::pause(Duration::from_millis(500));
+    assert!(!holds(&run), "nothing waits");
+    run.expect_good_end();
+}
+
 /// Nothing tells of memory that malloc maps itself: the agent sees it when it looks, which it does not while the program sleeps.
 #[test]
 fn memory_that_is_filled_after_a_rest_stays_in_the_budget() {

@@ -154,6 +154,8 @@ pub(crate) struct Entry {
     pub(crate) unpaged_pages_max: [AtomicU64; UNPAGED.len()],
     /// Reads that a fault waited for, so far: the pressure that shares are weighed by.
     pub(crate) major_faults: AtomicU64,
+    /// Microseconds in which at least one thread of it waited for memory, so far; told while it waits, too.
+    pub(crate) waited_us: AtomicU64,
     /// Pages that are in swap space and not in memory as well.
     pub(crate) away_pages: AtomicU64,
     /// Of those, pages that are compressed in memory.

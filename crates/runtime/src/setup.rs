@@ -68,17 +68,43 @@ pub(crate) fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T,
     result.map_err(|errno| SetupError::Step(name, errno))
 }
 
-/// Takes the setting `io` out of those of the policy: how pages are read and written is no concern of the core, and no part of
-/// what a record of its events must say.
-pub(crate) fn split_settings(settings: &[(String, String)]) -> Result<(EngineChoice, Vec<(String, String)>), String> {
-    let (ours, policy): (Vec<_>, Vec<_>) = settings.iter().cloned().partition(|(key, _)| key == "io");
-    let choice = match ours.last().map(|(_, value)| value.as_str()) {
-        None | Some("auto") => EngineChoice::Auto,
-        Some("uring") => EngineChoice::Uring,
-        Some("threads") => EngineChoice::Threads,
-        Some(other) => return Err(format!("io = {other}: it is auto, uring or threads")),
-    };
-    Ok((choice, policy))
+/// What idle CPUs do while the program waits for its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum IdleChoice {
+    /// Poll where the machine has few of them.
+    #[default]
+    Auto,
+    Poll,
+    Sleep,
+}
+
+/// Settings that are no concern of the core, and no part of what a record of its events must say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Choices {
+    /// `io`: how pages are read and written.
+    pub(crate) engine: EngineChoice,
+    /// `idle`: what idle CPUs do.
+    pub(crate) idle: IdleChoice,
+}
+
+/// Takes [`Choices`] out of the settings of the policy.
+pub(crate) fn split_settings(settings: &[(String, String)]) -> Result<(Choices, Vec<(String, String)>), String> {
+    let mut choices = Choices::default();
+    let mut policy = Vec::new();
+    for (key, value) in settings {
+        match (key.as_str(), value.as_str()) {
+            ("io", "auto") => choices.engine = EngineChoice::Auto,
+            ("io", "uring") => choices.engine = EngineChoice::Uring,
+            ("io", "threads") => choices.engine = EngineChoice::Threads,
+            ("io", other) => return Err(format!("io = {other}: it is auto, uring or threads")),
+            ("idle", "auto") => choices.idle = IdleChoice::Auto,
+            ("idle", "poll") => choices.idle = IdleChoice::Poll,
+            ("idle", "sleep") => choices.idle = IdleChoice::Sleep,
+            ("idle", other) => return Err(format!("idle = {other}: it is auto, poll or sleep")),
+            _ => policy.push((key.clone(), value.clone())),
+        }
+    }
+    Ok((choices, policy))
 }
 
 fn open_engine(choice: EngineChoice) -> Result<Box<dyn Engine>, SetupError> {
@@ -119,7 +145,8 @@ fn open_uffd(agent: &mut Agent) -> Result<Uffd, SetupError> {
 
 /// The userfaultfd of this process in signal mode: any user may have it, and forks are not followed.
 pub(crate) fn open_user_uffd(agent: &mut Agent) -> Result<Uffd, SetupError> {
-    let is_by_ring = split_settings(&agent.hello().settings).is_ok_and(|(choice, _)| choice != EngineChoice::Threads);
+    let is_by_ring =
+        split_settings(&agent.hello().settings).is_ok_and(|(choices, _)| choices.engine != EngineChoice::Threads);
     if agent.record().is_some() || !is_by_ring {
         // A record is written, and I/O threads are reached, by the agent's descriptors alone.
         agent.files = None;
@@ -175,7 +202,7 @@ pub(crate) fn pager(
     let share = agent.entry().share_pages.load(Ordering::Relaxed);
     let whole = agent.entry().budget_pages.load(Ordering::Relaxed);
     limits::make_room(RINGS_BYTES);
-    let (choice, settings) = split_settings(&agent.hello().settings).map_err(SetupError::Io)?;
+    let (choices, settings) = split_settings(&agent.hello().settings).map_err(SetupError::Io)?;
     let shared = agent.files.as_mut().and_then(|files| files.ring.take().zip(files.pagemap.take()));
     let (engine, space): (Box<dyn Engine>, Linux) = match shared {
         Some((ring, pagemap)) => {
@@ -183,7 +210,7 @@ pub(crate) fn pager(
                 .map_err(|refused| SetupError::Io(format!("io_uring is refused: {refused:?}")))?;
             (Box::new(engine), Linux::with_pagemap(uffd, Some(pagemap)))
         }
-        None => (open_engine(choice)?, Linux::new(uffd)),
+        None => (open_engine(choices.engine)?, Linux::new(uffd)),
     };
     let slots =
         inherited.iter().map(|(_, store)| store.slots_max()).chain(agent.hello().devices.iter().map(|d| d.slots));
@@ -346,6 +373,7 @@ pub(crate) fn publish_absences(entry: &Entry, session: &Session) {
 
 /// Make visible what those who look are told often: where its pages are, and what each part of its memory does.
 pub(crate) fn publish_often(entry: &Entry, session: &mut Session, now: Nanos) {
+    entry.waited_us.store(session.pager.machine().stalls.some_ns(now) / 1000, Ordering::Relaxed);
     publish_places(entry, session);
     session.tell_heat(&entry.heat, now);
 }
@@ -399,12 +427,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_pages_are_read_is_no_setting_of_the_policy() {
+    fn what_the_host_does_is_no_setting_of_the_policy() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let all = [pair("swappiness", "60"), pair("io", "threads")];
-        assert_eq!(split_settings(&all), Ok((EngineChoice::Threads, vec![pair("swappiness", "60")])));
-        assert_eq!(split_settings(&[]), Ok((EngineChoice::Auto, Vec::new())));
+        let all = [pair("swappiness", "60"), pair("io", "threads"), pair("idle", "sleep")];
+        let chosen = Choices { engine: EngineChoice::Threads, idle: IdleChoice::Sleep };
+        assert_eq!(split_settings(&all), Ok((chosen, vec![pair("swappiness", "60")])));
+        assert_eq!(split_settings(&[]), Ok((Choices::default(), Vec::new())));
         let refused = split_settings(&[pair("io", "aio")]).expect_err("there is no such way");
         assert_eq!(refused, "io = aio: it is auto, uring or threads");
+        let refused = split_settings(&[pair("idle", "0")]).expect_err("there is no such choice");
+        assert_eq!(refused, "idle = 0: it is auto, poll or sleep");
     }
 }

@@ -5,6 +5,7 @@
 //! processes counted. It stays until the last process of the tree has ended, because the budget is the tree's.
 
 mod adopt;
+mod awake;
 mod near;
 mod brake;
 mod closer;
@@ -47,6 +48,7 @@ use crate::shares::{Claim, divide};
 use crate::space::PAGE_BYTES;
 use crate::space::unpaged::UNPAGED;
 use crate::spans::ProcessSpans;
+use crate::supervise::awake::Awake;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, choose_mode, open_places, open_record};
 use crate::supervise::rest::Resting;
@@ -85,6 +87,7 @@ struct Birth {
 #[derive(Debug)]
 struct Supervisor {
     budget_pages: u64,
+    awake: Awake,
     watched: Watched,
     /// /proc, for processes whose root has none.
     proc: Fd,
@@ -170,6 +173,7 @@ impl Supervisor {
                 self.serve_watchers();
             }
             let now = clock::now();
+            self.tend_idle_cpus(now);
             if now >= next_mark {
                 next_mark = now + MARK_NS;
                 self.mark();
@@ -193,7 +197,7 @@ impl Supervisor {
         let budget_pages = options.budget_bytes / PAGE_BYTES;
         let (fault_mode, uffd_device) = choose_mode(options.fault_mode)?;
         let places = open_places(options)?;
-        let (_, policy) =
+        let (choices, policy) =
             setup::split_settings(&options.settings).map_err(|text| Error::new(ErrorKind::Config, text))?;
         setup::live_config(&policy, 1, 1, 1)
             .build()
@@ -212,6 +216,7 @@ impl Supervisor {
         let descriptors = raise_descriptor_limit();
         Ok(Self {
             budget_pages,
+            awake: Awake::new(choices.idle),
             watched: Watched::new(options)?,
             proc: system("/proc", Fd::open(c"/proc", file::flags::READ | file::flags::DIRECTORY, 0))?,
             places_made: u32::try_from(places.len()).expect("few places"),

@@ -26,8 +26,8 @@ const LIVE_KNOBS: [&str; 9] = [
     "anon-list",
 ];
 
-/// What a program is started with beside knobs: where they come from, and how the host reads and writes.
-const STARTED_WITH: [&str; 2] = ["profile", "io"];
+/// What a program is started with beside knobs: where they come from, how the host reads and writes, and what it does with idle CPUs.
+const STARTED_WITH: [&str; 3] = ["profile", "io", "idle"];
 
 impl Config {
     /// Checks a setting for a core that runs.

@@ -76,7 +76,7 @@ impl Stalls {
     }
 
     /// At least one thread waited.
-    pub(super) fn some_ns(&self, now: Nanos) -> Nanos {
+    pub(crate) fn some_ns(&self, now: Nanos) -> Nanos {
         self.some_ns + self.since.map_or(0, |since| now.saturating_sub(since))
     }
 
