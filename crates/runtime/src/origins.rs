@@ -23,9 +23,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pagetide_sys::futex::Mutex;
 use pagetide_sys::maps::{MapsText, NAME_BYTES};
-use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Remap};
-use pagetide_sys::text::{Text, write_stderr};
+use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Protection, Remap};
+use pagetide_sys::text::{Text, die, write_stderr};
 use pagetide_sys::{Errno, proc, thread};
+
+use crate::limits;
 
 /// Ranges at most; what is given back in the midst of one makes two of it.
 const RANGES: usize = 256;
@@ -139,6 +141,7 @@ fn claim(start: usize, end: usize) -> Result<Option<Origin>, Errno> {
 /// Make these pages anonymous: written ones of one private mapping of a file, all of which are in memory. While all other threads of the
 /// process are stopped. An error: as far as it has come, no byte is lost.
 pub(crate) fn take(start: usize, bytes: usize) -> Result<(), Errno> {
+    limits::make_room(2 * bytes);
     let fresh = Mapping::plain(bytes, PAGE_BYTES)?;
     // A program may lock whatever it will map.
     let _ = mem::unlock(fresh.range());
@@ -180,8 +183,11 @@ fn take_step(start: usize, fresh: ManagedRange, aside: ManagedRange) -> Result<(
         unsafe { mem::remap(aside, aside.len(), Remap::To(start)) }.expect("a mapping can be moved back");
         return Err(errno);
     }
-    // The copies that the file's mapping had.
-    mem::advise(aside, Advice::DontNeed)
+    // The copies that the file's mapping had. Nobody uses it, and what may be written counts as data (RLIMIT_DATA). If it cannot be, the bytes are
+    // where they belong all the same.
+    let _ = mem::advise(aside, Advice::DontNeed);
+    let _ = mem::protect(aside, Protection::None);
+    Ok(())
 }
 
 /// True if some of these pages came from a file.
@@ -192,8 +198,14 @@ pub(crate) fn meet(start: usize, end: usize) -> bool {
 /// Something else is mapped there by now, or nothing.
 pub(crate) fn forget(start: usize, end: usize) {
     while meet(start, end) {
-        // Where there is no room for two halves, more than was asked for stays known.
-        let Ok(Some(part)) = claim(start, end) else { return };
+        let part = match claim(start, end) {
+            Ok(Some(part)) => part,
+            Ok(None) => return,
+            // What is not known to be gone would come back in place of what is mapped there next.
+            Err(_) => die(format_args!(
+                "pagetide: more than {RANGES} pieces of private file mappings: no more can be told apart"
+            )),
+        };
         // SAFETY: it is mapped since it was moved there.
         let aside = unsafe { ManagedRange::new(part.aside, part.bytes()) };
         // SAFETY: nobody knows of it any more.
