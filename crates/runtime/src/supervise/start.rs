@@ -127,7 +127,11 @@ impl Starting {
         match halt {
             Halt::None => {}
             Halt::Trap | Halt::Group => self.is_stopped = true,
-            Halt::Signal(signal) => self.tracee.resume(signal)?,
+            Halt::Signal(signal) => {
+                self.tracee.resume(signal)?;
+                // A stop for a signal takes the place of the one that was asked for.
+                self.tracee.interrupt()?;
+            }
             Halt::Ended(status) => return Err(Refusal::Ended(Some(status))),
         }
         Ok(())
