@@ -953,6 +953,13 @@ static void private_file_before(void) {
     fill(of_file + 190 * PAGE, 40, 8 + 190);
     push_out();
     check_file_pages(0, FILE_PAGES);
+    // What the kernel refuses changes nothing, and stands in no later call's way.
+    EXPECT(madvise(of_file + 300 * PAGE + 64, 10 * PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    EXPECT(madvise(of_file + 300 * PAGE, SIZE_MAX - 100 * PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    EXPECT(madvise(of_file + 300 * PAGE, SIZE_MAX, MADV_DONTNEED) == -1 && errno == EINVAL);
+    check_file_pages(0, FILE_PAGES);
+    give_back(295, 15);
+    fill(of_file + 295 * PAGE, 15, 8 + 295);
     // As for any mapping of a file.
     EXPECT(madvise(of_file + 300 * PAGE, 10 * PAGE, MADV_FREE) == -1 && errno == EINVAL);
     EXPECT(madvise(of_file + 300 * PAGE, 10 * PAGE, MADV_WIPEONFORK) == -1 && errno == EINVAL);

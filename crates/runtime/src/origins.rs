@@ -228,9 +228,10 @@ pub(crate) fn around(number: u32, arguments: [usize; 6], mut call: impl FnMut(u3
         return call(number, arguments);
     }
     let [first, second, third, fourth, fifth, _] = arguments;
-    let refused = |errno: Errno| -(errno.code() as isize);
-    let end_of = |start: usize, bytes: usize| start.saturating_add(bytes).checked_next_multiple_of(PAGE_BYTES);
-    let end = end_of(first, second).unwrap_or(usize::MAX);
+    // What the kernel refuses changes nothing.
+    let (Some(end), true) = (end_of(first, second), first.is_multiple_of(PAGE_BYTES)) else {
+        return call(number, arguments);
+    };
     match number {
         MADVISE if GIVES_BACK.contains(&third) => match give_back(first, end, &mut call) {
             Ok(()) => call(number, arguments),
@@ -252,10 +253,10 @@ pub(crate) fn around(number: u32, arguments: [usize; 6], mut call: impl FnMut(u3
                 // `MAP_FIXED`
                 MMAP if fourth & 0x10 != 0 => Some((first, end)),
                 // `MREMAP_FIXED`
-                MREMAP if fourth & 2 != 0 => Some((fifth, end_of(fifth, third).unwrap_or(usize::MAX))),
+                MREMAP if fourth & 2 != 0 => end_of(fifth, third).map(|end| (fifth, end)),
                 _ => None,
             };
-            if let Some((start, end)) = replaced.filter(|_| !(-4095..0).contains(&answer)) {
+            if let Some((start, end)) = replaced.filter(|_| !is_error(answer)) {
                 forget(start, end);
             }
             answer
@@ -263,9 +264,22 @@ pub(crate) fn around(number: u32, arguments: [usize; 6], mut call: impl FnMut(u3
     }
 }
 
+/// The end of a range in whole pages; None: there is none.
+fn end_of(start: usize, bytes: usize) -> Option<usize> {
+    start.checked_add(bytes.checked_next_multiple_of(PAGE_BYTES)?)
+}
+
+/// As the kernel answers an error.
+const fn refused(errno: Errno) -> isize {
+    -(errno.code() as isize)
+}
+
+fn is_error(answer: isize) -> bool {
+    (-4095..0).contains(&answer)
+}
+
 /// Put the file's mapping back where the program gives pages up. The kernel's answer where that cannot be.
 fn give_back(start: usize, end: usize, call: &mut impl FnMut(u32, [usize; 6]) -> isize) -> Result<(), isize> {
-    let refused = |errno: Errno| -(errno.code() as isize);
     while let Some(part) = claim(start, end).map_err(refused)? {
         if let Err((at, answer)) = move_back(part, call) {
             let rest = part.part(at, part.end).expect("not all of it was moved");
@@ -291,7 +305,7 @@ fn move_back(part: Origin, call: &mut impl FnMut(u32, [usize; 6]) -> isize) -> R
             [(MPROTECT, [aside, bytes, rights, 0, 0, 0]), (MREMAP, [aside, bytes, bytes, MOVE, at, 0])]
         {
             let answer = call(number, arguments);
-            if (-4095..0).contains(&answer) {
+            if is_error(answer) {
                 return Err((at, answer));
             }
         }
