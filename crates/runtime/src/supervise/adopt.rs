@@ -166,8 +166,8 @@ impl Supervisor {
                 Ok(true) => {
                     let (pid, is_native) =
                         (process.pid, process.view.is_some_and(|view| view.state == foothold::NATIVE));
-                    let is_alone = is_native && self.tree.has_memory_alone(pid);
-                    let started = starting.finish(pid, at, mode, is_alone);
+                    let takes_written = is_native && starting.may_have_written() && self.tree.has_memory_alone(pid);
+                    let started = starting.finish(pid, at, mode, takes_written);
                     let process = &mut self.tree.list[index];
                     let is_copy = process.view.is_some_and(|view| view.state != foothold::NATIVE);
                     if started.is_err() || is_copy {

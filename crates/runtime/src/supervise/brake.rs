@@ -56,7 +56,7 @@ impl Brake {
         let stop = move || {
             // A thread that cannot be stopped goes on: its memory counts.
             let mut tracees: Vec<Starting> =
-                meant.into_iter().filter_map(|tid| Starting::stop_soon(tid).ok()).collect();
+                meant.into_iter().filter_map(|tid| Starting::stop_soon(tid, 0).ok()).collect();
             let stopped = if whom == Whom::All { stop_all(pid, first, &mut tracees) } else { Vec::new() };
             // With the end of this thread the kernel lets them go.
             let held_max = if stopped.is_empty() { HELD_MAX } else { STOP_MAX };
@@ -106,7 +106,7 @@ fn stop_all(pid: i32, first: i32, tracees: &mut Vec<Starting>) -> Vec<i32> {
         }
         let is_new = |tid: &i32| *tid != first && !stopped.contains(tid);
         let new = start::threads(pid).into_iter().filter(is_new);
-        tracees.extend(new.filter_map(|tid| Starting::stop_soon(tid).ok()));
+        tracees.extend(new.filter_map(|tid| Starting::stop_soon(tid, 0).ok()));
     }
     let mut all = tracees.iter_mut();
     stopped.retain(|_| all.next().is_some_and(|tracee| tracee.is_stopped() == Ok(true)));

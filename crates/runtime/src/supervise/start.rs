@@ -88,6 +88,8 @@ pub(super) struct Starting {
     is_stopped: bool,
     /// The agent was started; the thread stays stopped until it manages the memory, or until then.
     held_until: Option<Nanos>,
+    /// The process may have written private mappings of files.
+    may_have_written: bool,
     /// Of the process's other threads.
     brake: Option<Brake>,
 }
@@ -99,19 +101,26 @@ impl Starting {
             return Err(Refusal::Emulator);
         }
         let tid = choose_thread(pid)?;
-        let tracee = Tracee::seize(tid, trace::END_WITH_TRACER)?;
-        tracee.interrupt()?;
+        let mut starting = Self::stop_soon(tid, trace::END_WITH_TRACER)?;
+        starting.may_have_written = written::may_be(pid, at);
         // For signal mode all are stopped, by this thread.
-        let whom = if written::may_be(pid, at) { Whom::All } else { Whom::Running };
-        let brake = if mode == FaultMode::Signal { None } else { Brake::pull(pid, tid, whom) };
-        Ok(Self { tracee, is_stopped: false, held_until: None, brake })
+        if mode != FaultMode::Signal {
+            let whom = if starting.may_have_written { Whom::All } else { Whom::Running };
+            starting.brake = Brake::pull(pid, tid, whom);
+        }
+        Ok(starting)
     }
 
-    /// Ask this thread to stop, to be held by the calling thread: it goes on with that one's end.
-    pub(super) fn stop_soon(tid: i32) -> Result<Self, Refusal> {
-        let tracee = Tracee::seize(tid, 0)?;
+    /// Ask this thread to stop, to be held by the calling thread. With that one's end it goes on, or ends, as the options say.
+    pub(super) fn stop_soon(tid: i32, options: usize) -> Result<Self, Refusal> {
+        let tracee = Tracee::seize(tid, options)?;
         tracee.interrupt()?;
-        Ok(Self { tracee, is_stopped: false, held_until: None, brake: None })
+        Ok(Self { tracee, is_stopped: false, held_until: None, may_have_written: false, brake: None })
+    }
+
+    /// True if its process may have pages that are to be taken before the agent starts.
+    pub(super) const fn may_have_written(&self) -> bool {
+        self.may_have_written
     }
 
     pub(super) const fn tid(&self) -> i32 {
@@ -164,14 +173,14 @@ impl Starting {
         let _ = self.tracee.release();
     }
 
-    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so. `is_alone`: no other
-    /// process has this one's memory.
-    pub(super) fn finish(&mut self, pid: i32, at: u64, mode: FaultMode, is_alone: bool) -> Result<Fd, Refusal> {
+    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so. `takes_written`:
+    /// after pages of private file mappings were taken.
+    pub(super) fn finish(&mut self, pid: i32, at: u64, mode: FaultMode, takes_written: bool) -> Result<Fd, Refusal> {
         let mut saved = Box::new(self.tracee.save()?);
         let started = if mode == FaultMode::Signal {
-            everyone::start(self, pid, at, &mut saved, is_alone)
+            everyone::start(self, pid, at, &mut saved, takes_written)
         } else {
-            let taken = if is_alone && self.holds_all(pid) { self.take_written(pid, at, &saved) } else { Ok(()) };
+            let taken = if takes_written && self.holds_all(pid) { self.take_written(pid, at, &saved) } else { Ok(()) };
             taken.and_then(|()| self.start(pid, at, &saved))
         };
         self.stop()?;
@@ -199,7 +208,7 @@ impl Starting {
 
     /// Make anonymous what the process has written of private mappings of files. Only while none of its threads runs.
     fn take_written(&mut self, pid: i32, at: u64, saved: &Saved) -> Result<(), Refusal> {
-        if !written::may_be(pid, at) || everyone::uses_memory_lastingly(pid) {
+        if everyone::uses_memory_lastingly(pid) {
             return Ok(());
         }
         for written::Range { start, bytes } in written::find(pid, at) {

@@ -7,8 +7,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use pagetide_sys::fd::Fd;
-use pagetide_sys::trace::{self, Saved, Tracee};
-use pagetide_sys::{Errno, proc, signal};
+use pagetide_sys::trace::{self, Saved};
+use pagetide_sys::{proc, signal};
 
 use super::{Refusal, Starting, threads};
 
@@ -16,14 +16,20 @@ use super::{Refusal, Starting, threads};
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// Start the agent and arm everyone; `first` is stopped, and stays so.
-pub(super) fn start(first: &mut Starting, pid: i32, at: u64, saved: &mut Saved, is_alone: bool) -> Result<Fd, Refusal> {
+pub(super) fn start(
+    first: &mut Starting,
+    pid: i32,
+    at: u64,
+    saved: &mut Saved,
+    takes_written: bool,
+) -> Result<Fd, Refusal> {
     if uses_memory_lastingly(first.tid()) {
         return Err(Refusal::Lasting);
     }
     let watchdog = Watchdog::new(pid);
     let mut others = Vec::new();
     let stopped = stop(pid, first.tid(), &mut others, watchdog.as_ref());
-    let taken = stopped.and_then(|()| if is_alone { first.take_written(pid, at, saved) } else { Ok(()) });
+    let taken = stopped.and_then(|()| if takes_written { first.take_written(pid, at, saved) } else { Ok(()) });
     let started = taken.and_then(|()| first.start(pid, at, saved));
     first.stop()?;
     let armed = started.and_then(|socket| {
@@ -56,13 +62,10 @@ fn stop(pid: i32, first: i32, others: &mut Vec<Starting>, watchdog: Option<&Watc
             if proc::status(Some(tid)).is_ok_and(|status| status.seccomp != 0) {
                 return Err(Refusal::Filter);
             }
-            match Tracee::seize(tid, trace::END_WITH_TRACER) {
-                Ok(tracee) => {
-                    tracee.interrupt()?;
-                    others.push(Starting { tracee, is_stopped: false, held_until: None, brake: None });
-                }
-                Err(Errno::ESRCH) => {}
-                Err(errno) => return Err(errno.into()),
+            match Starting::stop_soon(tid, trace::END_WITH_TRACER) {
+                Ok(other) => others.push(other),
+                Err(Refusal::Ended(_)) => {}
+                Err(refusal) => return Err(refusal),
             }
         }
         if others.len() == known {
