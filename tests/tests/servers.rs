@@ -42,23 +42,44 @@ fn a_browser_of_many_processes_shows_its_page_inside_its_budget() {
     assert!(stats.unpaged("before_runtime") < 8 * MIB, "{}", stats.text());
 }
 
-/// Eight sleeping processes kept 4 MiB of room each from the one that worked: it had 100,000 major faults, and half of the budget lay
-/// idle (PostgreSQL sorted for minutes in a budget that was larger than all it takes natively).
-#[test]
-fn processes_that_sleep_leave_the_budget_to_the_one_that_works() {
+/// Runs processes that sleep beside one that works; all must find what they had. The statistics.
+fn sleepers(arguments: [&str; 4], memory: u64) -> Option<Stats> {
     if !need::has(&[Feature::Uffd]) {
-        return;
+        return None;
     }
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "sleepers").display().to_string();
-    let run = PagetideRun::new(&scratch, 64 * MIB);
-    let ended = run.wrap(&Program::new([&*binary, "8", "32"]).deadline_s(600)).run(&scratch, "sleepers");
+    let run = PagetideRun::new(&scratch, memory);
+    let program = Program::new(std::iter::once(&*binary).chain(arguments)).deadline_s(600);
+    let ended = run.wrap(&program).run(&scratch, "sleepers");
     ended.expect_success().expect_no_process_left();
-    assert_eq!(ended.stdout(), "8 processes slept, 0 pages were wrong\n");
+    assert_eq!(ended.stdout(), format!("{} processes slept, 0 pages were wrong\n", arguments[0]));
     let stats = run.stats();
     stats.expect_laws().expect_peak();
+    Some(stats)
+}
+
+/// Eight sleeping processes kept 4 MiB of room each from the one that worked: it had 100,000 major faults, and half of the budget lay
+/// idle (PostgreSQL sorted for minutes in a budget that was larger than all it takes natively).
+#[test]
+fn processes_that_sleep_leave_the_budget_to_the_one_that_works() {
+    let Some(stats) = sleepers(["8", "32", "1", "0"], 64 * MIB) else { return };
     assert!(stats.number("managed_processes") == 9 && stats.counter("pgmajfault") < 5000, "{}", stats.text());
+}
+
+/// It had half of the budget for three quarters of what it used, and 100,000 major faults.
+#[test]
+fn a_process_that_sleeps_lends_what_it_keeps_to_the_one_that_works() {
+    let Some(stats) = sleepers(["1", "30", "28", "0"], 40 * MIB) else { return };
+    assert!(stats.counter("pswpout") > 4000 && stats.counter("pgmajfault") < 20_000, "{}", stats.text());
+}
+
+/// Three MiB counted as seventeen times as much, and all were paged out for them.
+#[test]
+fn what_forked_processes_share_is_counted_once_where_the_budget_is_divided() {
+    let Some(stats) = sleepers(["16", "24", "0", "3"], 40 * MIB) else { return };
+    assert!(stats.counter("pgmajfault") < 2000, "{}", stats.text());
 }
 
 const KEYS: usize = 12_000;

@@ -1,7 +1,7 @@
-// sleepers PROCESSES MIB: so many children sleep while their parent works on MIB of memory in random order, as a server's processes do
-// beside the one that has a request.
+// sleepers PROCESSES MIB EACH SHARED: so many children sleep, with EACH MiB of their own, while their parent works on MIB of memory in
+// random order, as a server's processes do beside the one that has a request. With SHARED MiB, which all have from their parent, none of
+// them is paged before the work begins; else all are.
 #define _GNU_SOURCE
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,18 +23,30 @@ static uint64_t *map(size_t pages) {
     return words;
 }
 
+// How many of the pages are not as they were mapped.
+static uint64_t wrong_of(const uint64_t *words, size_t pages) {
+    uint64_t wrong = 0;
+    for (size_t page = 0; page < pages; page++) {
+        wrong += words[page * PAGE_WORDS] != (page | 1ull << 63);
+    }
+    return wrong;
+}
+
 int main(int argc, char **argv) {
-    int processes = argc == 3 ? atoi(argv[1]) : 0;
+    int processes = argc == 5 ? atoi(argv[1]) : 0;
     if (processes < 1 || processes > CHILDREN_MAX) {
-        fprintf(stderr, "usage: sleepers PROCESSES MIB\n");
+        fprintf(stderr, "usage: sleepers PROCESSES MIB EACH SHARED\n");
         return 2;
     }
-    size_t pages = (size_t)atoi(argv[2]) * 256;
-    // More than the budget for once: from here on it is paged, and so are its children.
-    munmap(map(2 * pages), 2 * pages * PAGE_WORDS * 8);
+    size_t pages = (size_t)atoi(argv[2]) * 256, each = (size_t)atoi(argv[3]) * 256, shared = (size_t)atoi(argv[4]) * 256;
+    uint64_t *of_all = map(shared + 1);
+    if (shared == 0) {
+        // More than the budget for once: from here on it is paged, and so are its children.
+        munmap(map(2 * pages), 2 * pages * PAGE_WORDS * 8);
+    }
     pid_t children[CHILDREN_MAX];
-    int ready[2];
-    if (pipe(ready) != 0) {
+    int ready[2], over[2];
+    if (pipe(ready) != 0 || pipe(over) != 0) {
         perror("sleepers: pipe");
         return 2;
     }
@@ -45,13 +57,14 @@ int main(int argc, char **argv) {
             return 2;
         }
         if (children[number] == 0) {
-            map(256);
-            if (write(ready[1], "r", 1) != 1) {
+            char word;
+            uint64_t *own = map(each + 1);
+            close(over[1]);
+            // Until the parent has closed the other end.
+            if (write(ready[1], "r", 1) != 1 || read(over[0], &word, 1) != 0) {
                 _exit(2);
             }
-            for (;;) {
-                pause();
-            }
+            _exit(wrong_of(own, each) + wrong_of(of_all, shared) != 0);
         }
         char word;
         if (read(ready[0], &word, 1) != 1) {
@@ -64,9 +77,11 @@ int main(int argc, char **argv) {
         size_t page = (random >> 33) % pages;
         wrong += words[page * PAGE_WORDS] != (page | 1ull << 63);
     }
+    close(over[1]);
     for (int number = 0; number < processes; number++) {
-        kill(children[number], SIGKILL);
-        waitpid(children[number], NULL, 0);
+        int status;
+        waitpid(children[number], &status, 0);
+        wrong += status != 0;
     }
     printf("%d processes slept, %llu pages were wrong\n", processes, (unsigned long long)wrong);
     return wrong != 0;

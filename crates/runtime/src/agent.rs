@@ -41,7 +41,7 @@ use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{self, HELD};
 use crate::store::SwapFile;
-use crate::{credentials, foothold, limits, setup, shares, spans};
+use crate::{credentials, foothold, limits, own, setup, shares, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -228,24 +228,31 @@ impl Agent {
 
     /// Take the program's memory under management and serve it until the program ends.
     pub(crate) fn manage(mut self) -> ! {
+        let served = self.begin();
+        self.serve(served)
+    }
+
+    /// Take the program's memory under management. Never inlined: what it takes of the stack is given back.
+    #[inline(never)]
+    fn begin(&mut self) -> &'static Served {
         clock::init();
         let files = limits::for_files();
         self.hold_threads();
         let now = clock::now();
-        let pager = match setup::pager(&mut self, None, Vec::new()) {
+        let pager = match setup::pager(self, None, Vec::new()) {
             Ok(pager) => pager,
             Err(error) => die(&self.supervisor, format_args!("memory cannot be managed: {error}")),
         };
         let mut managed = Managed::new(pager, self.hello.floor_bytes, Forks::new(), now);
         self.exclude_initial(&mut managed.session.pager);
         self.adopt(&mut managed.session.pager, now);
-        fork::publish(&self, &mut managed);
+        fork::publish(self, &mut managed);
         // Whoever hears that it is managed finds where its pages are.
         setup::publish_places(self.entry(), &managed.session);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
         foothold::managed();
         drop(files);
-        self.serve(managed)
+        Served::begin(managed, self.files.take())
     }
 
     /// The control blocks of the threads that exist stay in memory. Later ones say so themselves, as they begin.
@@ -266,8 +273,19 @@ impl Agent {
         }
     }
 
-    /// A forked child that has taken over its memory.
-    pub(crate) fn serve_child(mut self, mut managed: Managed) -> ! {
+    /// In a forked child: take over from the parent's agent, which is at the other end of `call`. As [`Agent::begin`].
+    #[inline(never)]
+    fn begin_child(&mut self, call: &Fd) -> &'static Served {
+        let mut managed = match fork::takeover::take_over(self, call) {
+            Ok(managed) => managed,
+            Err(error) => {
+                let pid = thread::getpid();
+                die(
+                    &self.supervisor,
+                    format_args!("process {pid}: a forked child cannot take over its memory: {error}"),
+                )
+            }
+        };
         let now = clock::now();
         self.hold_threads();
         self.adopt(&mut managed.session.pager, now);
@@ -275,12 +293,20 @@ impl Agent {
         setup::publish_places(self.entry(), &managed.session);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
         foothold::managed();
-        self.serve(managed)
+        Served::begin(managed, self.files.take())
+    }
+
+    /// A forked child takes its memory over and serves it until the program ends.
+    pub(crate) fn manage_child(mut self, call: &Fd) -> ! {
+        let files = limits::for_files();
+        let served = self.begin_child(call);
+        drop(files);
+        self.serve(served)
     }
 
     /// The loop of the managed phase.
-    fn serve(mut self, managed: Managed) -> ! {
-        let served = Served::begin(managed, self.files.take());
+    fn serve(mut self, served: &'static Served) -> ! {
+        own::give_stack_back();
         let mut state = served.lock("the agent's first turn");
         SERVED.store(&raw mut state.managed.session.pager, Ordering::Relaxed);
         if self.entry().spans.is_wanted() {

@@ -490,7 +490,7 @@ extern "C" fn agent_main(arg: *mut u8) -> ! {
     tell_of_panics(&socket);
     let birth = birth();
     let initial = birth.initial[..birth.initial_len].to_vec();
-    let (mut agent, call) = match Agent::meet(socket, initial) {
+    let (agent, call) = match Agent::meet(socket, initial) {
         Ok(met) => met,
         // The supervisor has ended: so does its tree.
         Err(errno) => agent::end_unsupervised(format_args!(
@@ -499,19 +499,10 @@ extern "C" fn agent_main(arg: *mut u8) -> ! {
         )),
     };
     drop(outside);
-    let Some(call) = call else {
-        drop(files);
-        agent.manage()
-    };
-    match fork::takeover::take_over(&mut agent, &call) {
-        Ok(managed) => {
-            drop(files);
-            agent.serve_child(managed)
-        }
-        Err(error) => agent::die(
-            agent.supervisor(),
-            format_args!("process {}: a forked child cannot take over its memory: {error}", thread::getpid()),
-        ),
+    drop(files);
+    match call {
+        Some(call) => agent.manage_child(&call),
+        None => agent.manage(),
     }
 }
 

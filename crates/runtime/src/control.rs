@@ -135,6 +135,8 @@ pub(crate) struct Entry {
     pub(crate) phase: AtomicU32,
     /// The CPU time of the process when its agent went to rest; 0: it does not rest.
     pub(crate) rests_at: AtomicU64,
+    /// Since when no thread of the program has run, by the monotonic clock; 0: they run, wait for memory, or it is not known.
+    pub(crate) quiet_since: AtomicU64,
     /// The whole run's.
     pub(crate) budget_pages: AtomicU64,
     /// What the process may keep resident.

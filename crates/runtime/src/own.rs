@@ -12,6 +12,9 @@ use crate::limits;
 /// Mappings of ours at most. The allocator makes one for each large table, and few others exist.
 const RANGES: usize = 1024;
 
+/// What the calls that give a stack back may need of it themselves.
+const STACK_IN_USE: usize = 16 << 10;
+
 #[derive(Debug)]
 struct Ranges {
     list: [(usize, usize); RANGES],
@@ -66,6 +69,20 @@ pub(crate) fn at(index: usize) -> Option<ManagedRange> {
     let own = OWN.lock("what is ours");
     // SAFETY: it was mapped with these bounds, and is noted here until it is unmapped.
     own.list[..own.len].get(index).map(|&(start, end)| unsafe { ManagedRange::new(start, end - start) })
+}
+
+/// Of the calling thread's stack, if that is a mapping of ours: what lies deeper than its caller needs is given back.
+#[inline(never)]
+pub(crate) fn give_stack_back() {
+    let here = 0_u8;
+    let at = (&raw const here).addr();
+    let Some((start, _)) = first_in(at, at + 1) else { return };
+    let end = at.saturating_sub(STACK_IN_USE) / mem::PAGE_BYTES * mem::PAGE_BYTES;
+    if end > start {
+        // SAFETY: the mapping is ours, and nothing lies there but what calls have left that have returned.
+        let unused = unsafe { ManagedRange::new(start, end - start) };
+        let _ = mem::advise(unused, mem::Advice::DontNeed);
+    }
 }
 
 /// In a forked child: none of them exists.

@@ -13,6 +13,8 @@ pub(crate) struct Claim {
     pub(crate) share: u64,
     /// It read from its swap file since the last look, or is at its share.
     pub(crate) pressed: bool,
+    /// It sleeps, and is to keep no more than this while it does.
+    pub(crate) keeps: Option<u64>,
 }
 
 /// Room to grow that a process without pressure is given: a quarter of what it keeps, at least 4 MiB, within `room_max`. An eighth and
@@ -20,6 +22,9 @@ pub(crate) struct Claim {
 fn demand(claim: Claim, room_max: u64) -> u64 {
     if claim.pressed {
         return u64::MAX;
+    }
+    if let Some(keeps) = claim.keeps {
+        return keeps;
     }
     claim.resident + (claim.resident / 4).max(1024).min(room_max).max(claim.resident / 8 + 64)
 }
@@ -85,7 +90,7 @@ mod tests {
     use super::*;
 
     const fn claim(resident: u64, share: u64, pressed: bool) -> Claim {
-        Claim { resident, share, pressed }
+        Claim { resident, share, pressed, keeps: None }
     }
 
     #[test]
@@ -117,6 +122,15 @@ mod tests {
     fn the_idle_keep_what_they_have_and_the_pressed_get_the_rest() {
         let shares = divide(100_000, &[claim(4_000, 4_000, false), claim(50_000, 50_000, true)]);
         assert!(shares[0] >= 5_024 && shares[1] > 90_000 && shares.iter().sum::<u64>() <= 100_000, "{shares:?}");
+    }
+
+    #[test]
+    fn what_those_that_sleep_have_lent_goes_to_those_that_are_pressed() {
+        let lends = Claim { keeps: Some(3_000), ..claim(4_000, 5_000, false) };
+        let shares = divide(10_000, &[lends, claim(5_000, 5_000, true)]);
+        assert_eq!(shares, [3_000, 6_000], "what it still keeps is not there yet");
+        let lends = Claim { resident: 3_000, share: 3_000, ..lends };
+        assert_eq!(divide(10_000, &[lends, claim(6_000, 6_000, true)]), [3_000, 7_000]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod near;
 mod brake;
 mod closer;
 mod commands;
+mod divide;
 mod drains;
 mod image;
 mod memory;
@@ -17,6 +18,7 @@ mod options;
 mod places;
 mod reap;
 mod rest;
+mod sharing;
 mod signals;
 mod start;
 mod teller;
@@ -28,7 +30,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagetide_core::absences::Repriced;
 use pagetide_core::types::Nanos;
@@ -40,11 +42,10 @@ use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, file, thread};
 
-use crate::control::{Entry, MACHINE_COUNTERS, summary};
+use crate::control::{MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::{BORN, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup;
-use crate::shares::{Claim, divide};
 use crate::space::PAGE_BYTES;
 use crate::space::unpaged::UNPAGED;
 use crate::spans::ProcessSpans;
@@ -52,6 +53,7 @@ use crate::supervise::awake::Awake;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, choose_mode, open_places, open_record};
 use crate::supervise::rest::Resting;
+use crate::supervise::sharing::Sharing;
 use crate::supervise::signals::{CPU_TIMER, SignalQueue};
 use crate::supervise::teller::Teller;
 use crate::supervise::totals::Totals;
@@ -126,8 +128,9 @@ struct Supervisor {
     looked: Nanos,
     resting: Resting,
     filled_pages_per_ms: u64,
-    /// When the proportional sizes of several processes may be read again.
-    next_proportional: Nanos,
+    sharing: Sharing,
+    /// The least time in which a process exchanges what it keeps, at the last look.
+    exchanged_in: Nanos,
     overhead_max: u64,
     /// When the program was started.
     began: Nanos,
@@ -243,7 +246,8 @@ impl Supervisor {
             looked: clock::now(),
             resting: Resting::default(),
             filled_pages_per_ms: 0,
-            next_proportional: 0,
+            sharing: Sharing::new(),
+            exchanged_in: Nanos::MAX,
             overhead_max: 0,
             began: clock::now(),
             main_pid: 0,
@@ -298,7 +302,8 @@ impl Supervisor {
 
     /// What of the budget nobody keeps.
     fn left_pages(&self) -> u64 {
-        self.budget_pages.saturating_sub(self.tree.resident())
+        let counted = |process: &Process| if process.is_managed() { process.resident } else { process.own_part() };
+        self.countable_pages().saturating_sub(self.tree.list.iter().map(counted).fold(0, u64::saturating_add))
     }
 
     /// See who is new, if it is time. A tenth of our time at most.
@@ -431,17 +436,15 @@ impl Supervisor {
             self.totals.processes += u32::from(process.look(&self.library));
             if process.is_gone {
                 self.unlink(index);
-                self.tree.remove(index);
+                let gone = self.tree.remove(index);
+                self.tree.end_sharing(&gone);
             } else {
                 index += 1;
             }
         }
         self.tree.scan_forked();
-        let resident = self.tree.resident();
-        self.needed_max = self.needed_max.max(resident.saturating_add(self.tree.away()));
-        if resident > self.resident_max {
-            self.note_peak(resident);
-        }
+        self.look_at_sharing();
+        self.needed_max = self.needed_max.max(self.resident_pages().saturating_add(self.tree.away()));
         self.measure_growth();
         self.answer_bells();
         self.adopt_if_near();
@@ -451,57 +454,6 @@ impl Supervisor {
         self.divide();
         self.serve_commands();
         self.look_at_places();
-    }
-
-    /// `resident` pages are the sum of the processes. What several of them map since a fork counts once: the kernel walks all that
-    /// is mapped to tell it, so it is asked only where a new peak may be reached, and for at most a twentieth of the time.
-    fn note_peak(&mut self, resident: u64) {
-        if self.tree.list.len() == 1 {
-            self.resident_max = resident;
-            return;
-        }
-        let begin = clock::now();
-        if begin < self.next_proportional {
-            return;
-        }
-        let own = self.tree.list.iter().filter(|process| !process.is_borrower);
-        let shares = own.filter_map(|process| proc::anon_share(process.pid).ok());
-        let proportional = shares.sum::<u64>() / PAGE_BYTES;
-        let end = clock::now();
-        self.next_proportional = end + 20 * (end - begin);
-        let resident = proportional.min(resident);
-        self.resident_max = self.resident_max.max(resident);
-        self.tell_of_floors(resident);
-    }
-
-    fn divide(&mut self) {
-        let list = &self.tree.list;
-        // Who is about to be managed has a claim already: what it maps will be filled at once.
-        let claims = |process: &Process| process.link.is_some() || process.starting.is_some();
-        let managed: Vec<usize> = (0..list.len()).filter(|&index| claims(&list[index])).collect();
-        let natives: u64 = list.iter().filter(|process| !claims(process)).map(|process| process.resident).sum();
-        let claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index)).collect();
-        let available = self.budget_pages.saturating_sub(natives);
-        for (&index, share) in managed.iter().zip(divide(available, &claims)) {
-            if let Some(link) = &self.tree.list[index].link
-                && link.control.entry().share_pages.swap(share, Ordering::SeqCst) != share
-            {
-                link.ring();
-            }
-        }
-    }
-
-    fn claim(&mut self, index: usize) -> Claim {
-        let process = &mut self.tree.list[index];
-        let entry = process.link.as_ref().map(|link| link.control.entry());
-        let read = |word: fn(&Entry) -> &AtomicU64| entry.map_or(0, |entry| word(entry).load(Ordering::Relaxed));
-        // The program may write into its page: no more than the budget is ever given.
-        let share = read(|entry| &entry.share_pages).min(self.budget_pages);
-        let major_faults = read(|entry| &entry.major_faults);
-        let pressed =
-            entry.is_none() || major_faults > process.major_faults || process.resident + process.resident / 16 >= share;
-        process.major_faults = major_faults;
-        Claim { resident: process.resident, share, pressed }
     }
 
     /// What all processes counted so far.

@@ -262,13 +262,24 @@ fn number(value: &[u8]) -> Option<u64> {
     Some(if rest.trim_ascii() == b"kB" { value * 1024 } else { value })
 }
 
-/// `Pss_Anon` of /proc/PID/smaps_rollup (Linux 5.4) in bytes: anonymous memory of a process, of which a page that N processes map
-/// counts as an Nth of a page. The kernel looks at every page that is mapped: 30 ns each. ENOENT, ESRCH: it is gone.
-pub fn anon_share(pid: i32) -> Result<u64, Errno> {
+/// Anonymous memory of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnonSizes {
+    /// What it maps, in bytes.
+    pub mapped_bytes: u64,
+    /// The same, but a page that N processes map counts as an Nth of a page.
+    pub share_bytes: u64,
+}
+
+/// `Anonymous` and `Pss_Anon` of /proc/PID/smaps_rollup (Linux 5.4). The kernel looks at every page that is mapped: 30 ns each. ENOENT,
+/// ESRCH: it is gone.
+pub fn anon_sizes(pid: i32) -> Result<AnonSizes, Errno> {
     let mut buf = [0; 2048];
     let text = read_of(Some(pid), "smaps_rollup", &mut buf)?;
-    let found = fields(text).find(|(key, _)| *key == b"Pss_Anon");
-    found.and_then(|(_, value)| number(value)).ok_or(Errno::EIO)
+    let value = |name: &[u8]| fields(text).find(|(key, _)| *key == name).and_then(|(_, value)| number(value));
+    let sizes = value(b"Anonymous").zip(value(b"Pss_Anon"));
+    let (mapped_bytes, share_bytes) = sizes.ok_or(Errno::EIO)?;
+    Ok(AnonSizes { mapped_bytes, share_bytes: share_bytes.min(mapped_bytes) })
 }
 
 /// Basics of /proc/PID/stat.
@@ -577,8 +588,8 @@ mod tests {
         let parent = crate::thread::getppid();
         assert!(is_descendant(crate::thread::getpid(), parent) && !is_descendant(parent, crate::thread::getpid()));
         assert!(!is_descendant(i32::MAX, 1) && !is_descendant(-1, 1) && !is_descendant(0, 1));
-        let share = anon_share(crate::thread::getpid()).expect("smaps_rollup");
-        assert!(share > 0 && share <= status.peak_resident_bytes);
-        assert_eq!(anon_share(i32::MAX), Err(Errno::ENOENT));
+        let sizes = anon_sizes(crate::thread::getpid()).expect("smaps_rollup");
+        assert!(sizes.share_bytes > 0 && sizes.mapped_bytes <= status.peak_resident_bytes);
+        assert_eq!(anon_sizes(i32::MAX), Err(Errno::ENOENT));
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Rest {
     /// It was this much, since then.
     used: Nanos,
     since: Nanos,
+    /// When the agent was told of something last.
+    told: Nanos,
     is_on: bool,
     /// The share that the budget follows.
     share: u64,
@@ -37,7 +39,7 @@ impl Rest {
         if used > self.used + NONE_NS {
             (self.used, self.since) = (used, now);
         }
-        now >= self.since + QUIET_NS
+        now >= self.since.max(self.told) + QUIET_NS
     }
 
     /// The budget follows this share from now on.
@@ -47,7 +49,7 @@ impl Rest {
 
     /// The agent was told of something. True if it has rested: its next look is due.
     const fn end(&mut self, now: Nanos) -> bool {
-        self.since = now;
+        self.told = now;
         std::mem::replace(&mut self.is_on, false)
     }
 }
@@ -65,11 +67,12 @@ impl Agent {
     /// Begin to rest, or go on: then there is nothing to look at until the time that is returned.
     pub(super) fn rest(&self, managed: &mut Managed, now: Nanos) -> Option<Nanos> {
         let used = clock::process_cpu(None).and_then(|all| Ok((all, all.saturating_sub(clock::thread_cpu()?))));
-        let told = match used {
-            Ok((all, program)) if managed.rest.is_quiet(program, now) && !self.is_awaited(managed) => Some(all),
-            // A filter may deny the call: then it looks as if the program ran.
-            Ok(_) | Err(_) => None,
-        };
+        // A filter may deny the call: then it looks as if the program ran.
+        let is_quiet = used.is_ok_and(|(_, program)| managed.rest.is_quiet(program, now));
+        let is_waited = managed.session.pager.machine().waiting_count() > 0;
+        let since = if used.is_err() || is_waited { 0 } else { managed.rest.since };
+        self.entry().quiet_since.store(since, Ordering::Relaxed);
+        let told = used.ok().filter(|_| is_quiet && !self.is_awaited(managed)).map(|(all, _)| all);
         self.entry().rests_at.swap(told.unwrap_or(0), Ordering::SeqCst);
         // The supervisor rings for a new share only if it finds the word above.
         let is_missed = told.is_some() && self.entry().share_pages.load(Ordering::SeqCst) != managed.rest.share;

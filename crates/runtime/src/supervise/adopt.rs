@@ -200,7 +200,8 @@ impl Supervisor {
         let Process { pid, thread, .. } = self.tree.list[index];
         let control = Control::create();
         let others = self.tree.list.iter().filter(|process| process.is_about_to_start()).count() as u64;
-        let share = shares::first(self.budget_pages, self.tree.list[index].resident, self.tree.resident(), others);
+        let own = self.tree.list[index].resident;
+        let share = shares::first(self.countable_pages(), own, self.tree.resident(), others);
         let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
         let call = birth.and_then(|birth| {
             let (ours, theirs) = socket::pair().ok()?;

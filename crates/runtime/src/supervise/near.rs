@@ -65,16 +65,21 @@ impl Supervisor {
         if self.left_pages() >= room {
             return;
         }
-        let list = &self.tree.list;
+        let is_family = self.tree.list.len() > 1;
+        let list = &mut self.tree.list;
+        for process in list.iter_mut().filter(|process| is_family && process.shared.is_none() && process.may_start()) {
+            process.measure_sharing();
+        }
         let mut natives: Vec<usize> = (0..list.len()).filter(|&index| list[index].may_start()).collect();
-        natives.sort_by_key(|&index| std::cmp::Reverse(list[index].resident));
-        let mut left: u64 = natives.iter().map(|&index| list[index].resident).sum();
+        natives.sort_by_key(|&index| std::cmp::Reverse(list[index].own_part()));
+        let mut left: u64 = natives.iter().map(|&index| list[index].own_part()).sum();
         for index in natives {
-            let resident = self.tree.list[index].resident;
-            if resident < setup::BUDGET_PAGES_MIN || (left < self.budget_pages / 16 && resident < 1024) {
+            // To page out what others have as well frees nothing.
+            let own = self.tree.list[index].own_part();
+            if own < setup::BUDGET_PAGES_MIN || (left < self.budget_pages / 16 && own < 1024) {
                 break;
             }
-            left -= self.tree.list[index].resident;
+            left -= own;
             self.ask(index);
         }
     }

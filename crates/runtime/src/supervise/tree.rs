@@ -13,7 +13,9 @@ use pagetide_sys::proc::{self, Statm, StatmFile};
 
 use crate::control::{Control, Entry};
 use crate::foothold::View;
+use crate::supervise::divide::{Exchange, Lent};
 use crate::supervise::rest::RestTimer;
+use crate::supervise::sharing::Shared;
 use crate::supervise::start::{self, Object, Starting};
 
 /// Looks at a process of which nothing is known before it counts as one without the object: it may be in the midst of its exec.
@@ -72,6 +74,10 @@ pub(super) struct Process {
     /// In pages.
     pub(super) resident: u64,
     pub(super) major_faults: u64,
+    pub(super) lent: Lent,
+    pub(super) exchange: Exchange,
+    /// What it shares with others; None: nobody has asked.
+    pub(super) shared: Option<Shared>,
 }
 
 impl Process {
@@ -96,6 +102,9 @@ impl Process {
             timer: None,
             resident: 0,
             major_faults: 0,
+            lent: Lent::default(),
+            exchange: Exchange::default(),
+            shared: None,
         }
     }
 

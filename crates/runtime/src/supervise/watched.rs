@@ -283,7 +283,7 @@ impl Supervisor {
                 started_unix_ns: self.watched.started_unix_ns,
                 now_ns: clock::now(),
                 budget_bytes: self.budget_pages * PAGE_BYTES,
-                resident_bytes: self.tree.resident() * PAGE_BYTES,
+                resident_bytes: self.resident_pages() * PAGE_BYTES,
                 peak_resident_bytes: report.peak_resident_bytes,
                 swapped_bytes: self.tree.away().saturating_mul(PAGE_BYTES),
                 recent_ns: last.at - first.at,

@@ -1,0 +1,159 @@
+//! The shares of the budget, from what the processes keep and need.
+//!
+//! Max-min fairness (`shares`) leaves each process what it keeps, up to an equal share, however long ago it was used. As reclaim of all
+//! memory together would, this looks at ages. A process that reads pages back tells by how many it reads in a time how long a page of it
+//! stays in memory, and how long it stays away. One whose threads have not run for longer than either keeps older pages, or pages that it
+//! will want later: it lends a quarter of what it keeps, and a quarter of the rest when that is out. It has it back when it faults.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagetide_core::types::Nanos;
+use pagetide_core::vmstat::Counter;
+use pagetide_sys::clock;
+
+use super::Supervisor;
+use super::tree::Process;
+use crate::control::Entry;
+use crate::setup::BUDGET_PAGES_MIN;
+use crate::shares::{Claim, divide};
+
+/// The threads of a process that lends have not run for so long at least: some looks of its agent.
+const QUIET_NS: Nanos = 20_000_000;
+/// Reads are counted for so long.
+const SPAN_NS: Nanos = 50_000_000;
+
+/// How fast a process exchanges what it keeps for what it does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Exchange {
+    began: Nanos,
+    /// Pages that it had read from swap space when the span began.
+    read: u64,
+    /// How long a page of it stays in memory, or away, whichever is less; None: it reads nothing.
+    takes: Option<Nanos>,
+}
+
+impl Exchange {
+    /// `read` pages were read by now, `resident` are in memory and `away` are not.
+    fn look(&mut self, now: Nanos, read: u64, resident: u64, away: u64) {
+        let passed = now.saturating_sub(self.began);
+        if passed < SPAN_NS {
+            return;
+        }
+        let pages = read.saturating_sub(self.read);
+        self.takes = passed.saturating_mul(resident.min(away)).checked_div(pages);
+        (self.began, self.read) = (now, read);
+    }
+}
+
+/// What a process has lent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lent {
+    /// It keeps no more than this; None: it has lent nothing.
+    keeps: Option<u64>,
+    /// Since when its threads have not run, or have run on what it keeps.
+    since: Nanos,
+    /// Its faults of all kinds, at the last look.
+    faults: u64,
+}
+
+impl Lent {
+    /// `faults` were counted by now; its threads run if they have not stopped `since`.
+    fn note(&mut self, faults: u64, since: Option<Nanos>) {
+        if faults != self.faults {
+            *self = Self { faults, ..Self::default() };
+        }
+        if self.keeps.is_none() {
+            self.since = since.unwrap_or(Nanos::MAX);
+        }
+    }
+
+    /// Others need what it keeps, `resident` pages, more. Never less than `least`.
+    fn lend(&mut self, resident: u64, least: u64) {
+        let keeps = self.keeps.unwrap_or(resident).min(resident);
+        if resident <= keeps + keeps / 16 {
+            self.keeps = Some((keeps - keeps / 4).max(least).min(keeps));
+        }
+    }
+}
+
+impl Supervisor {
+    pub(super) fn divide(&mut self) {
+        let list = &self.tree.list;
+        // Who is about to be managed has a claim already: what it maps will be filled at once.
+        let claims = |process: &Process| process.link.is_some() || process.starting.is_some();
+        let managed: Vec<usize> = (0..list.len()).filter(|&index| claims(&list[index])).collect();
+        let natives: u64 = list.iter().filter(|process| !claims(process)).map(Process::own_part).sum();
+        let now = clock::now();
+        let claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index, now)).collect();
+        let times = managed.iter().filter_map(|&index| self.tree.list[index].exchange.takes);
+        self.exchanged_in = times.min().unwrap_or(Nanos::MAX);
+        let available = self.countable_pages().saturating_sub(natives);
+        for (&index, share) in managed.iter().zip(divide(available, &claims)) {
+            if let Some(link) = &self.tree.list[index].link
+                && link.control.entry().share_pages.swap(share, Ordering::SeqCst) != share
+            {
+                link.ring();
+            }
+        }
+    }
+
+    fn claim(&mut self, index: usize, now: Nanos) -> Claim {
+        let longest = self.exchanged_in.max(QUIET_NS);
+        let process = &mut self.tree.list[index];
+        let entry = process.link.as_ref().map(|link| link.control.entry());
+        let read = |word: fn(&Entry) -> &AtomicU64| entry.map_or(0, |entry| word(entry).load(Ordering::Relaxed));
+        // The program may write into its page: no more than the budget is ever given.
+        let share = read(|entry| &entry.share_pages).min(self.budget_pages);
+        let major_faults = read(|entry| &entry.major_faults);
+        let since = Some(read(|entry| &entry.quiet_since)).filter(|&since| since != 0);
+        process.lent.note(read(|entry| &entry.counters[Counter::pgfault as usize]), since);
+        if now.saturating_sub(process.lent.since) > longest {
+            process.lent.lend(process.resident, BUDGET_PAGES_MIN.saturating_add(read(|entry| &entry.pinned_pages)));
+        }
+        let swapped_in = read(|entry| &entry.counters[Counter::pswpin as usize]);
+        process.exchange.look(now, swapped_in, process.resident, read(|entry| &entry.away_pages));
+        let keeps = process.lent.keeps;
+        let is_at_share = keeps.is_none() && process.resident + process.resident / 16 >= share;
+        let pressed = entry.is_none() || major_faults > process.major_faults || is_at_share;
+        process.major_faults = major_faults;
+        Claim { resident: process.resident, share, pressed, keeps }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lent_is_a_quarter_at_a_time_and_comes_back_at_a_fault() {
+        let mut lent = Lent::default();
+        lent.note(7, Some(50));
+        lent.lend(10_000, 600);
+        assert_eq!(lent.keeps, Some(7_500));
+        lent.lend(8_000, 600);
+        assert_eq!(lent.keeps, Some(7_500), "it is on its way out");
+        lent.note(7, None);
+        assert_eq!((lent.keeps, lent.since), (Some(7_500), 50), "paging out takes CPU time in it");
+        (0..20).for_each(|_| lent.lend(600, 600));
+        assert_eq!(lent.keeps, Some(600));
+        lent.note(8, None);
+        assert_eq!((lent.keeps, lent.since), (None, Nanos::MAX), "it has faulted");
+        lent.lend(500, 600);
+        assert_eq!(lent.keeps, Some(500), "no more than it has");
+    }
+
+    #[test]
+    fn a_process_exchanges_what_it_keeps_in_the_time_that_its_reads_tell() {
+        let mut exchange = Exchange::default();
+        exchange.look(SPAN_NS, 100, 1_000, 5_000);
+        assert_eq!(exchange.takes, Some(SPAN_NS * 10));
+        exchange.look(SPAN_NS + 1, 500, 1_000, 5_000);
+        assert_eq!(exchange.takes, Some(SPAN_NS * 10), "the span is not over");
+        exchange.look(2 * SPAN_NS, 200, 1_000, 500);
+        assert_eq!(exchange.takes, Some(SPAN_NS * 5), "what is away is soon wanted");
+        exchange.look(3 * SPAN_NS, 200, 1_000, 500);
+        assert_eq!(exchange.takes, None, "it has read nothing");
+        exchange.look(4 * SPAN_NS, 90, u64::MAX, u64::MAX);
+        assert_eq!(exchange.takes, None, "forged numbers are no reads");
+    }
+}

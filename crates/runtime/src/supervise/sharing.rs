@@ -1,0 +1,182 @@
+//! Pages that several processes map since a fork: each process counts them, the budget counts them once.
+//!
+//! The kernel walks all that is mapped to tell what is shared (`Pss_Anon`), so it is asked where the processes seem to keep more than half
+//! of the budget, and for at most a twentieth of the time. A store to a shared page makes a copy, of which nobody is told but the count of
+//! minor faults: each since then may have made one. In a process without an agent that is as if it filled fresh memory, and there is as much
+//! room for it. Those that page are to keep to their shares, so they may count less beyond the budget than what they share:
+//!
+//! - What has stayed shared for a while: most copies are made soon after a fork.
+//! - No more than [`most`]: if copies of all of it were made between two looks, a run of a budget `B` would still keep to `1.10 B + 32 MiB`.
+
+use pagetide_core::types::Nanos;
+use pagetide_sys::{clock, proc};
+
+use super::Supervisor;
+use super::tree::{Process, Tree};
+use crate::space::PAGE_BYTES;
+
+/// What is counted has stayed shared for so long, and up to twice as long.
+const AGE_NS: Nanos = 200_000_000;
+/// One part of so many of the time goes into asking the kernel.
+const TIME_SHARE: u64 = 20;
+/// Least time between two measurements.
+const PAUSE_NS: Nanos = 20_000_000;
+/// What the processes that page may count beyond the budget, beside a sixteenth of it: 16 MiB.
+const BEYOND_PAGES: u64 = 4096;
+
+/// What one process shares.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shared {
+    /// Its part of what is counted more than once: what it maps, less an Nth of each page that N processes map.
+    pages: u64,
+    /// Its minor faults, when that was known.
+    faults: u64,
+}
+
+impl Process {
+    /// What it keeps, of what it shares only its part.
+    pub(super) fn own_part(&self) -> u64 {
+        self.resident.saturating_sub(self.shared_pages())
+    }
+
+    pub(super) fn shared_pages(&self) -> u64 {
+        self.shared.map_or(0, |shared| shared.pages)
+    }
+
+    /// Ask the kernel. The part of what it maps that is its own; None: it has ended.
+    pub(super) fn measure_sharing(&mut self) -> Option<u64> {
+        self.shared = None;
+        let faults = proc::stat(Some(self.pid)).ok()?.minor_faults;
+        let sizes = proc::anon_sizes(self.pid).ok()?;
+        let pages = (sizes.mapped_bytes - sizes.share_bytes) / PAGE_BYTES;
+        self.shared = Some(Shared { pages, faults });
+        Some(sizes.share_bytes / PAGE_BYTES)
+    }
+
+    /// It may have made copies, if it has run since `looked`.
+    fn note_copies(&mut self, looked: Nanos) {
+        let has_run = self.used.is_none_or(|(_, since)| since >= looked);
+        let Some(shared) = self.shared.as_mut().filter(|shared| shared.pages > 0 && has_run) else { return };
+        let Ok(stat) = proc::stat(Some(self.pid)) else { return };
+        let made = stat.minor_faults.saturating_sub(shared.faults);
+        *shared = Shared { pages: shared.pages.saturating_sub(made), faults: stat.minor_faults };
+    }
+}
+
+impl Tree {
+    /// A process has ended: what it shared with one other is that one's alone. Taken off whoever shares, until it is measured.
+    pub(super) fn end_sharing(&mut self, gone: &Process) {
+        let mut left = gone.shared_pages();
+        for shared in self.list.iter_mut().filter_map(|process| process.shared.as_mut()) {
+            let part = left.min(shared.pages);
+            shared.pages -= part;
+            left -= part;
+        }
+    }
+}
+
+/// What those that page share, over time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharing {
+    /// The least in the span of [`AGE_NS`] that is under way, and in the one before.
+    least: [u64; 2],
+    /// When the span under way began.
+    since: Nanos,
+    /// When it may be measured again.
+    next: Nanos,
+}
+
+impl Sharing {
+    pub(super) const fn new() -> Self {
+        Self { least: [0; 2], since: 0, next: 0 }
+    }
+
+    /// So many pages are counted more than once.
+    fn note(&mut self, at: Nanos, pages: u64) {
+        if at >= self.since + AGE_NS {
+            (self.least, self.since) = ([u64::MAX, self.least[0]], at);
+        }
+        self.least[0] = self.least[0].min(pages);
+    }
+
+    /// What may be counted beyond a budget, of `pages` that are counted more than once now.
+    fn beyond(&self, budget_pages: u64, pages: u64) -> u64 {
+        self.least[0].min(self.least[1]).min(pages).min(most(budget_pages))
+    }
+}
+
+/// What may be counted beyond a budget at most.
+const fn most(budget_pages: u64) -> u64 {
+    budget_pages / 16 + BEYOND_PAGES
+}
+
+impl Supervisor {
+    /// Pages that those that page may count together, and what the others keep.
+    pub(super) fn countable_pages(&self) -> u64 {
+        let paging = self.tree.list.iter().filter(|process| process.is_managed());
+        self.budget_pages + self.sharing.beyond(self.budget_pages, paging.map(Process::shared_pages).sum())
+    }
+
+    /// What is resident, as far as is known: a page that several processes map counts once.
+    pub(super) fn resident_pages(&self) -> u64 {
+        self.tree.list.iter().map(Process::own_part).fold(0, u64::saturating_add)
+    }
+
+    /// See what is counted more than once, and what the most is that was resident.
+    pub(super) fn look_at_sharing(&mut self) {
+        let counted = self.tree.resident();
+        let list = &mut self.tree.list;
+        if list.len() == 1 {
+            self.sharing = Sharing::new();
+            list[0].shared = None;
+            self.resident_max = self.resident_max.max(counted);
+            return;
+        }
+        list.iter_mut().for_each(|process| process.note_copies(self.looked));
+        let begin = clock::now();
+        if begin < self.sharing.next || counted <= self.resident_max.min(self.budget_pages / 2) {
+            return;
+        }
+        let own = list.iter_mut().filter(|process| !process.is_borrower);
+        let resident = own.filter_map(Process::measure_sharing).sum::<u64>().min(counted);
+        let end = clock::now();
+        self.sharing.next = end + (TIME_SHARE * (end - begin)).max(PAUSE_NS);
+        let paging = list.iter().filter(|process| process.is_managed());
+        self.sharing.note(end, paging.map(Process::shared_pages).sum());
+        self.resident_max = self.resident_max.max(resident);
+        self.tell_of_floors(resident);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: u64 = 1 << 30;
+
+    #[test]
+    fn what_has_stayed_shared_for_a_while_counts_once() {
+        let mut sharing = Sharing::new();
+        let beyond = |sharing: &Sharing| sharing.beyond(1 << 20, ALL);
+        sharing.note(10 * AGE_NS, 500);
+        assert_eq!(beyond(&sharing), 0, "it may be written in a moment");
+        sharing.note(10 * AGE_NS + 1, 400);
+        sharing.note(11 * AGE_NS, 600);
+        assert_eq!(beyond(&sharing), 400);
+        sharing.note(12 * AGE_NS, 700);
+        assert_eq!(beyond(&sharing), 600);
+        sharing.note(12 * AGE_NS + 1, 300);
+        assert_eq!(beyond(&sharing), 300, "what is less is known at once");
+        assert_eq!(sharing.beyond(1 << 20, 200), 200, "copies may have been made since");
+    }
+
+    #[test]
+    fn copies_of_all_that_is_shared_stay_within_a_hard_limit() {
+        let mut sharing = Sharing::new();
+        (1..=3).for_each(|span| sharing.note(span * AGE_NS, ALL));
+        for budget in [1 << 11, 1 << 14, 1 << 20] {
+            let excess = sharing.beyond(budget, ALL) + budget / 50 + 2048;
+            assert!(excess > 2048 && excess <= budget / 10 + 8192, "{budget}");
+        }
+    }
+}
