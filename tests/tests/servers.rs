@@ -13,6 +13,7 @@ use pagetide_tests::pagetide::PagetideRun;
 use pagetide_tests::program::{Program, Running};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::sources::source;
+use pagetide_tests::stats::Stats;
 use pagetide_tests::{MIB, clock, serial, victim};
 
 /// What the script of `rows.html` adds up to.

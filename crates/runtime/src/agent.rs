@@ -10,6 +10,7 @@
 
 mod alone;
 mod answers;
+mod begin;
 mod beside;
 mod inherited;
 mod look;
@@ -32,8 +33,8 @@ use pagetide_sys::{Errno, clock, signal, thread};
 pub(crate) use unsupervised::end_unsupervised;
 
 use crate::agent::rest::Rest;
-use crate::control::{Control, Entry, Phase};
-use crate::fork::{self, Forks};
+use crate::control::{Control, Entry};
+use crate::fork::Forks;
 use crate::pager::Pager;
 use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, RING, SAY};
 use crate::serve::{self, Files, Served};
@@ -41,7 +42,7 @@ use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{self, HELD};
 use crate::store::SwapFile;
-use crate::{credentials, foothold, limits, own, setup, shares, spans};
+use crate::{credentials, foothold, limits, setup, shares, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -226,87 +227,14 @@ impl Agent {
         self.control.entry()
     }
 
-    /// Take the program's memory under management and serve it until the program ends.
-    pub(crate) fn manage(mut self) -> ! {
-        let served = self.begin();
-        self.serve(served)
-    }
-
-    /// Take the program's memory under management. Never inlined: what it takes of the stack is given back.
-    #[inline(never)]
-    fn begin(&mut self) -> &'static Served {
-        clock::init();
-        let files = limits::for_files();
-        self.hold_threads();
-        let now = clock::now();
-        let pager = match setup::pager(self, None, Vec::new()) {
-            Ok(pager) => pager,
-            Err(error) => die(&self.supervisor, format_args!("memory cannot be managed: {error}")),
-        };
-        let mut managed = Managed::new(pager, self.hello.floor_bytes, Forks::new(), now);
-        self.exclude_initial(&mut managed.session.pager);
-        self.adopt(&mut managed.session.pager, now);
-        fork::publish(self, &mut managed);
-        // Whoever hears that it is managed finds where its pages are.
-        setup::publish_places(self.entry(), &managed.session);
-        self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
-        foothold::managed();
-        drop(files);
-        Served::begin(managed, self.files.take())
-    }
-
-    /// The control blocks of the threads that exist stay in memory. Later ones say so themselves, as they begin.
-    fn hold_threads(&self) {
-        let told = proc::each_thread(|tid| {
-            if let Ok(Some(list)) = thread::robust_list(tid) {
-                HELD.hold(list.start(), list.len());
-            }
-        });
-        if let Err(errno) = told {
-            die(&self.supervisor, format_args!("the threads of the program are not told: {}", errno.name()));
-        }
-    }
-
     pub(crate) fn exclude_initial(&self, pager: &mut Pager) {
         for &(start, end) in &self.initial {
             pager.exclude(start, end);
         }
     }
 
-    /// In a forked child: take over from the parent's agent, which is at the other end of `call`. As [`Agent::begin`].
-    #[inline(never)]
-    fn begin_child(&mut self, call: &Fd) -> &'static Served {
-        let mut managed = match fork::takeover::take_over(self, call) {
-            Ok(managed) => managed,
-            Err(error) => {
-                let pid = thread::getpid();
-                die(
-                    &self.supervisor,
-                    format_args!("process {pid}: a forked child cannot take over its memory: {error}"),
-                )
-            }
-        };
-        let now = clock::now();
-        self.hold_threads();
-        self.adopt(&mut managed.session.pager, now);
-        // Whoever hears that it is managed finds where its pages are.
-        setup::publish_places(self.entry(), &managed.session);
-        self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
-        foothold::managed();
-        Served::begin(managed, self.files.take())
-    }
-
-    /// A forked child takes its memory over and serves it until the program ends.
-    pub(crate) fn manage_child(mut self, call: &Fd) -> ! {
-        let files = limits::for_files();
-        let served = self.begin_child(call);
-        drop(files);
-        self.serve(served)
-    }
-
     /// The loop of the managed phase.
     fn serve(mut self, served: &'static Served) -> ! {
-        own::give_stack_back();
         let mut state = served.lock("the agent's first turn");
         SERVED.store(&raw mut state.managed.session.pager, Ordering::Relaxed);
         if self.entry().spans.is_wanted() {

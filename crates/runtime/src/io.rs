@@ -238,6 +238,10 @@ impl Requests {
         if front.range.len == 0 {
             queue.pop_front();
         }
+        if queue.is_empty() {
+            // It begins again at the start of its memory, and so never uses more of it than it is long.
+            queue.clear();
+        }
         self.write_pages -= u32::from(direction == Direction::Write);
         self.table[token as usize].device = device;
         Some((page, slot, io))
