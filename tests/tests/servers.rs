@@ -83,6 +83,25 @@ fn what_forked_processes_share_is_counted_once_where_the_budget_is_divided() {
     assert!(stats.counter("pgmajfault") < 2000, "{}", stats.text());
 }
 
+/// Equal shares made one wait for a quarter of its touches, 140,000 times; the other one waits as much with any.
+#[test]
+fn memory_goes_to_the_process_that_waits_less_with_it() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "unequal").display().to_string();
+    let run = PagetideRun::new(&scratch, 64 * MIB);
+    let program = Program::new([&*binary, "100", "44", "400000"]).deadline_s(600);
+    let ended = run.wrap(&program).run(&scratch, "unequal");
+    ended.expect_success().expect_no_process_left();
+    assert_eq!(ended.stdout(), "0 pages were wrong\n");
+    let stats = run.stats();
+    stats.expect_laws();
+    assert!(stats.counter("pgmajfault") < 60_000, "{}", stats.text());
+}
+
 const KEYS: usize = 12_000;
 const VALUE_BYTES: usize = 2000;
 /// Commands that are sent before their answers are read.

@@ -1,7 +1,7 @@
 //! How the budget is divided among the processes of a run.
 //!
-//! Max-min fair: nobody gets more than it can use while another would use more. A process that reads from its swap file can
-//! use anything; one that does not can use what it keeps and some room to grow. Shares shrink at once and grow only into
+//! Max-min fair: nobody gets more than it can use while another would use more. A process that reads from its swap file can use anything,
+//! and gets a part by its weight; one that does not can use what it keeps and some room to grow. Shares shrink at once and grow only into
 //! what is really free, so that the sum of what is kept never exceeds the budget by more than what is in flight.
 
 /// One managed process, as the supervisor sees it.
@@ -15,7 +15,12 @@ pub(crate) struct Claim {
     pub(crate) pressed: bool,
     /// It sleeps, and is to keep no more than this while it does.
     pub(crate) keeps: Option<u64>,
+    /// It gets so many parts; without pressure an equal part at least.
+    pub(crate) weight: u64,
 }
+
+/// The weight of one of whom nothing is known.
+pub(crate) const WEIGHT: u64 = 1024;
 
 /// Room to grow that a process without pressure is given: a quarter of what it keeps, at least 4 MiB, within `room_max`. An eighth and
 /// 256 KiB it has always: with less it would seem to be at its share.
@@ -61,10 +66,15 @@ pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
     order.sort_by_key(|&index| demand(claims[index], room_max));
     let mut fair = vec![0; claims.len()];
     let mut left = available;
+    let mut weights: u64 = claims.iter().map(|claim| claim.weight).sum();
     for (place, &index) in order.iter().enumerate() {
+        let claim = claims[index];
         let heads = u64::try_from(claims.len() - place).expect("a length");
-        fair[index] = demand(claims[index], room_max).min(left / heads);
+        let weighed = left.saturating_mul(claim.weight) / weights;
+        let part = if claim.pressed { weighed } else { weighed.max(left / heads) };
+        fair[index] = demand(claim, room_max).min(part);
         left -= fair[index];
+        weights -= claim.weight;
     }
     // What nobody asks for goes to all alike: it is free, and asking takes time.
     let extra = left / u64::try_from(claims.len().max(1)).expect("a length");
@@ -90,7 +100,7 @@ mod tests {
     use super::*;
 
     const fn claim(resident: u64, share: u64, pressed: bool) -> Claim {
-        Claim { resident, share, pressed, keeps: None }
+        Claim { resident, share, pressed, keeps: None, weight: WEIGHT }
     }
 
     #[test]
@@ -131,6 +141,16 @@ mod tests {
         assert_eq!(shares, [3_000, 6_000], "what it still keeps is not there yet");
         let lends = Claim { resident: 3_000, share: 3_000, ..lends };
         assert_eq!(divide(10_000, &[lends, claim(6_000, 6_000, true)]), [3_000, 7_000]);
+    }
+
+    #[test]
+    fn those_that_are_pressed_get_parts_by_their_weights() {
+        let heavy = Claim { weight: 3 * WEIGHT, ..claim(0, 0, true) };
+        assert_eq!(divide(10_000, &[heavy, claim(0, 0, true)]), [7_500, 2_500]);
+        let calm = Claim { pressed: false, resident: 6_000, share: 6_000, ..heavy };
+        assert!(divide(10_000, &[calm, claim(3_000, 3_000, true)])[0] > 6_000, "it has what it needs");
+        let shares = divide(100_000, &[heavy, claim(4_000, 4_000, false), claim(0, 0, true)]);
+        assert!(shares[1] >= 5_000 && shares[0] > 2 * shares[2] && shares.iter().sum::<u64>() <= 100_000, "{shares:?}");
     }
 
     #[test]

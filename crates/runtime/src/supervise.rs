@@ -25,6 +25,7 @@ mod teller;
 mod totals;
 mod tree;
 mod watched;
+mod worth;
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
@@ -131,6 +132,8 @@ struct Supervisor {
     sharing: Sharing,
     /// The least time in which a process exchanges what it keeps, at the last look.
     exchanged_in: Nanos,
+    /// When it is looked again at what memory is worth to each.
+    next_weighing: Nanos,
     overhead_max: u64,
     /// When the program was started.
     began: Nanos,
@@ -248,6 +251,7 @@ impl Supervisor {
             filled_pages_per_ms: 0,
             sharing: Sharing::new(),
             exchanged_in: Nanos::MAX,
+            next_weighing: 0,
             overhead_max: 0,
             began: clock::now(),
             main_pid: 0,

@@ -13,6 +13,7 @@ use pagetide_sys::clock;
 
 use super::Supervisor;
 use super::tree::Process;
+use super::worth::{self, weigh};
 use crate::control::Entry;
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::shares::{Claim, divide};
@@ -84,7 +85,8 @@ impl Supervisor {
         let managed: Vec<usize> = (0..list.len()).filter(|&index| claims(&list[index])).collect();
         let natives: u64 = list.iter().filter(|process| !claims(process)).map(Process::own_part).sum();
         let now = clock::now();
-        let claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index, now)).collect();
+        let mut claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index, now)).collect();
+        self.weigh(now, &managed, &mut claims);
         let times = managed.iter().filter_map(|&index| self.tree.list[index].exchange.takes);
         self.exchanged_in = times.min().unwrap_or(Nanos::MAX);
         let available = self.countable_pages().saturating_sub(natives);
@@ -94,6 +96,34 @@ impl Supervisor {
             {
                 link.ring();
             }
+        }
+    }
+
+    /// What memory is worth to each, from time to time, and so the parts of those that are short.
+    fn weigh(&mut self, now: Nanos, managed: &[usize], claims: &mut [Claim]) {
+        if now >= self.next_weighing && managed.len() > 1 {
+            self.next_weighing = now + worth::SPAN_NS;
+            let pressed: Vec<i32> = claims
+                .iter()
+                .zip(managed)
+                .filter(|(claim, _)| claim.pressed)
+                .map(|(_, &index)| self.tree.list[index].pid)
+                .collect();
+            let mut short = Vec::with_capacity(pressed.len());
+            for process in &mut self.tree.list {
+                let Some(link) = &process.link else { continue };
+                let entry = link.control.entry();
+                let returns = entry.returns.each_ref().map(|word| word.load(Ordering::Relaxed));
+                let waited_us = entry.waited_us.load(Ordering::Relaxed);
+                process.worth.look(now, returns, waited_us, process.resident, self.budget_pages);
+                if pressed.contains(&process.pid) {
+                    short.push((&mut process.worth, process.resident));
+                }
+            }
+            weigh(&mut short);
+        }
+        for (claim, &index) in claims.iter_mut().zip(managed) {
+            claim.weight = self.tree.list[index].worth.weight;
         }
     }
 
@@ -114,9 +144,11 @@ impl Supervisor {
         process.exchange.look(now, swapped_in, process.resident, read(|entry| &entry.away_pages));
         let keeps = process.lent.keeps;
         let is_at_share = keeps.is_none() && process.resident + process.resident / 16 >= share;
-        let pressed = entry.is_none() || major_faults > process.major_faults || is_at_share;
-        process.major_faults = major_faults;
-        Claim { resident: process.resident, share, pressed, keeps }
+        if major_faults > process.major_faults {
+            (process.major_faults, process.read_at) = (major_faults, now);
+        }
+        let pressed = entry.is_none() || now < process.read_at + SPAN_NS || is_at_share;
+        Claim { resident: process.resident, share, pressed, keeps, weight: process.worth.weight }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::supervise::divide::{Exchange, Lent};
 use crate::supervise::rest::RestTimer;
 use crate::supervise::sharing::Shared;
 use crate::supervise::start::{self, Object, Starting};
+use crate::supervise::worth::Worth;
 
 /// Looks at a process of which nothing is known before it counts as one without the object: it may be in the midst of its exec.
 const LOOKS_MAX: u32 = 8;
@@ -74,8 +75,11 @@ pub(super) struct Process {
     /// In pages.
     pub(super) resident: u64,
     pub(super) major_faults: u64,
+    /// When it was seen to have more of them.
+    pub(super) read_at: Nanos,
     pub(super) lent: Lent,
     pub(super) exchange: Exchange,
+    pub(super) worth: Worth,
     /// What it shares with others; None: nobody has asked.
     pub(super) shared: Option<Shared>,
 }
@@ -102,8 +106,10 @@ impl Process {
             timer: None,
             resident: 0,
             major_faults: 0,
+            read_at: 0,
             lent: Lent::default(),
             exchange: Exchange::default(),
+            worth: Worth::new(),
             shared: None,
         }
     }
