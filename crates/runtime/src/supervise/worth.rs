@@ -106,11 +106,10 @@ mod tests {
     /// Uniform over 3,000 pages more than there are: absences end with the same chance at each departure.
     fn uniform() -> [u64; BUCKETS] {
         let mut came = [0; BUCKETS];
-        let mut left = 10_000.0_f64;
-        for at in 0..30_000_u64 {
-            let ends = left / 3_000.0;
-            left -= ends;
-            came[bucket(at)] += (ends * 100.0) as u64;
+        let mut left = 3_000_000_000;
+        for at in 0..30_000 {
+            came[bucket(at)] += left / 3_000;
+            left -= left / 3_000;
         }
         came
     }
