@@ -123,6 +123,14 @@ fn priority_inheriting_locks_work_where_their_words_were_out() {
     expect_right("pi-mutex");
 }
 
+/// What moves a waiter to a lock, and what changes a second word, found EFAULT where that word was out; and a word that is no memory
+/// ended the program.
+#[test]
+fn futexes_that_are_moved_to_a_lock_or_change_a_second_word_work_where_it_was_out() {
+    expect_right("pi-requeue");
+    expect_right("wake-op");
+}
+
 #[test]
 fn a_program_may_lock_all_its_memory_that_fits() {
     expect_right("lock-all");

@@ -119,6 +119,13 @@ fn as_nobody_guards_fault_and_read_as_zero_once_removed_in_children_too() {
 }
 
 #[test]
+fn as_nobody_futexes_that_are_moved_to_a_lock_or_change_a_second_word_work_where_it_was_out() {
+    for case in ["pi-requeue", "wake-op"] {
+        expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "space"), &[case, "40"]));
+    }
+}
+
+#[test]
 fn as_nobody_what_was_written_of_a_private_file_mapping_is_paged_and_given_back() {
     expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "space"), &["before-private-file", "40"]));
 }

@@ -554,6 +554,57 @@ static void pi_futex(void) {
     }
 }
 
+static uint32_t *moved_from, *moved_to;
+
+// Waits at one word and is moved to a lock, which it has when it wakes.
+static void *waits_to_be_moved(void *arg) {
+    EXPECT(syscall(SYS_futex, moved_from, FUTEX_WAIT_REQUEUE_PI_PRIVATE, 0, NULL, moved_to, 0) == 0);
+    EXPECT((*moved_to & FUTEX_TID_MASK) == (uint32_t)syscall(SYS_gettid));
+    EXPECT(syscall(SYS_futex, moved_to, FUTEX_UNLOCK_PI_PRIVATE) == 0);
+    return arg;
+}
+
+static void pi_requeue(void) {
+    enum { WAITERS = 3 };
+    for (int round = 0; round < 2; round++) {
+        pthread_t threads[WAITERS];
+        moved_from = map(1);
+        moved_to = map(1);
+        *moved_from = *moved_to = 0;
+        push_out();
+        for (int i = 0; i < WAITERS; i++) {
+            EXPECT(pthread_create(&threads[i], NULL, waits_to_be_moved, NULL) == 0);
+        }
+        int moved = 0;
+        while (moved < WAITERS) {
+            push_out();
+            // The first one is woken with the lock, and counts as moved.
+            long answer = syscall(SYS_futex, moved_from, FUTEX_CMP_REQUEUE_PI_PRIVATE, 1, WAITERS, moved_to, 0);
+            EXPECT(answer >= 0);
+            moved += (int)answer;
+        }
+        for (int i = 0; i < WAITERS; i++) {
+            EXPECT(pthread_join(threads[i], NULL) == 0);
+        }
+    }
+}
+
+// The second word of FUTEX_WAKE_OP is changed at once; where there is none, that is EFAULT.
+static void wake_op(void) {
+    uint32_t *words = map(2);
+    for (int round = 0; round < 4; round++) {
+        words[0] = words[1024] = (uint32_t)round;
+        push_out();
+        EXPECT(syscall(SYS_futex, words, FUTEX_WAKE_OP_PRIVATE, 1, 1, words + 1024, FUTEX_OP(FUTEX_OP_ADD, 70, FUTEX_OP_CMP_EQ, 9)) == 0);
+        EXPECT(words[1024] == 70 + (uint32_t)round);
+    }
+    uint32_t *gone = map(1);
+    EXPECT(munmap(gone, PAGE) == 0);
+    EXPECT(syscall(SYS_futex, words, FUTEX_WAKE_OP_PRIVATE, 1, 1, gone, 0) == -1 && errno == EFAULT);
+    EXPECT(syscall(SYS_futex, gone, FUTEX_LOCK_PI_PRIVATE, 0, NULL) == -1 && errno == EFAULT);
+    EXPECT(syscall(SYS_futex, NULL, FUTEX_UNLOCK_PI_PRIVATE) == -1 && errno == EFAULT);
+}
+
 static void *locks_and_rests(void *arg) {
     pthread_mutex_t *mutex = arg;
     EXPECT(pthread_mutex_lock(mutex) == 0);
@@ -1128,6 +1179,8 @@ static const struct {
     {"robust-mutexes", robust_mutexes},
     {"pi-futex", pi_futex},
     {"pi-mutex", pi_mutex},
+    {"pi-requeue", pi_requeue},
+    {"wake-op", wake_op},
     {"lock-all", lock_all},
     {"lock-much", lock_much},
     {"lock-first", lock_much},

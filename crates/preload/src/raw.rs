@@ -6,6 +6,7 @@
 
 use libc::{c_int, c_long, c_void, socklen_t};
 use pagetide::agent_entry;
+use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::syscall::{Errno, syscall6};
 
 use crate::{advice, clones, filters, lent, mapped};
@@ -88,7 +89,7 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
             Some(Ok(thread)) => return c_long::from(thread),
             Some(Err(errno)) => return failed(-c_long::from(errno.code())),
         },
-        libc::SYS_futex if is_priority_inheriting(int(b)) => agent_entry::hold(a, size_of::<u32>()),
+        libc::SYS_futex => words_worked_on(int(b), a, e).into_iter().flatten().for_each(hold_word),
         _ => {}
     }
     let number = u32::try_from(number).expect("one of the numbers above");
@@ -99,14 +100,27 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
     }
 }
 
-/// Those that lock, and those that move a waiter to a lock, work on their words at once.
-const fn is_priority_inheriting(operation: c_int) -> bool {
+/// The words of a futex operation that the kernel works on at once or not at all: locks that inherit priority, and a second word that is
+/// changed.
+const fn words_worked_on(operation: c_int, first: usize, second: usize) -> [Option<usize>; 2] {
     const LOCK_PI2: c_int = 13;
     const COMMAND: c_int = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
-    matches!(
-        operation & COMMAND,
-        libc::FUTEX_LOCK_PI | libc::FUTEX_UNLOCK_PI | libc::FUTEX_TRYLOCK_PI | libc::FUTEX_WAIT_REQUEUE_PI | LOCK_PI2
-    )
+    match operation & COMMAND {
+        libc::FUTEX_LOCK_PI | libc::FUTEX_UNLOCK_PI | libc::FUTEX_TRYLOCK_PI | LOCK_PI2 => [Some(first), None],
+        libc::FUTEX_WAIT_REQUEUE_PI | libc::FUTEX_CMP_REQUEUE_PI => [Some(first), Some(second)],
+        libc::FUTEX_WAKE_OP => [None, Some(second)],
+        _ => [None, None],
+    }
+}
+
+/// The word stays in memory from now on. It may be no memory at all: of that the call speaks.
+fn hold_word(address: usize) {
+    const BYTES: usize = size_of::<u32>();
+    const POPULATE_READ: usize = 22;
+    if address.is_multiple_of(BYTES) && agent_entry::note(address, BYTES) {
+        // SAFETY: changes no byte.
+        let _ = unsafe { call(libc::SYS_madvise, [address & !(PAGE_BYTES - 1), PAGE_BYTES, POPULATE_READ, 0]) };
+    }
 }
 
 /// As syscall(2).
@@ -140,6 +154,8 @@ unsafe extern "C" fn syscall() {
         "jne 5f",
         "mov eax, edx",
         "and eax, 0x7f",
+        "cmp eax, {wake_op}",
+        "je {known}",
         "cmp eax, {lock}",
         "jb 2f",
         "cmp eax, {wait_bits}",
@@ -188,6 +204,7 @@ unsafe extern "C" fn syscall() {
         mlockall = const libc::SYS_mlockall,
         ring = const libc::SYS_io_uring_setup,
         futex = const libc::SYS_futex,
+        wake_op = const libc::FUTEX_WAKE_OP,
         lock = const libc::FUTEX_LOCK_PI,
         wait_bits = const libc::FUTEX_WAIT_BITSET,
         wake_bits = const libc::FUTEX_WAKE_BITSET,

@@ -184,6 +184,15 @@ pub fn hold(start: usize, bytes: usize) {
     }
 }
 
+/// As [`hold`], of bytes that may be no memory: who names them brings them in. False: there is nobody to note it.
+pub fn note(start: usize, bytes: usize) -> bool {
+    let is_noted = is_running() && start.checked_add(bytes).is_some();
+    if is_noted {
+        HELD.hold(start, bytes);
+    }
+    is_noted
+}
+
 /// Where the C library keeps what it knows of the calling thread.
 fn control_block() -> usize {
     // SAFETY: asks for the caller's own.
