@@ -104,6 +104,13 @@ fn a_raw_clone_that_unmaps_at_once_sees_every_byte() {
     expect_paging(&["raw", "24", "3"], 12 * MIB, &[]);
 }
 
+/// They touched the doorbell of their parent, which they do not have, and ended by SIGSEGV.
+#[test]
+fn children_that_were_not_announced_fork_themselves() {
+    expect_paging(&["untold", "24", "4"], 12 * MIB, &[]);
+    expect_paging(&["cleared", "24", "2"], 12 * MIB, &[]);
+}
+
 #[test]
 fn a_fork_in_a_handler_that_interrupts_a_fork_ends() {
     expect_paging(&["handler", "24", "8"], 12 * MIB, &[]);

@@ -11,6 +11,9 @@
 //   hidden        all memory is MADV_DONTFORK, then a child works on memory of its own
 //   hole          a part is MADV_DONTFORK, and a child maps memory of its own there
 //   raw N         N times: a child of a raw clone unmaps, discards and checks at once
+//   private N     its user may not look into it (PR_SET_DUMPABLE): N times, it forks a child that forks; it is asked whether that still holds
+//   cleared N     N times: a child of clone3 has no handler of a signal (CLONE_CLEAR_SIGHAND), works and forks
+//   untold N      N times: a child of which no fork handler is told forks itself
 //   handler N     N forks, interrupted by a timer whose handler forks, too
 //   stopped       a child is stopped at birth for 3 s, while the parent goes on to fork
 //   both N        parent and children are stopped and continued by a third process while they fork for N seconds
@@ -32,6 +35,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/filter.h>
+#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -276,6 +280,76 @@ static void raw(int count) {
         }
         work();
         expect_good_end(child, "a raw child");
+    }
+}
+
+static void untold(int count) {
+    for (int i = 0; i < count; i++) {
+        pid_t child = i % 2 ? _Fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (child < 0) {
+            give_up("an untold fork");
+        }
+        if (child == 0) {
+            work_in_child("a child of an untold one");
+            _exit(0);
+        }
+        work();
+        expect_good_end(child, "an untold child");
+    }
+}
+
+static void expect_private(void) {
+    if (prctl(PR_GET_DUMPABLE) != 0) {
+        give_up("its user may look into it");
+    }
+}
+
+static void private(int count) {
+    if (prctl(PR_SET_DUMPABLE, 0)) {
+        give_up("prctl");
+    }
+    for (int i = 0; i < count; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            expect_private();
+            work_in_child("a child of what is private");
+            expect_private();
+            _exit(0);
+        }
+        expect_private();
+        work();
+        expect_good_end(child, "a private child");
+    }
+}
+
+static void is_not_called(int number) {
+    (void)number;
+}
+
+static void cleared(int count) {
+    signal(SIGUSR1, is_not_called);
+    signal(SIGSEGV, is_not_called);
+    signal(SIGUSR2, SIG_IGN);
+    for (int i = 0; i < count; i++) {
+        struct clone_args new = {.flags = CLONE_CLEAR_SIGHAND, .exit_signal = SIGCHLD};
+        pid_t child = (pid_t)syscall(SYS_clone3, &new, sizeof new);
+        if (child < 0) {
+            give_up("clone3");
+        }
+        if (child == 0) {
+            const int numbers[] = {SIGUSR1, SIGSEGV, SIGSYS, SIGUSR2};
+            for (int k = 0; k < 4; k++) {
+                struct sigaction now;
+                sigaction(numbers[k], NULL, &now);
+                if (now.sa_handler != (numbers[k] == SIGUSR2 ? SIG_IGN : SIG_DFL)) {
+                    give_up("a signal has a handler");
+                }
+            }
+            work_in_child("a child of what has no handlers");
+            _exit(0);
+        }
+        work();
+        expect_good_end(child, "a child without handlers");
     }
 }
 
@@ -652,7 +726,7 @@ static const struct {
     void (*run)(int argument);
 } modes[] = {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
-    {"raw", raw},         {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
+    {"raw", raw},         {"untold", untold}, {"private", private}, {"cleared", cleared}, {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
     {"user", user},       {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
     {"family", family},   {"orphan", orphan},   {"idle", idle},           {"rested", rested},
 };

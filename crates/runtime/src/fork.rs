@@ -56,7 +56,7 @@ use crate::pager::Pager;
 use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
 use crate::space::{PAGE_BYTES, PAGE_SHIFT};
 use crate::store::checksum;
-use crate::{limits, own, setup};
+use crate::{foothold, limits, own, setup};
 
 /// A fork waits this long for memory to be paged out.
 const SHRINK_NS: Nanos = 2_000_000_000;
@@ -86,7 +86,9 @@ pub(crate) fn prepare() {
         futex::wait(&FORKING, 1, None, Scope::Private);
     }
     MASK.store(mask.0, Ordering::Relaxed);
-    let doorbells = DOORBELLS.load(Ordering::Acquire);
+    // A copy that nobody was told of, and a child of vfork, have the words of another process; who copies them is not announced either.
+    let is_own = foothold::owner() == thread::getpid();
+    let doorbells = if is_own { DOORBELLS.load(Ordering::Acquire) } else { 0 };
     if doorbells != 0 {
         ANNOUNCED.store(true, Ordering::Relaxed);
         touch(doorbells);
