@@ -10,8 +10,11 @@
 #include "expect.h"
 
 #include <arpa/inet.h>
+#include <elf.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/sched.h>
 #include <mqueue.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -28,6 +31,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/msg.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/signalfd.h>
@@ -38,6 +42,7 @@
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,7 +53,7 @@ static uint64_t *ballast;
 static uint64_t ballast_words;
 static char *room;    // what the calls read and write
 static char *nowhere; // behind it: no access
-static unsigned rooms = 20;
+static unsigned rooms = 24;
 static int pagemap;
 static unsigned char before[PAGES];
 static int is_pending;
@@ -602,6 +607,95 @@ static void case_robust_words(void) {
     }
 }
 
+// Filters of sockets name their instructions elsewhere, and the length of one that is read counts instructions.
+static void case_options(void) {
+    struct sock_filter *filter = (struct sock_filter *)(next_room() + PAGE), *back = (struct sock_filter *)(room + 3 * PAGE);
+    struct sock_fprog *program = (struct sock_fprog *)(room + 5 * PAGE);
+    socklen_t *len = (socklen_t *)(room + 7 * PAGE);
+    // Longer than a page: takes no more than three bytes of each datagram.
+    enum { INSTRUCTIONS = PAGE / sizeof *filter + 88 };
+    for (int i = 0; i < INSTRUCTIONS; i++) {
+        filter[i] = (struct sock_filter){i < INSTRUCTIONS - 1 ? BPF_LD | BPF_IMM : BPF_RET | BPF_K, 0, 0, 3};
+    }
+    *program = (struct sock_fprog){INSTRUCTIONS, filter};
+    int ends[2];
+    EXPECT(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0);
+    page_out();
+    EXPECT(setsockopt(ends[1], SOL_SOCKET, SO_ATTACH_FILTER, program, sizeof *program) == 0);
+    EXPECT(send(ends[0], "abcdef", 6, 0) == 6 && recv(ends[1], room + 9 * PAGE, 10, 0) == 3);
+    *len = INSTRUCTIONS;
+    page_out();
+    EXPECT(getsockopt(ends[1], SOL_SOCKET, SO_GET_FILTER, back, len) == 0 && *len == INSTRUCTIONS);
+    EXPECT(memcmp(back, filter, INSTRUCTIONS * sizeof *filter) == 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+// A child that is traced from before it executes another program, as debuggers make them: stopped when it has.
+static pid_t traced(int stops_itself) {
+    pid_t child = stops_itself ? fork() : vfork();
+    if (child == 0) {
+        ptrace(PTRACE_TRACEME);
+        if (stops_itself) {
+            raise(SIGSTOP);
+        }
+        execl("/bin/sleep", "sleep", "60", NULL);
+        _exit(1);
+    }
+    int status;
+    EXPECT(child > 0);
+    if (stops_itself) {
+        EXPECT(waitpid(child, &status, 0) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
+        EXPECT(ptrace(PTRACE_CONT, child, NULL, NULL) == 0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+    return child;
+}
+
+// Registers that are read from another process by a vector, and signals that wait for it, by a structure.
+static void case_traced(void) {
+    struct iovec *vector = (struct iovec *)(next_room() + PAGE);
+    struct __ptrace_peeksiginfo_args *which = (struct __ptrace_peeksiginfo_args *)(room + 3 * PAGE);
+    siginfo_t *infos = (siginfo_t *)(room + 9 * PAGE);
+    for (int stops_itself = 0; stops_itself < 2; stops_itself++) {
+        pid_t child = traced(stops_itself);
+        *vector = (struct iovec){room + 5 * PAGE, 2 * PAGE};
+        page_out();
+        EXPECT(ptrace(PTRACE_GETREGSET, child, NT_PRSTATUS, vector) == 0 && vector->iov_len == sizeof(struct user_regs_struct));
+        EXPECT(((struct user_regs_struct *)vector->iov_base)->rip != 0);
+        EXPECT(kill(child, SIGUSR1) == 0 && kill(child, SIGUSR2) == 0);
+        *which = (struct __ptrace_peeksiginfo_args){.flags = PTRACE_PEEKSIGINFO_SHARED, .nr = 40};
+        page_out();
+        tell("peeked at", ptrace(PTRACE_PEEKSIGINFO, child, which, infos));
+        EXPECT(infos[0].si_signo == SIGUSR1 && infos[1].si_signo == SIGUSR2);
+        EXPECT(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    }
+}
+
+// The argument of clone3 may be longer than what its kernel knows, if the rest is zero, and names a list of numbers.
+static void case_made_children(void) {
+    struct clone_args *new = (struct clone_args *)(next_room() + PAGE);
+    pid_t *numbers = (pid_t *)(room + 3 * PAGE);
+    for (unsigned longer = 0; longer < 3; longer++) {
+        memset(new, 0, PAGE);
+        new->exit_signal = SIGCHLD;
+        ((char *)new)[sizeof *new + 7] = longer == 2;
+        page_out();
+        long child = syscall(SYS_clone3, new, sizeof *new + longer * 8);
+        if (child == 0) {
+            _exit(7);
+        }
+        int status = 0;
+        EXPECT(child < 0 || (waitpid((pid_t)child, &status, 0) == child && WEXITSTATUS(status) == 7));
+        tell("clone3", child < 0 ? child : 0);
+    }
+    memset(new, 0, PAGE);
+    *new = (struct clone_args){.exit_signal = SIGCHLD, .set_tid = (uintptr_t)numbers, .set_tid_size = 1};
+    *numbers = -1;
+    page_out();
+    tell("with a number that none can be", syscall(SYS_clone3, new, sizeof *new));
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -621,6 +715,9 @@ static const struct {
     {"faults", case_faults},
     {"interruptions", case_interruptions},
     {"robust_words", case_robust_words},
+    {"options", case_options},
+    {"traced", case_traced},
+    {"made_children", case_made_children},
 };
 
 int main(int argc, char **argv) {

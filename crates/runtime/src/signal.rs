@@ -19,6 +19,7 @@ mod entry;
 pub(crate) mod faults;
 mod filtered;
 mod forks;
+mod traced;
 mod inplace;
 mod messages;
 mod sites;

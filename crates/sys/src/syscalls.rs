@@ -129,6 +129,8 @@ pub enum Odd {
     CloneArgs,
     /// `fcntl`: by the command.
     Fcntl,
+    /// `getsockopt`: a few options have lengths of their own, or name further memory.
+    GetOption,
     /// `seccomp`: by the operation; a filter is a list.
     Filter,
     /// `futex`: by the operation.
@@ -145,6 +147,10 @@ pub enum Odd {
     Prctl,
     /// `semctl`: by the command.
     Semaphores,
+    /// `setsockopt`: some options are filters, which name their instructions.
+    SetOption,
+    /// `ptrace`: by the request.
+    Trace,
     /// `futex_waitv`, `futex_requeue`: a list of words.
     Waiters,
     /// `getxattrat`, `setxattrat`: the value behind a structure.
@@ -368,12 +374,15 @@ impl<M: Memory, E: FnMut(Range)> Teller<'_, M, E> {
             Odd::Fcntl => self.fcntl(address),
             Odd::Filter => self.filter(address),
             Odd::Futex => self.futex(),
+            Odd::GetOption => self.get_option(address),
             Odd::Ioctl => self.ioctl(address),
             Odd::Keys => self.keys(),
             Odd::MaskPair => self.mask_pair(address),
             Odd::Notify => self.notify(address),
             Odd::Prctl => self.prctl(address),
             Odd::Semaphores => self.semaphores(address),
+            Odd::SetOption => self.set_option(address),
+            Odd::Trace => self.trace(address),
             Odd::Waiters => self.waiters(address),
             Odd::Xattr => self.xattr(address),
         }
@@ -418,6 +427,68 @@ impl<M: Memory, E: FnMut(Range)> Teller<'_, M, E> {
     fn program(&mut self, address: usize) {
         if let (Some(count), Some(list)) = (self.half(address), self.word(address.saturating_add(8))) {
             self.tell(list, (count & 0xffff) * 8, Direction::In);
+        }
+    }
+
+    fn set_option(&mut self, address: usize) {
+        // `SO_ATTACH_FILTER`, `SO_ATTACH_REUSEPORT_CBPF`; `PACKET_FANOUT_DATA`
+        const FILTERS: [(usize, usize); 3] = [(1, 26), (1, 51), (263, 22)];
+        self.sized(address, Size::Arg(4), Direction::In);
+        if FILTERS.contains(&(self.count(1), self.count(2))) {
+            self.program(address);
+        }
+    }
+
+    fn get_option(&mut self, address: usize) {
+        const FILTER: (usize, usize) = (1, 26);
+        const WITHOUT_COPY: (usize, usize) = (6, 35);
+        self.sized(address, Size::At(4), Direction::Both);
+        match (self.count(1), self.count(2)) {
+            // The length counts instructions.
+            FILTER => {
+                if let Some(count) = self.half(self.argument(4)) {
+                    self.tell(address, (count & 0xffff) * 8, Direction::Out);
+                }
+            }
+            // `struct tcp_zerocopy_receive`: what fills no page goes to a buffer beside.
+            WITHOUT_COPY => {
+                if let (Some(buffer), Some(len)) =
+                    (self.word(address.saturating_add(24)), self.half(address.saturating_add(32)))
+                {
+                    self.tell(buffer, len, Direction::Out);
+                }
+                if let (Some(control), Some(len)) =
+                    (self.word(address.saturating_add(40)), self.word(address.saturating_add(48)))
+                {
+                    self.tell(control, len, Direction::Out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The third argument is an address of the other process, or tells which or how much; the fourth, which is given here, a structure.
+    fn trace(&mut self, address: usize) {
+        const PEEK_SIGNALS: usize = 0x4209;
+        const FILTER_MAX: usize = 4096 * 8;
+        const REGISTERS_MAX: usize = 64 << 10;
+        let which = self.argument(2);
+        match self.argument(0) {
+            // `PTRACE_GETREGSET`, `PTRACE_SETREGSET`: a vector.
+            0x4204 | 0x4205 => {
+                self.tell(address, 16, Direction::Both);
+                if let (Some(base), Some(len)) = (self.word(address), self.word(address.saturating_add(8))) {
+                    self.tell(base, len.min(REGISTERS_MAX), Direction::Both);
+                }
+            }
+            PEEK_SIGNALS => {
+                self.tell(which, 16, Direction::In);
+                let count = self.half(which.saturating_add(12)).unwrap_or(0).min(LIST_MAX);
+                self.tell(address, count * 128, Direction::Out);
+            }
+            // `PTRACE_SECCOMP_GET_FILTER`
+            0x420c => self.tell(address, FILTER_MAX, Direction::Out),
+            _ => self.tell(address, PAGE_BYTES, Direction::Both),
         }
     }
 
@@ -466,7 +537,9 @@ impl<M: Memory, E: FnMut(Range)> Teller<'_, M, E> {
         let [operation, _, second, third, fourth, _] = *self.arguments;
         match operation {
             // A payload, or room for one, and its length.
-            2 | 6 | 11 | 12 | 17 | 20 => self.tell(second, third, Direction::Both),
+            2 | 6 | 11 | 12 | 17 => self.tell(second, third, Direction::Both),
+            // `KEYCTL_INSTANTIATE_IOV`
+            20 => self.vectors(second, third, Direction::In),
             // Strings, or structures of less than a page.
             _ => {
                 for address in [self.argument(1), second, third, fourth] {

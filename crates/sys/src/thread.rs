@@ -14,7 +14,8 @@ use linux_raw_sys::general::{
     __NR_gettid, __NR_prctl, __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
 };
 use linux_raw_sys::prctl::{
-    PR_GET_THP_DISABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG, PR_SET_THP_DISABLE,
+    PR_GET_DUMPABLE, PR_GET_THP_DISABLE, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_PDEATHSIG,
+    PR_SET_THP_DISABLE,
 };
 
 use crate::futex;
@@ -325,6 +326,34 @@ impl HugePages {
         let (on, flags) = (self.0 & 1, self.0 & !1);
         // SAFETY: sets an attribute of the process.
         unsafe { syscall!(__NR_prctl, PR_SET_THP_DISABLE as usize, on, flags, 0, 0) }.map(|_| ())
+    }
+}
+
+/// A process may be traced by its user, whatever it has asked for (PR_SET_DUMPABLE).
+#[derive(Debug)]
+#[must_use = "it may be traced until this is ended"]
+pub struct Traceable {
+    /// It might not.
+    is_news: bool,
+}
+
+impl Traceable {
+    /// The process of the calling thread, and copies that it makes.
+    pub fn begin() -> Self {
+        // SAFETY: asks only.
+        let before = unsafe { syscall!(__NR_prctl, PR_GET_DUMPABLE as usize, 0, 0, 0, 0) };
+        // SAFETY: sets an attribute of the process.
+        let is_news = before == Ok(0) && unsafe { syscall!(__NR_prctl, PR_SET_DUMPABLE as usize, 1, 0, 0, 0) }.is_ok();
+        Self { is_news }
+    }
+
+    /// As it was, in the process or in a copy of it.
+    pub fn end(self) {
+        if self.is_news {
+            // SAFETY: as above.
+            let ended = unsafe { syscall!(__NR_prctl, PR_SET_DUMPABLE as usize, 0, 0, 0, 0) };
+            debug_assert!(ended.is_ok(), "nobody is refused this: {ended:?}");
+        }
     }
 }
 

@@ -91,12 +91,19 @@ impl Actions {
 
     /// As in another process with the same.
     pub(super) fn copy_from(&self, other: &Self, is_cleared: bool) {
-        let mut copied = other.with(|list| *list);
-        if is_cleared {
-            copied.iter_mut().filter(|action| action.handler != IGNORE).for_each(|action| *action = Action::DEFAULT);
-        }
+        let copied = other.with(|list| *list);
         self.is_locked.store(false, Ordering::Relaxed);
         self.with(|list| *list = copied);
+        if is_cleared {
+            self.clear();
+        }
+    }
+
+    /// No signal has a handler, as in a process that is made with CLONE_CLEAR_SIGHAND.
+    pub(super) fn clear(&self) {
+        self.with(|list| {
+            list.iter_mut().filter(|action| action.handler != IGNORE).for_each(|action| *action = Action::DEFAULT);
+        });
     }
 }
 

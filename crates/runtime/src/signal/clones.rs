@@ -7,10 +7,12 @@
 //! Copies of the address space are another matter: see `forks`.
 
 use pagetide_sys::dispatch::{Context, Register, copy, vector_bytes};
+use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::signal::{AltStack, SignalSet};
+use pagetide_sys::syscalls::{Direction, Range};
 use pagetide_sys::{Errno, thread, word};
 
-use super::dispatch::{hold_for_ever, refusal, tell_once};
+use super::dispatch::{bring_in, hold_for_ever, read, refusal, tell_once};
 use super::threads::Thread;
 use super::{actions, entry, forks, inplace};
 
@@ -25,7 +27,7 @@ const SIGHAND: u64 = 0x800;
 const IS_VFORK: u64 = 0x4000;
 const THREAD: u64 = 0x1_0000;
 const SET_TLS: u64 = 0x8_0000;
-const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+pub(super) const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 
 /// Words of `struct clone_args`.
 const NEW_WORDS: usize = 11;
@@ -34,7 +36,7 @@ const FRAME_BYTES: usize = 8 + size_of::<Context>() + 128;
 
 /// What is to be made.
 pub(super) struct Wish {
-    flags: u64,
+    pub(super) flags: u64,
     /// The stack's end; 0: as the maker's.
     pub(super) stack: u64,
     pub(super) arguments: [usize; 6],
@@ -42,7 +44,7 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    fn read(number: u32, arguments: [usize; 6]) -> Result<Self, Errno> {
+    fn read(number: u32, mut arguments: [usize; 6]) -> Result<Self, Errno> {
         let [flags, stack, ..] = arguments.map(word::u64_of);
         let mut new = [0_u64; NEW_WORDS];
         let (flags, stack) = match number {
@@ -50,12 +52,19 @@ impl Wish {
             VFORK => (IS_VFORK | VM | SIGCHLD, 0),
             FORK => (SIGCHLD, 0),
             _ => {
-                let len = arguments[1];
-                if len > size_of_val(&new) {
+                let [place, len, ..] = arguments;
+                if len > PAGE_BYTES {
                     return Err(Errno::E2BIG);
                 }
+                arguments[1] = len.min(size_of_val(&new));
+                // As the kernel of words that it does not know: they are 0.
+                for at in arguments[1]..len {
+                    if read::<u8>(place.saturating_add(at))? != 0 {
+                        return Err(Errno::E2BIG);
+                    }
+                }
                 // SAFETY: into our own words.
-                if !unsafe { copy(new.as_mut_ptr().addr(), arguments[0], len) } {
+                if !unsafe { copy(new.as_mut_ptr().addr(), place, arguments[1]) } {
                     return Err(Errno::EFAULT);
                 }
                 let [flags, _, _, _, _, stack, stack_bytes, ..]: [u64; NEW_WORDS] = new;
@@ -63,6 +72,12 @@ impl Wish {
             }
         };
         Ok(Self { flags, stack, arguments, new })
+    }
+
+    /// The list of the numbers that the child is to have in its namespaces.
+    fn numbers(&self) -> Range {
+        let [.., list, count, _] = self.new;
+        Range { start: word::usize_of(list), len: word::usize_of(count.min(32)) * 4, direction: Direction::In }
     }
 }
 
@@ -72,6 +87,7 @@ pub(super) fn make(block: &Thread, context: &mut Context, number: u32, arguments
         Ok(wish) => wish,
         Err(errno) => return refusal(errno),
     };
+    bring_in(block, wish.numbers());
     if wish.flags & VM == 0 {
         hold_words(number, &wish);
         return forks::make(block, context, number, &wish);

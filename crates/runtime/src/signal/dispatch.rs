@@ -15,6 +15,7 @@ use linux::*;
 use super::filtered::{self, PRCTL};
 use super::pieces::{PREADV2, PWRITEV2, make_long};
 use super::threads::Thread;
+use super::traced::{self, PTRACE, TRACE_ME};
 use super::{actions, clones, forks, waiting};
 use crate::space::held::HELD;
 use crate::{foothold, origins, serve};
@@ -184,6 +185,7 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
             tell_once(number, "(PR_SET_SYSCALL_USER_DISPATCH) is refused (EINVAL): it is in use");
             refusal(Errno::EINVAL)
         }
+        PTRACE if arguments[0] == TRACE_ME => traced::ask(block),
         // `PR_SET_SECCOMP`
         PRCTL if arguments[0] == 22 => filtered::install(block, number, arguments),
         SECCOMP => filtered::install(block, number, arguments),
@@ -230,9 +232,13 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
         }
     }
     // All that it touches is there by now.
+    let is_traced = traced::begin(block, number);
     let _executes = matches!(number, EXECVE | EXECVEAT).then(|| actions::AsBelieved::begin(block));
     // SAFETY: the program's own call, in its own thread.
     let answer = unsafe { call(block.switch(), number, &arguments) };
+    if is_traced {
+        traced::stop_no_calls(block);
+    }
     if number == MADVISE && arguments[2] == GUARD_INSTALL && answer == 0 {
         tell_of_guard(block, arguments);
     }
@@ -294,7 +300,7 @@ fn close_range(block: &Thread, [first, last, flags, ..]: [usize; 6]) -> isize {
 
 /// What the table does not tell of.
 fn further(block: &Thread, number: u32, arguments: [usize; 6]) {
-    let [first, second, third, ..] = arguments;
+    let [first, second, third, _, fifth, _] = arguments;
     let hold = |start, len| bring_in(block, Range { start, len, direction: Direction::Both });
     match number {
         MLOCK | MLOCK2 => hold(first, second),
@@ -304,7 +310,12 @@ fn further(block: &Thread, number: u32, arguments: [usize; 6]) {
         SET_TID_ADDRESS => hold_for_ever(first, 4),
         SET_ROBUST_LIST => hold_for_ever(first, 24),
         RSEQ => hold_for_ever(first, second & 0xffff),
-        FUTEX if matches!(second & 0x7f, 6..=8 | 11..=13) => hold_for_ever(first, 4),
+        FUTEX if matches!(second & 0x7f, 6..=8 | 13) => hold_for_ever(first, 4),
+        // Waiters are moved to a lock: they have it when they wake.
+        FUTEX if matches!(second & 0x7f, 11 | 12) => {
+            hold_for_ever(first, 4);
+            hold_for_ever(fifth, 4);
+        }
         _ => {}
     }
 }
@@ -330,7 +341,7 @@ pub(super) fn hold_interrupted(block: &Thread, interrupted: Interrupted) {
 }
 
 /// Hold a range and touch its pages, as far as they are there: beyond, the kernel finds what it would have found.
-fn bring_in(block: &Thread, range: Range) {
+pub(super) fn bring_in(block: &Thread, range: Range) {
     if range.start == 0 || range.len == 0 {
         return;
     }

@@ -7,6 +7,8 @@
 //! ([`Change`]), and a fork waits until there are none, and keeps new ones waiting. Both look after they have said so: one of the two
 //! sees the other.
 //!
+//! Who may not be traced (PR_SET_DUMPABLE) may be while its child is made, and the child until it has its agent, which only a tracer starts.
+//!
 //! No page becomes a huge one from before the copy until the child's memory is registered: where small pages are missing, the kernel
 //! would fill zeroes in.
 
@@ -15,13 +17,13 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use pagetide_sys::dispatch::{Context, Register, call};
 use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::signal::SignalSet;
-use pagetide_sys::thread::HugePages;
+use pagetide_sys::thread::{HugePages, Traceable};
 use pagetide_sys::{Errno, text, thread};
 
-use super::clones::Wish;
+use super::clones::{CLEAR_SIGHAND, Wish};
 use super::dispatch::{refusal, tell_once};
 use super::threads::{self, Thread};
-use super::{OURS, entry};
+use super::{OURS, actions, entry};
 use crate::fork::seen;
 use crate::{agent_entry, foothold};
 
@@ -94,11 +96,13 @@ pub(super) fn make(block: &Thread, context: &mut Context, number: u32, wish: &Wi
     SignalSet(!OURS.0).block();
     let still = Still::begin();
     let huge = HugePages::forbid();
+    let traceable = Traceable::begin();
     let answer = if seen::announce() { copy(block, number, wish) } else { refusal(Errno::ENOMEM) };
     drop(still);
     if answer == 0 {
         begin(block, context, wish);
     }
+    traceable.end();
     if let Ok(huge) = huge {
         huge.restore();
     }
@@ -131,7 +135,13 @@ fn copy(block: &Thread, number: u32, wish: &Wish) -> isize {
 fn begin(block: &Thread, context: &mut Context, wish: &Wish) {
     threads::begin_copy(block);
     agent_entry::begin_copy();
-    if let Err(errno) = entry::arm(block) {
+    let is_cleared = wish.flags & CLEAR_SIGHAND != 0;
+    if is_cleared {
+        // Ours as well.
+        block.actions().clear();
+    }
+    let handled = if is_cleared { actions::install_ours() } else { Ok(()) };
+    if let Err(errno) = handled.and_then(|()| entry::arm(block)) {
         text::die(format_args!("pagetide: a forked child cannot be armed: {}", errno.name()));
     }
     if wish.stack != 0 {

@@ -150,7 +150,7 @@ fn receive(
             Ok(bytes) => bytes.max(PIECE_BYTES),
             Err(answer) => return Some(answer),
         },
-        Kind::File | Kind::Stream => PIECE_BYTES,
+        Kind::File | Kind::Stream | Kind::Device => PIECE_BYTES,
     };
     let mut list = [[0; 2]; VECTORS];
     let mut at = (0, 0);

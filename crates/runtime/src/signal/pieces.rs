@@ -1,7 +1,8 @@
 //! Calls that name more memory than may be held at once: made piece by piece, where that is as good.
 //!
-//! Files are read and written on to the end, and so are pipes, streams and devices that do not block: who is told of edges takes a short
-//! read for all that there was (epoll(7)). Those that block may be read short. Datagrams go at once (`messages`). Of a buffer
+//! Files are read and written on to the end, and so are pipes, streams and terminals that do not block: who is told of edges takes a short
+//! read for all that there was (epoll(7)). Those that block may be read short. Datagrams go at once (`messages`); to other devices a call
+//! may mean one message as well (/dev/fuse), so it is made as a whole. Of a buffer
 //! for what never fills it (names, events) no more is named than may be held. All else is held as a whole; where that is more than the
 //! budget, the budget gives way to it.
 
@@ -62,6 +63,7 @@ pub(super) fn make_long(block: &Thread, number: u32, arguments: [usize; 6]) -> O
     match number {
         READ | WRITE | PREAD | PWRITE | SENDTO | RECVFROM if third > PIECE_BYTES => match kind_of(block, first) {
             Kind::Message => messages::make_at_once(block, number, arguments),
+            Kind::Device => None,
             kind @ (Kind::File | Kind::Stream) => Some(transfer(block, number, arguments, kind)),
         },
         READV | WRITEV | PREADV | PWRITEV | PREADV2 | PWRITEV2 if third <= VECTORS_MAX => {
@@ -99,6 +101,8 @@ pub(super) enum Kind {
     Stream,
     /// Not in pieces.
     Message,
+    /// One whose calls may be messages.
+    Device,
 }
 
 /// What follows a piece that was transferred as a whole.
@@ -192,8 +196,10 @@ fn vectors(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> 
         return None;
     }
     let kind = kind_of(block, fd);
-    if kind == Kind::Message {
-        return messages::vectors_at_once(block, number, arguments);
+    match kind {
+        Kind::Message => return messages::vectors_at_once(block, number, arguments),
+        Kind::Device => return None,
+        Kind::File | Kind::Stream => {}
     }
     let single = match number {
         READV => READ,
@@ -242,8 +248,6 @@ pub(super) fn kind_of(block: &Thread, fd: usize) -> Kind {
     const FSTAT: u32 = 5;
     const SO_TYPE: usize = 3;
     const SOCK_STREAM: u32 = 1;
-    /// `/dev/zero` and its like.
-    const MEMORY: u32 = 1;
     let mut stat = [0_u32; 36];
     // SAFETY: the kernel fills our own record.
     let answer = unsafe { call(block.switch(), FSTAT, &[fd, stat.as_mut_ptr().addr(), 0, 0, 0, 0]) };
@@ -253,9 +257,20 @@ pub(super) fn kind_of(block: &Thread, fd: usize) -> Kind {
     // The mode is the seventh word of 32 bits, the device's number the eleventh.
     match stat[6] & 0o170_000 {
         0o100_000 | 0o060_000 => Kind::File,
-        0o020_000 if stat[10] >> 8 & 0xfff == MEMORY => Kind::File,
+        0o020_000 => kind_of_device(stat[10] >> 8 & 0xfff),
         0o140_000 if option_of(block, fd, SO_TYPE) != Ok(SOCK_STREAM) => Kind::Message,
         _ => Kind::Stream,
+    }
+}
+
+/// By the major number of a character device.
+const fn kind_of_device(major: u32) -> Kind {
+    match major {
+        // `/dev/zero` and its like.
+        1 => Kind::File,
+        // Terminals, and pseudo terminals.
+        4 | 5 | 128..=143 => Kind::Stream,
+        _ => Kind::Device,
     }
 }
 
@@ -313,6 +328,13 @@ mod tests {
         assert_eq!(whole.1, [(0, PIECE_BYTES), (PIECE_BYTES, PIECE_BYTES), (2 * PIECE_BYTES, 5)]);
         assert_eq!(played(3 * PIECE_BYTES, Short::Ends, &[PIECE, 7]).0, PIECE + 7);
         assert_eq!(played(3 * PIECE_BYTES, Short::AtOnce, &[PIECE]).0, PIECE);
+    }
+
+    #[test]
+    fn only_memory_and_terminals_are_read_and_written_in_pieces() {
+        let [zero, terminal, pseudo_terminal, fuse] = [1, 4, 136, 10].map(kind_of_device);
+        assert!(zero == Kind::File && terminal == Kind::Stream && pseudo_terminal == Kind::Stream);
+        assert!(fuse == Kind::Device);
     }
 
     #[test]

@@ -78,6 +78,8 @@ pub(crate) struct Thread {
     has_control_block: Cell<bool>,
     /// It is a process of its own, which may end while others go on.
     is_apart: AtomicBool,
+    /// It has asked to be traced by its parent.
+    pub(super) is_to_be_traced: Cell<bool>,
     /// Of [`super::OURS`]: what the program believes to be blocked.
     hidden: Cell<u64>,
     alternate: Cell<AltStack>,
@@ -231,6 +233,7 @@ impl Thread {
         self.leaves.store(Leaves::Everything as u8, Ordering::Relaxed);
         self.is_filtered.store(false, Ordering::Relaxed);
         self.set_apart(false);
+        self.is_to_be_traced.set(false);
         self.switch.allow();
         self.switch.take_noted();
         self.is_ending.store(false, Ordering::Relaxed);

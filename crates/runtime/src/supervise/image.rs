@@ -31,6 +31,9 @@ pub(super) fn why_absent(pid: i32, library: &str) -> String {
                          library)"
                 .to_owned()
         }
+        Named::Forbidden => {
+            "may not be looked into (PR_SET_DUMPABLE, or a program file that may not be read)".to_owned()
+        }
         Named::Unknown => "runs without the preloaded library".to_owned(),
     }
 }
@@ -42,6 +45,8 @@ pub(super) enum Named {
     /// The object's path, which leads nowhere for this process.
     OutOfSight(String),
     Nowhere,
+    /// Nobody but root may ask.
+    Forbidden,
     Unknown,
 }
 
@@ -50,7 +55,11 @@ pub(super) fn named(pid: i32, library: &str) -> Named {
     if !proc::stat(Some(pid)).is_ok_and(|stat| stat.has_environment) {
         return Named::Unknown;
     }
-    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return Named::Unknown };
+    let environment = match std::fs::read(format!("/proc/{pid}/environ")) {
+        Ok(environment) => environment,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Named::Forbidden,
+        Err(_) => return Named::Unknown,
+    };
     let lists = environment.split(|&byte| byte == 0).filter_map(|word| word.strip_prefix(b"LD_PRELOAD="));
     let mut paths = lists.flat_map(|list| list.split(|byte| matches!(byte, b' ' | b':')));
     match paths.find(|path| path.ends_with(library.as_bytes())) {

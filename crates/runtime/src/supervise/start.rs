@@ -365,7 +365,7 @@ fn awaited(pid: i32, library: &str) -> Object {
     match image::named(pid, library) {
         Named::InSight => Object::Awaited,
         Named::OutOfSight(_) | Named::Nowhere => Object::Absent,
-        Named::Unknown => Object::Unknown,
+        Named::Forbidden | Named::Unknown => Object::Unknown,
     }
 }
 

@@ -156,7 +156,8 @@ impl Process {
         match self.words {
             Words::At(at) => {
                 self.view = start::read(self.thread, at);
-                if self.view.is_none() {
+                // A process with an agent may have forbidden to look into it.
+                if self.view.is_none() && self.link.is_none() {
                     self.words = Words::Sought(0);
                     self.is_refused = false;
                     return self.seek(library);

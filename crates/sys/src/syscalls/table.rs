@@ -7,7 +7,8 @@ use linux_raw_sys::general::*;
 use super::Call;
 use super::Class::{Consuming, End, Gone, Lasting, Plain, Process, Signals, Space, Stream, Waiting};
 use super::Odd::{
-    Capabilities, CloneArgs, Fcntl, Filter, Futex, Ioctl, Keys, MaskPair, Notify, Prctl, Semaphores, Waiters, Xattr,
+    Capabilities, CloneArgs, Fcntl, Filter, Futex, GetOption, Ioctl, Keys, MaskPair, Notify, Prctl, Semaphores,
+    SetOption, Trace, Waiters, Xattr,
 };
 use super::Place::{
     self, Both, In, MessageIn, MessageOut, MessagesIn, MessagesOut, Odd, Out, Text, Texts, V, VectorsIn, VectorsOut,
@@ -95,8 +96,8 @@ pub(super) const TABLE: &[Call] = calls! {
     __NR_getsockname: Plain [V, Out(At(2)), Both(WORD)];
     __NR_getpeername: Plain [V, Out(At(2)), Both(WORD)];
     __NR_socketpair: Consuming [V, V, V, Out(LONG)];
-    __NR_setsockopt: Plain [V, V, V, In(Arg(4))];
-    __NR_getsockopt: Consuming [V, V, V, Both(At(4)), Both(WORD)];
+    __NR_setsockopt: Plain [V, V, V, Odd(SetOption)];
+    __NR_getsockopt: Consuming [V, V, V, Odd(GetOption), Both(WORD)];
     __NR_clone: Process [V, V, Both(WORD), Both(WORD)];
     __NR_fork: Process [];
     __NR_vfork: Process [];
@@ -142,7 +143,7 @@ pub(super) const TABLE: &[Call] = calls! {
     __NR_getrusage: Plain [V, Out(USAGE)];
     __NR_sysinfo: Plain [Out(Bytes(112))];
     __NR_times: Plain [Out(Bytes(32))];
-    __NR_ptrace: Consuming [V, V, Both(PAGE), Both(PAGE)];
+    __NR_ptrace: Consuming [V, V, V, Odd(Trace)];
     __NR_getuid: Plain [];
     __NR_syslog: Consuming [V, Out(Arg(2))];
     __NR_getgid: Plain [];
