@@ -118,6 +118,24 @@ fn standard_streams_are_the_programs() {
     assert_eq!(ended.stderr(), "to stderr\n", "pagetide adds nothing of its own to a run that works");
 }
 
+/// Services are started with SIGPIPE ignored, and programs with streams that are closed. The program had SIGPIPE as the default, and /dev/null
+/// in the place of what was closed.
+#[test]
+fn closed_streams_and_an_ignored_sigpipe_are_the_programs() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = Program::new(["/bin/sh", "-c", "grep SigIgn /proc/self/status; cat; echo $?"]);
+    for given in ["trap '' PIPE; exec \"$@\" <&-", "trap '' PIPE; exec \"$@\"", "exec \"$@\" <&-"] {
+        let shell = ["/bin/sh", "-c", given, "sh"];
+        let native = program.behind(shell).run(&scratch, "native");
+        let ended = PagetideRun::new(&scratch, BUDGET).wrap(&program).behind(shell).run(&scratch, "wrapped");
+        assert_eq!((ended.stdout(), ended.stderr()), (native.stdout(), native.stderr()), "{given}");
+    }
+}
+
 /// Each process of the program loads it; libgcc's unwinder would be the larger part of the price.
 #[test]
 fn the_preloaded_object_brings_no_other_library() {

@@ -12,6 +12,7 @@ mod closer;
 mod commands;
 mod divide;
 mod drains;
+mod given;
 mod image;
 mod memory;
 mod options;
@@ -273,7 +274,7 @@ impl Supervisor {
             .env(RUN_VARIABLE, places::run_text(self.budget_pages, &self.hello));
         let parent = thread::getpid();
         let descriptors = self.descriptors;
-        // SAFETY: the hook makes four system calls and touches no memory that is not its own.
+        // SAFETY: the hook makes system calls and touches no memory that is not its own.
         unsafe {
             command.pre_exec(move || {
                 mask.restore();
@@ -282,6 +283,7 @@ impl Supervisor {
                 }
                 thread::set_parent_death_signal(pagetide_sys::signal::number::KILL)
                     .map_err(|errno| std::io::Error::from_raw_os_error(errno.code()))?;
+                given::hand_down();
                 // We may have ended before the call.
                 if thread::getppid() == parent { Ok(()) } else { Err(std::io::Error::from_raw_os_error(libc::ESRCH)) }
             })
