@@ -136,6 +136,20 @@ fn closed_streams_and_an_ignored_sigpipe_are_the_programs() {
     }
 }
 
+/// What a new thread does for the preloaded object took locks of the allocator; a fork that the thread's handler waited for needs them.
+#[test]
+fn a_thread_that_is_interrupted_as_soon_as_it_exists_holds_nothing_that_a_fork_needs() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "space");
+    let program = Program::new([binary.as_os_str(), "fresh-threads".as_ref(), "4".as_ref()]).deadline_s(100);
+    let ended = PagetideRun::new(&scratch, BUDGET).wrap(&program).run(&scratch, "fresh-threads");
+    assert_eq!(ended.stdout(), "fresh-threads: right\n", "{}", ended.report());
+}
+
 /// Each process of the program loads it; libgcc's unwinder would be the larger part of the price.
 #[test]
 fn the_preloaded_object_brings_no_other_library() {

@@ -261,6 +261,40 @@ static void guards_and_forks(void) {
     EXPECT(pthread_join(thread, NULL) == 0);
 }
 
+static void *waits_for_the_end(void *arg) {
+    pthread_barrier_wait(arg);
+    return NULL;
+}
+
+// A thread is interrupted as soon as it exists, and its handler waits for a fork: nothing that it does before its own code takes a lock
+// that fork needs.
+static void fresh_threads(void) {
+    pthread_barrier_t end;
+    signal(SIGUSR1, on_stop);
+    EXPECT(pthread_barrier_init(&end, NULL, 2) == 0);
+    for (int round = 0; round < 1500; round++) {
+        pthread_t thread;
+        is_stopped = may_go_on = 0;
+        EXPECT(pthread_create(&thread, NULL, waits_for_the_end, &end) == 0);
+        for (volatile int spun = 0; spun < round % 100 * 50; spun++) {
+        }
+        EXPECT(pthread_kill(thread, SIGUSR1) == 0);
+        while (!is_stopped) {
+            sched_yield();
+        }
+        pid_t child = fork();
+        EXPECT(child >= 0);
+        if (child == 0) {
+            _exit(0);
+        }
+        int status;
+        may_go_on = 1;
+        EXPECT(waitpid(child, &status, 0) == child && status == 0);
+        pthread_barrier_wait(&end);
+        EXPECT(pthread_join(thread, NULL) == 0);
+    }
+}
+
 static void guard_pages_by_syscall(void) {
     guards(advise_by_syscall);
 }
@@ -1169,6 +1203,7 @@ static const struct {
     {"guard-pages", guard_pages},
     {"guard-pages-by-syscall", guard_pages_by_syscall},
     {"guards-and-forks", guards_and_forks},
+    {"fresh-threads", fresh_threads},
     {"raw-vmsplice", raw_vmsplice},
     {"raw-zerocopy", raw_zerocopy},
     {"ring-send-zc", ring_send_zc},

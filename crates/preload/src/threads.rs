@@ -3,7 +3,9 @@
 //! At the end of a thread the kernel clears a word in its control block, for `pthread_join`, and marks the robust mutexes that it
 //! held; on priority-inheriting mutexes it works at once or not at all. None of that waits for a userfaultfd.
 
-use std::sync::atomic::AtomicPtr;
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{c_int, c_void, pthread_attr_t, pthread_mutex_t, pthread_mutexattr_t, pthread_t};
 use pagetide::agent_entry;
@@ -24,6 +26,42 @@ unsafe extern "C" {
 struct Task {
     body: Body,
     argument: *mut c_void,
+}
+
+/// Tasks on their way at once that need no allocator: a handler that interrupts a new thread in one would hold the allocator's locks, and
+/// a fork that it waits for needs them.
+const PLACES: usize = 256;
+
+/// Room for a task.
+struct Place {
+    is_taken: AtomicBool,
+    task: UnsafeCell<MaybeUninit<Task>>,
+}
+
+// SAFETY: the task is only touched by who has taken the place, and handed on with it.
+unsafe impl Sync for Place {}
+
+static TASKS: [Place; PLACES] =
+    [const { Place { is_taken: AtomicBool::new(false), task: UnsafeCell::new(MaybeUninit::uninit()) } }; PLACES];
+
+/// Room for a task; null: there is no memory.
+fn take_place() -> *mut Task {
+    let take =
+        |place: &&Place| place.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    match TASKS.iter().find(take) {
+        Some(place) => place.task.get().cast(),
+        // SAFETY: a plain allocation, from the program's allocator: the thread may end before this call returns.
+        None => unsafe { libc::malloc(size_of::<Task>()) }.cast(),
+    }
+}
+
+/// It is used no more.
+fn give_place(task: *mut Task) {
+    match TASKS.iter().find(|place| std::ptr::eq(place.task.get().cast(), task)) {
+        Some(place) => place.is_taken.store(false, Ordering::Release),
+        // SAFETY: it was allocated.
+        None => unsafe { libc::free(task.cast()) },
+    }
 }
 
 /// A stack of at least so many bytes is announced before it is filled.
@@ -49,19 +87,17 @@ unsafe extern "C" fn pthread_create(
     if stack_bytes >= DEEP_STACK_BYTES {
         agent_entry::mapped(stack_bytes);
     }
-    // From the program's allocator: it may be given back in a thread that ends before this call returns.
-    // SAFETY: a plain allocation.
-    let task = unsafe { libc::malloc(size_of::<Task>()) }.cast::<Task>();
+    let task = take_place();
     if task.is_null() {
         return libc::EAGAIN;
     }
-    // SAFETY: fresh memory of that size, aligned for pointers.
+    // SAFETY: room of that size, aligned for pointers, that is nobody else's.
     unsafe { task.write(Task { body, argument }) };
     // SAFETY: passed on as it came, but for the body, which takes what it is given.
     let answer = unsafe { create(thread, attributes, begin, task.cast()) };
     if answer != 0 {
-        // SAFETY: no thread has it.
-        unsafe { libc::free(task.cast()) };
+        // No thread has it.
+        give_place(task);
     }
     answer
 }
@@ -102,8 +138,7 @@ unsafe extern "C-unwind" fn begin(task: *mut c_void) -> *mut c_void {
 unsafe extern "C" fn open(task: *mut Task, to: *mut Task) {
     // SAFETY: `pthread_create` passes what it has filled; `begin` has room for a copy.
     unsafe { task.copy_to_nonoverlapping(to, 1) };
-    // SAFETY: it was allocated there, and is used no more.
-    unsafe { libc::free(task.cast()) };
+    give_place(task);
     agent_entry::thread_begins();
 }
 
