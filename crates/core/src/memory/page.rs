@@ -9,10 +9,7 @@
 //! word 3  slot, if SLOT is set
 //! ```
 //!
-//! What may become of which state is the table in `transitions`.
-//!
-//! Over each of them lies the *flight*: reading and mapping (towards cached, mapped), writing and unmapping (away).
-//! A page in flight changes its state only when the flight ends (I2).
+//! What may become of which state is the table in `transitions`, where the *flight* is explained, too.
 
 use crate::types::PageIdx;
 use alloc::{vec, vec::Vec};
