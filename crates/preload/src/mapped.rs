@@ -5,7 +5,7 @@
 
 use libc::{c_int, c_long, c_void, off_t, size_t};
 use pagetide::agent_entry;
-use pagetide_sys::syscall::{Errno, syscall6};
+use pagetide_sys::syscall::{Errno, answer_of, register_of, syscall6};
 
 use crate::raw::{answered, set_errno};
 
@@ -17,12 +17,9 @@ pub(crate) unsafe fn change(number: c_long, arguments: [usize; 6]) -> Result<usi
     let number = u32::try_from(number).expect("numbers of system calls are small");
     let answer = agent_entry::change(number, arguments, |number, arguments| {
         // SAFETY: the caller's; what else is called moves what came from a file back.
-        match unsafe { syscall6(number, arguments) } {
-            Ok(value) => value.cast_signed(),
-            Err(errno) => -(errno.code() as isize),
-        }
+        register_of(unsafe { syscall6(number, arguments) })
     });
-    i64::try_from(answer).ok().and_then(Errno::from_negated).map_or(Ok(answer.cast_unsigned()), Err)
+    answer_of(answer.cast_unsigned())
 }
 
 /// The address, or `MAP_FAILED` with `errno` set.

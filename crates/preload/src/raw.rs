@@ -46,6 +46,14 @@ extern "C" fn failed(negated: c_long) -> c_long {
     -1
 }
 
+/// As syscall(2) returns: the value, or -1 with `errno` set.
+fn returned(answer: Result<usize, Errno>) -> c_long {
+    match answer {
+        Ok(value) => long(value.cast_signed()),
+        Err(errno) => failed(long(errno.negated())),
+    }
+}
+
 /// The lower half of an argument.
 fn int(word: usize) -> c_int {
     u32::try_from(word & 0xffff_ffff).expect("the lower half").cast_signed()
@@ -70,10 +78,7 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
         }
         libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap => {
             // SAFETY: as above.
-            return match unsafe { mapped::change(number, [a, b, c, d, e, f]) } {
-                Ok(value) => long(value.cast_signed()),
-                Err(errno) => failed(-c_long::from(errno.code())),
-            };
+            return returned(unsafe { mapped::change(number, [a, b, c, d, e, f]) });
         }
         // SAFETY: as above.
         libc::SYS_madvise => return c_long::from(unsafe { advice::madvise(pointer(a), b, int(c)) }),
@@ -87,17 +92,14 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
         libc::SYS_seccomp => match filters::refused(a, b, c) {
             None => {}
             Some(Ok(thread)) => return c_long::from(thread),
-            Some(Err(errno)) => return failed(-c_long::from(errno.code())),
+            Some(Err(errno)) => return returned(Err(errno)),
         },
         libc::SYS_futex => words_worked_on(int(b), a, e).into_iter().flatten().for_each(hold_word),
         _ => {}
     }
     let number = u32::try_from(number).expect("one of the numbers above");
     // SAFETY: the program's own call.
-    match unsafe { syscall6(number, [a, b, c, d, e, f]) } {
-        Ok(value) => long(value.cast_signed()),
-        Err(errno) => failed(-c_long::from(errno.code())),
-    }
+    returned(unsafe { syscall6(number, [a, b, c, d, e, f]) })
 }
 
 /// The words of a futex operation that the kernel works on at once or not at all: locks that inherit priority, and a second word that is

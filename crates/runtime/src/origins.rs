@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pagetide_sys::futex::Mutex;
 use pagetide_sys::maps::{MapsText, NAME_BYTES};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Protection, Remap};
+use pagetide_sys::syscall::answer_of;
 use pagetide_sys::text::{Text, die, write_stderr};
 use pagetide_sys::{Errno, proc, thread};
 
@@ -237,14 +238,14 @@ pub(crate) fn around(number: u32, arguments: [usize; 6], mut call: impl FnMut(u3
             Ok(()) => call(number, arguments),
             Err(answer) => answer,
         },
-        MADVISE if ONLY_ANONYMOUS.contains(&third) && meet(first, end) => refused(Errno::EINVAL),
+        MADVISE if ONLY_ANONYMOUS.contains(&third) && meet(first, end) => Errno::EINVAL.negated(),
         MREMAP if meet(first, end) => {
             if !IS_TOLD.swap(true, Ordering::Relaxed) {
                 let pid = thread::getpid();
                 let text = "memory of a private file mapping that is paged cannot be moved or resized (mremap: ENOMEM)";
                 write_stderr(Text::<192>::format(format_args!("pagetide: process {pid}: {text}\n")).as_bytes());
             }
-            refused(Errno::ENOMEM)
+            Errno::ENOMEM.negated()
         }
         _ => {
             let answer = call(number, arguments);
@@ -269,18 +270,13 @@ fn end_of(start: usize, bytes: usize) -> Option<usize> {
     start.checked_add(bytes.checked_next_multiple_of(PAGE_BYTES)?)
 }
 
-/// As the kernel answers an error.
-const fn refused(errno: Errno) -> isize {
-    -(errno.code() as isize)
-}
-
-fn is_error(answer: isize) -> bool {
-    (-4095..0).contains(&answer)
+const fn is_error(answer: isize) -> bool {
+    answer_of(answer.cast_unsigned()).is_err()
 }
 
 /// Put the file's mapping back where the program gives pages up. The kernel's answer where that cannot be.
 fn give_back(start: usize, end: usize, call: &mut impl FnMut(u32, [usize; 6]) -> isize) -> Result<(), isize> {
-    while let Some(part) = claim(start, end).map_err(refused)? {
+    while let Some(part) = claim(start, end).map_err(Errno::negated)? {
         if let Err((at, answer)) = move_back(part, call) {
             let rest = part.part(at, part.end).expect("not all of it was moved");
             let _changes = CHANGES.lock("pages of a file stay");

@@ -60,6 +60,11 @@ impl Errno {
     pub const fn code(self) -> i32 {
         self.0 as i32
     }
+
+    /// As the kernel returns it from a system call.
+    pub const fn negated(self) -> isize {
+        -(self.code() as isize)
+    }
 }
 
 impl fmt::Debug for Errno {
@@ -78,11 +83,19 @@ impl core::error::Error for Errno {}
 
 /// What the kernel returned, split into value and error.
 #[inline(always)]
-const fn answer(register: usize) -> Result<usize, Errno> {
+pub const fn answer_of(register: usize) -> Result<usize, Errno> {
     if register > usize::MAX - ERRNO_MAX as usize {
         return Err(Errno::of(crate::word::low_u32(crate::word::u64_of(register.wrapping_neg()))));
     }
     Ok(register)
+}
+
+/// What the kernel would have returned: the value, or the error negated.
+pub const fn register_of(answer: Result<usize, Errno>) -> isize {
+    match answer {
+        Ok(value) => value.cast_signed(),
+        Err(errno) => errno.negated(),
+    }
 }
 
 /// A system call of six arguments; unused ones are zero.
@@ -125,7 +138,7 @@ pub unsafe fn syscall6(nr: u32, args: [usize; 6]) -> Result<usize, Errno> {
             options(nostack),
         );
     }
-    answer(register)
+    answer_of(register)
 }
 
 /// Make a system call: `syscall!(NR, a, b, ..)` with up to six `usize` arguments. Unsafe as [`syscall6`] is.
@@ -188,5 +201,13 @@ mod tests {
         assert_eq!(Errno::from_negated(0), None);
         assert_eq!(Errno::from_negated(-4096), None);
         assert_eq!(std::format!("{}", Errno::EBUSY), "EBUSY (errno 16)");
+    }
+
+    #[test]
+    fn an_answer_goes_into_a_register_and_comes_back() {
+        for answer in [Ok(0), Ok(usize::MAX - 4095), Err(Errno::EPERM), Err(Errno::EBADMSG)] {
+            assert_eq!(answer_of(register_of(answer).cast_unsigned()), answer);
+        }
+        assert_eq!(register_of(Err(Errno::ENOMEM)), -12);
     }
 }

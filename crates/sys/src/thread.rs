@@ -22,8 +22,8 @@ use crate::futex;
 use crate::mem::ManagedRange;
 use crate::signal::SignalSet;
 use crate::syscall;
-use crate::syscall::Errno;
-use crate::word::{addr_of, int_arg, int_of, low_u32, u64_of};
+use crate::syscall::{Errno, answer_of};
+use crate::word::{addr_of, int_arg, int_of};
 
 /// What runs on the new thread. It ends with [`exit_thread`].
 pub type Entry = extern "C" fn(*mut u8) -> !;
@@ -167,10 +167,7 @@ unsafe fn clone_on(flags: usize, top: usize, word: usize) -> Result<i32, Errno> 
 }
 
 fn tid_of(register: usize) -> Result<i32, Errno> {
-    match Errno::from_negated(u64_of(register).cast_signed()) {
-        Some(errno) => Err(errno),
-        None => Ok(int_of(register)),
-    }
+    answer_of(register).map(int_of)
 }
 
 /// End the calling thread, and only it.
@@ -355,9 +352,4 @@ impl Traceable {
             debug_assert!(ended.is_ok(), "nobody is refused this: {ended:?}");
         }
     }
-}
-
-/// The number in a thread's `alive` word, for logs.
-pub fn tid_in(alive: &AtomicU32) -> u32 {
-    low_u32(u64::from(alive.load(Ordering::Relaxed)))
 }

@@ -12,7 +12,7 @@ use pagetide_sys::signal::{AltStack, SignalSet};
 use pagetide_sys::syscalls::{Direction, Range};
 use pagetide_sys::{Errno, thread, word};
 
-use super::dispatch::{bring_in, hold_for_ever, read, refusal, tell_once};
+use super::dispatch::{bring_in, hold_for_ever, read, tell_once};
 use super::threads::Thread;
 use super::{actions, entry, forks, inplace};
 
@@ -85,7 +85,7 @@ impl Wish {
 pub(super) fn make(block: &Thread, context: &mut Context, number: u32, arguments: [usize; 6]) -> isize {
     let wish = match Wish::read(number, arguments) {
         Ok(wish) => wish,
-        Err(errno) => return refusal(errno),
+        Err(errno) => return errno.negated(),
     };
     bring_in(block, wish.numbers());
     if wish.flags & VM == 0 {
@@ -97,13 +97,13 @@ pub(super) fn make(block: &Thread, context: &mut Context, number: u32, arguments
             CLONE,
             "of a process that shares memory is refused (EPERM): nobody would serve it once its maker has ended",
         );
-        return refusal(Errno::EPERM);
+        return Errno::EPERM.negated();
     }
     if block.is_without_threads() {
         tell_once(number, "is refused (EPERM): a system call filter denies what a new thread does before it begins");
-        return refusal(Errno::EPERM);
+        return Errno::EPERM.negated();
     }
-    let Some(child) = Thread::take() else { return refusal(Errno::EAGAIN) };
+    let Some(child) = Thread::take() else { return Errno::EAGAIN.negated() };
     // Who shares our control block must not find our block in it: for as long as we wait, or for ever.
     let paused = (wish.flags & SET_TLS == 0).then(inplace::pause);
     let answer = in_our_memory(block, context, number, &wish, child);

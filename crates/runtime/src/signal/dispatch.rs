@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use pagetide_sys::dispatch::{Context, NOT_MADE, Register, SYS_USER_DISPATCH, call, copy};
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::signal::{self, SigInfo};
+use pagetide_sys::syscall::register_of;
 use pagetide_sys::syscalls::{Call, Class, Direction, Memory, Range};
 use pagetide_sys::trace::Interrupted;
 use pagetide_sys::word::usize_of;
@@ -152,26 +153,14 @@ pub(super) unsafe fn on_call(info: *mut SigInfo, context: *mut Context) -> *cons
     block
 }
 
-fn registers(answer: Result<usize, Errno>) -> isize {
-    match answer {
-        Ok(value) => value.cast_signed(),
-        Err(errno) => refusal(errno),
-    }
-}
-
-/// As the kernel answers an error.
-pub(super) const fn refusal(errno: Errno) -> isize {
-    -(errno.code() as isize)
-}
-
 /// Calls that are about what is kept here, and all others.
 fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments: [usize; 6]) -> isize {
     match number {
-        SIGACTION => registers(actions::set_action(block, arguments)),
-        SIGPROCMASK => registers(actions::set_mask(block, context, arguments)),
+        SIGACTION => register_of(actions::set_action(block, arguments)),
+        SIGPROCMASK => register_of(actions::set_mask(block, context, arguments)),
         SIGTIMEDWAIT => waiting::wait(block, number, arguments),
         SIGPENDING => waiting::pending(block, number, arguments),
-        SIGALTSTACK => registers(actions::set_stack(block, context, arguments)),
+        SIGALTSTACK => register_of(actions::set_stack(block, context, arguments)),
         CLONE | CLONE3 | FORK | VFORK => clones::make(block, context, number, arguments),
         EXIT => {
             block.ends();
@@ -179,24 +168,24 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         }
         IO_SETUP | IO_URING_SETUP => {
             tell_once(number, "is refused (ENOSYS): the kernel would use memory that may be out");
-            refusal(Errno::ENOSYS)
+            Errno::ENOSYS.negated()
         }
         PRCTL if arguments[0] == 59 => {
             tell_once(number, "(PR_SET_SYSCALL_USER_DISPATCH) is refused (EINVAL): it is in use");
-            refusal(Errno::EINVAL)
+            Errno::EINVAL.negated()
         }
         PTRACE if arguments[0] == TRACE_ME => traced::ask(block),
         // `PR_SET_SECCOMP`
         PRCTL if arguments[0] == 22 => filtered::install(block, number, arguments),
         SECCOMP => filtered::install(block, number, arguments),
         // `SOL_SOCKET`, `SO_ZEROCOPY`
-        SETSOCKOPT if arguments[1] == 1 && arguments[2] == 60 => refusal(Errno::EOPNOTSUPP),
+        SETSOCKOPT if arguments[1] == 1 && arguments[2] == 60 => Errno::EOPNOTSUPP.negated(),
         VMSPLICE => by_copy(block, arguments),
         // The calls by which programs look for what is open.
         CLOSE | FSTAT | NEWFSTATAT | STATX | FCNTL | DUP | DUP2 | DUP3 if is_own_file(arguments[0]) => {
-            refusal(Errno::EBADF)
+            Errno::EBADF.negated()
         }
-        DUP2 | DUP3 if is_own_file(arguments[1]) => refusal(Errno::EBADF),
+        DUP2 | DUP3 if is_own_file(arguments[1]) => Errno::EBADF.negated(),
         CLOSE_RANGE => close_range(block, arguments),
         SETRLIMIT | PRLIMIT => {
             // `RLIMIT_FSIZE`

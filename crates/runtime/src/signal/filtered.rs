@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagetide_sys::Errno;
 use pagetide_sys::seccomp::{self, ALL_THREADS, ALL_THREADS_OR_ERROR, Leaves, STEPS_MAX, Step};
 
-use super::dispatch::{Program, make, refusal, tell_once};
+use super::dispatch::{Program, make, tell_once};
 use super::threads::{self, Thread};
 use crate::agent_entry;
 
@@ -56,7 +56,7 @@ pub(super) fn install(block: &Thread, number: u32, arguments: [usize; 6]) -> isi
             let (leaves, denied) = judge(at);
             if let Some(agent) = agent_entry::filter_that_denies(denied, flags & ALL_THREADS != 0) {
                 let number = isize::try_from(agent).expect("a small number");
-                return if flags & ALL_THREADS_OR_ERROR != 0 { refusal(Errno::ESRCH) } else { number };
+                return if flags & ALL_THREADS_OR_ERROR != 0 { Errno::ESRCH.negated() } else { number };
             }
             (leaves, flags)
         }
@@ -67,7 +67,7 @@ pub(super) fn install(block: &Thread, number: u32, arguments: [usize; 6]) -> isi
             "is refused (EINVAL): the filter denies what a thread needs whose memory is out (to write, to return from handlers, and to \
              read or to sleep)",
         );
-        return refusal(Errno::EINVAL);
+        return Errno::EINVAL.negated();
     }
     let answer = make(block, number, arguments);
     if answer == 0 && flags & ALL_THREADS != 0 {

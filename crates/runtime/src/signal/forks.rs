@@ -21,7 +21,7 @@ use pagetide_sys::thread::{HugePages, Traceable};
 use pagetide_sys::{Errno, text, thread};
 
 use super::clones::{CLEAR_SIGHAND, Wish};
-use super::dispatch::{refusal, tell_once};
+use super::dispatch::tell_once;
 use super::threads::{self, Thread};
 use super::{OURS, actions, entry};
 use crate::fork::seen;
@@ -84,20 +84,20 @@ impl Drop for Still {
 pub(super) fn make(block: &Thread, context: &mut Context, number: u32, wish: &Wish) -> isize {
     if foothold::owner() != thread::getpid() {
         tell_once(number, "is refused (ENOMEM) in a child of vfork that has not executed yet");
-        return refusal(Errno::ENOMEM);
+        return Errno::ENOMEM.negated();
     }
     if block.is_filtered() {
         tell_once(
             number,
             "is refused (ENOMEM) in a thread with a system call filter: no agent could be started in the child",
         );
-        return refusal(Errno::ENOMEM);
+        return Errno::ENOMEM.negated();
     }
     SignalSet(!OURS.0).block();
     let still = Still::begin();
     let huge = HugePages::forbid();
     let traceable = Traceable::begin();
-    let answer = if seen::announce() { copy(block, number, wish) } else { refusal(Errno::ENOMEM) };
+    let answer = if seen::announce() { copy(block, number, wish) } else { Errno::ENOMEM.negated() };
     drop(still);
     if answer == 0 {
         begin(block, context, wish);

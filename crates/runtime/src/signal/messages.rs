@@ -6,7 +6,7 @@
 
 use pagetide_sys::Errno;
 
-use super::dispatch::{make, read, refusal, write};
+use super::dispatch::{make, read, write};
 use super::pieces::{DONT_WAIT, Kind, PIECE_BYTES, bytes_of, has_more, kind_of, option_of, vector_at};
 use super::threads::Thread;
 
@@ -100,7 +100,7 @@ pub(super) fn vectors_at_once(block: &Thread, number: u32, arguments: [usize; 6]
 fn refused(block: &Thread, fd: usize, bytes: usize) -> Option<isize> {
     const SO_SNDBUF: usize = 7;
     let most = option_of(block, fd, SO_SNDBUF).ok()?;
-    (bytes > most as usize).then(|| refusal(Errno::EMSGSIZE))
+    (bytes > most as usize).then(|| Errno::EMSGSIZE.negated())
 }
 
 /// Bytes of the datagram that comes next, which is waited for as by the call itself; or the call's answer.
@@ -165,7 +165,7 @@ fn receive(
     // What the kernel writes: the lengths of the name and of the control data, and flags.
     let words = [1, 5, 6].map(|word| (place + word * 8, own[word]));
     let is_told = words.iter().all(|(place, word)| write(*place, word).is_ok());
-    Some(if is_told { answer } else { refusal(Errno::EFAULT) })
+    Some(if is_told { answer } else { Errno::EFAULT.negated() })
 }
 
 /// A stream goes on while it has more and nothing but bytes came: a program may wait to be told of more that it believes to have taken. `own`
@@ -215,7 +215,7 @@ fn send_in_pieces(block: &Thread, fd: usize, header: &Header, flags: usize) -> i
             match part(header, &mut at, most, &mut list) {
                 Some(part) => break part,
                 None if most > 1 => most /= 2,
-                None => return if done > 0 { done.cast_signed() } else { refusal(Errno::EFAULT) },
+                None => return if done > 0 { done.cast_signed() } else { Errno::EFAULT.negated() },
             }
         };
         (own[VECTORS_AT], own[COUNT_AT]) = (list.as_ptr().addr(), used);
@@ -259,5 +259,5 @@ fn several(block: &Thread, number: u32, arguments: [usize; 6], count: usize, fla
     let one = if number == SENDMMSG { SENDMSG } else { RECVMSG };
     let answer = make_long(block, one, single).unwrap_or_else(|| make(block, one, single));
     let Ok(length) = u32::try_from(answer) else { return Some(answer) };
-    Some(if write(list + LENGTH_AT, &length).is_ok() { 1 } else { refusal(Errno::EFAULT) })
+    Some(if write(list + LENGTH_AT, &length).is_ok() { 1 } else { Errno::EFAULT.negated() })
 }

@@ -9,7 +9,7 @@
 use pagetide_sys::Errno;
 use pagetide_sys::dispatch::call;
 
-use super::dispatch::{make, read, refusal};
+use super::dispatch::{make, read};
 use super::messages;
 use super::threads::Thread;
 
@@ -156,7 +156,7 @@ fn transfer(block: &Thread, number: u32, arguments: [usize; 6], kind: Kind) -> i
     let further = if number == RECVFROM { flags | DONT_WAIT } else { flags };
     each_piece(start, len, short, |start, bytes, done| {
         if done > 0 && is_asked && !has_more(block, fd, further) {
-            return refusal(Errno::EAGAIN);
+            return Errno::EAGAIN.negated();
         }
         let offset = match number {
             _ if moves => offset.wrapping_add(done),

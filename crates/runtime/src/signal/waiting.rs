@@ -159,7 +159,7 @@ pub(super) fn wait(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     let found = found.or_else(|| waiting.with(|slots| slots.take(SignalSet::one(told?), |_| true)));
     match found {
         // Natively it is gone as well where its record cannot be written.
-        Some((_, record)) if info != 0 && dispatch::write(info, &record).is_err() => dispatch::refusal(Errno::EFAULT),
+        Some((_, record)) if info != 0 && dispatch::write(info, &record).is_err() => Errno::EFAULT.negated(),
         Some((signal, _)) => isize::try_from(signal).expect("a small number"),
         None => answer,
     }
@@ -174,7 +174,7 @@ pub(super) fn pending(block: &Thread, number: u32, arguments: [usize; 6]) -> isi
         && let Ok(set) = dispatch::read::<SignalSet>(arguments[0])
         && dispatch::write(arguments[0], &SignalSet(set.0 | own.0)).is_err()
     {
-        return dispatch::refusal(Errno::EFAULT);
+        return Errno::EFAULT.negated();
     }
     answer
 }
