@@ -92,11 +92,6 @@ impl Oracle {
         if self.pages[page.0 as usize].frame == GONE { Ok(()) } else { self.load(page) }
     }
 
-    /// Bytes of memory per page and per slot.
-    pub const fn bytes_per_page() -> usize {
-        size_of::<Cell>()
-    }
-
     /// A store into a part of a mapped page: the rest of it must be what was stored last.
     ///
     /// # Errors
@@ -186,12 +181,6 @@ impl Oracle {
         let frame = self.pages[page.0 as usize].frame;
         let cell = &mut self.slots[device][slot as usize];
         *cell = if good && frame < UNDER_WAY && *cell == frame | UNDER_WAY { frame } else { TORN };
-    }
-
-    /// A write inside the call.
-    pub fn write_now(&mut self, page: PageIdx, device: usize, slot: u32) {
-        self.write_begins(page, device, slot);
-        self.write_ends(page, device, slot, true);
     }
 
     /// A read of the slot into the page's frame ends.

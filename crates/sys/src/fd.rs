@@ -1,21 +1,19 @@
 //! Descriptors: owning, duplicating, hiding, waiting. Reading and writing files is in [`crate::file`].
 //!
-//! The runtime's descriptors live in the program's table, so they sit high, are close-on-exec, and a thread may leave the
-//! shared table altogether ([`unshare_table`]).
+//! Descriptors of the runtime that lie in the program's table sit high and are close-on-exec.
 
 use core::ffi::CStr;
 
 use linux_raw_sys::general::{
     __NR_close, __NR_close_range, __NR_dup3, __NR_eventfd2, __NR_fcntl, __NR_inotify_add_watch, __NR_inotify_init1,
-    __NR_ioctl, __NR_memfd_create, __NR_openat, __NR_pidfd_getfd, __NR_pidfd_open, __NR_pipe2, __NR_ppoll,
-    __NR_unshare, AT_FDCWD, CLONE_FILES, EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL,
-    F_SETFD, F_SETFL, FD_CLOEXEC, MFD_CLOEXEC, O_CLOEXEC, O_EXCL, O_NONBLOCK,
+    __NR_ioctl, __NR_memfd_create, __NR_openat, __NR_pidfd_getfd, __NR_pidfd_open, __NR_pipe2, __NR_ppoll, AT_FDCWD,
+    EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE, F_DUPFD_CLOEXEC, F_GETFD, MFD_CLOEXEC, O_CLOEXEC, O_EXCL, O_NONBLOCK,
 };
 
 use crate::clock::Timespec;
 use crate::syscall;
 use crate::syscall::{Errno, retry_eintr};
-use crate::word::{addr_of, int_arg, int_of, low_u32, u64_of};
+use crate::word::{addr_of, int_arg, int_of};
 
 /// `CLOSE_RANGE_UNSHARE`
 const CLOSE_RANGE_UNSHARE: u32 = 2;
@@ -90,23 +88,6 @@ impl Fd {
         unsafe { syscall!(__NR_fcntl, self.arg(), command as usize, arg) }
     }
 
-    /// The status flags (`O_*`).
-    pub fn status_flags(&self) -> Result<u32, Errno> {
-        self.fcntl(F_GETFL, 0).map(|flags| low_u32(u64_of(flags)))
-    }
-
-    /// Replace the status flags that can be replaced (`O_NONBLOCK`, `O_DIRECT`, `O_APPEND`).
-    pub fn set_status_flags(&self, flags: u32) -> Result<(), Errno> {
-        self.fcntl(F_SETFL, flags as usize).map(|_| ())
-    }
-
-    /// Keep or close the descriptor on exec.
-    pub fn set_cloexec(&self, close: bool) -> Result<(), Errno> {
-        let old = self.fcntl(F_GETFD, 0)?;
-        let bit = FD_CLOEXEC as usize;
-        self.fcntl(F_SETFD, if close { old | bit } else { old & !bit }).map(|_| ())
-    }
-
     /// An ioctl.
     ///
     /// # Safety
@@ -139,12 +120,6 @@ pub unsafe fn dup_onto(fd: &Fd, target: i32, close_on_exec: bool) -> Result<(), 
     let flags = if close_on_exec { O_CLOEXEC } else { 0 };
     // SAFETY: the caller gives `target` up.
     unsafe { syscall!(__NR_dup3, fd.arg(), int_arg(target), flags as usize) }.map(|_| ())
-}
-
-/// Leave the descriptor table shared with other threads: a private copy of it from now on.
-pub fn unshare_table() -> Result<(), Errno> {
-    // SAFETY: every open descriptor stays open in the copy.
-    unsafe { syscall!(__NR_unshare, CLONE_FILES as usize) }.map(|_| ())
 }
 
 /// Close the numbers `first..=last`, after leaving a shared table if `unshare`.
@@ -255,8 +230,6 @@ pub mod events {
     pub const ERR: i16 = 0x8;
     /// The other end is gone (reported always).
     pub const HUP: i16 = 0x10;
-    /// The descriptor is not open (reported always).
-    pub const INVALID: i16 = 0x20;
 }
 
 impl PollFd {
@@ -265,7 +238,7 @@ impl PollFd {
         Self { fd: fd.raw(), events, revents: 0 }
     }
 
-    /// Wait for `events` of what is standard input then; [`events::INVALID`] is seen where there is none.
+    /// Wait for `events` of what is standard input then; `POLLNVAL` is seen where there is none.
     pub const fn standard_input(events: i16) -> Self {
         Self { fd: 0, events, revents: 0 }
     }
@@ -312,13 +285,5 @@ mod tests {
         drop(high);
         assert_eq!(poll(&mut fds, None), Ok(1));
         assert_eq!(fds[0].seen() & events::HUP, events::HUP);
-    }
-
-    #[test]
-    fn status_flags_are_replaced() {
-        let (read, _write) = pipe(0).expect("pipe");
-        let flags = read.status_flags().expect("flags");
-        read.set_status_flags(flags | crate::file::flags::NONBLOCK).expect("set");
-        assert_eq!(crate::file::read(&read, &mut [0; 8]), Err(Errno::EAGAIN));
     }
 }

@@ -14,7 +14,7 @@ use crate::fd::Fd;
 use crate::mem::ManagedRange;
 use crate::syscall;
 use crate::syscall::{Errno, retry_eintr};
-use crate::word::{addr_of, int_arg, low_u32, u64_of, usize_of};
+use crate::word::{addr_of, int_arg, low_u32, usize_of};
 
 /// Flags of [`Fd::open`].
 pub mod flags {
@@ -42,14 +42,10 @@ pub mod flags {
     pub const DIRECTORY: u32 = k::O_DIRECTORY;
     /// `O_PATH`
     pub const PATH: u32 = k::O_PATH;
-    /// `O_NOFOLLOW`
-    pub const NO_FOLLOW: u32 = k::O_NOFOLLOW;
 }
 
 /// Flags of the positioned vectored calls (`RWF_*`).
 pub mod rw {
-    /// `RWF_HIPRI`: poll for the completion where the device can.
-    pub const HIGH_PRIORITY: u32 = 0x1;
     /// `RWF_NOWAIT`: EAGAIN instead of waiting.
     pub const NO_WAIT: u32 = 0x8;
 }
@@ -184,13 +180,6 @@ pub fn allocate(fd: &Fd, offset: u64, len: u64) -> Result<(), Errno> {
     retry_eintr(|| unsafe { syscall!(__NR_fallocate, fd.arg(), 0, usize_of(offset), usize_of(len)) }).map(|_| ())
 }
 
-/// Give the blocks of `offset..offset + len` back; the range reads as zero.
-pub fn punch_hole(fd: &Fd, offset: u64, len: u64) -> Result<(), Errno> {
-    let mode = (k::FALLOC_FL_PUNCH_HOLE | k::FALLOC_FL_KEEP_SIZE) as usize;
-    // SAFETY: changes the file only.
-    retry_eintr(|| unsafe { syscall!(__NR_fallocate, fd.arg(), mode, usize_of(offset), usize_of(len)) }).map(|_| ())
-}
-
 /// Wait until everything written is on the device.
 pub fn sync(fd: &Fd) -> Result<(), Errno> {
     // SAFETY: changes no memory.
@@ -246,11 +235,6 @@ impl FsKind {
     /// True if what is written there stays in memory: swapping to it frees nothing.
     pub const fn is_memory(self) -> bool {
         matches!(self, Self::Tmpfs | Self::Ramfs)
-    }
-
-    /// True if a network or another program is between us and the disk.
-    pub const fn is_remote(self) -> bool {
-        matches!(self, Self::Nfs | Self::Cifs | Self::Fuse)
     }
 
     const fn of(magic: u32) -> Self {
@@ -393,11 +377,6 @@ pub fn take_event(fd: &Fd) -> Result<Option<u64>, Errno> {
     }
 }
 
-/// Length of `pieces` in bytes.
-pub fn total_len(pieces: &[IoVec]) -> u64 {
-    pieces.iter().map(|piece| u64_of(piece.len)).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -413,9 +392,6 @@ mod tests {
         let info = info(&fd).expect("statx");
         assert_eq!((info.kind, info.size_bytes, info.links), (FileKind::Regular, 8192, 0));
         assert!(fs_info(&fd).expect("statfs").kind.is_memory());
-        punch_hole(&fd, 4096, 4096).expect("punch");
-        assert_eq!(pread(&fd, &mut buf, 4096), Ok(6));
-        assert_eq!(buf, [0; 6]);
     }
 
     #[test]

@@ -23,8 +23,6 @@ pub struct Categories(pub u64);
 impl Categories {
     /// Nothing.
     pub const NONE: Self = Self(0);
-    /// Asynchronous write protection is on for it.
-    pub const WP_ALLOWED: Self = Self(1);
     /// Written since it was write-protected (pages that never were count as written).
     pub const WRITTEN: Self = Self(2);
     /// Of a file or of shared memory.
@@ -35,8 +33,6 @@ impl Categories {
     pub const SWAPPED: Self = Self(16);
     /// The shared zero page.
     pub const ZERO: Self = Self(32);
-    /// Part of a huge mapping.
-    pub const HUGE: Self = Self(64);
 
     /// Both sets.
     pub const fn with(self, other: Self) -> Self {

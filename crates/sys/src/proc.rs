@@ -17,9 +17,6 @@ use crate::sysinfo::usable_cpus;
 use crate::text::{Text, decimal};
 use crate::word::{addr_of, int_arg, usize_of};
 
-/// Generations of processes that are followed: more than a machine has process numbers.
-const GENERATIONS_MAX: u32 = 1 << 22;
-
 /// Sizes of a process in pages.
 ///
 /// The kernel sums per-CPU counters without waiting for them: up to 64 pages and one batch per CPU are missing or too many.
@@ -335,19 +332,6 @@ pub fn is_thread_named(tid: i32, beginnings: &[&[u8]]) -> bool {
     name.is_ok_and(|len| beginnings.iter().any(|beginning| buf[..len].starts_with(beginning)))
 }
 
-/// Is `pid` a child of `ancestor`, or of a child of it, at any depth? A process that is gone is nobody's.
-pub fn is_descendant(pid: i32, ancestor: i32) -> bool {
-    let mut at = pid;
-    for _ in 0..GENERATIONS_MAX {
-        match stat(Some(at)) {
-            Ok(stat) if stat.parent == ancestor => return true,
-            Ok(stat) if stat.parent > 0 => at = stat.parent,
-            Ok(_) | Err(_) => return false,
-        }
-    }
-    false
-}
-
 /// Fields of the list of numbers in /proc/PID/stat that every kernel has.
 const FIELDS_MIN: usize = 19;
 
@@ -585,9 +569,6 @@ mod tests {
         assert_eq!(stat(None).map(|stat| stat.parent), Ok(crate::thread::getppid()));
         assert_eq!(stat(Some(i32::MAX)), Err(Errno::ENOENT));
         assert_eq!(thread_state(crate::thread::gettid()), Ok(b'R'));
-        let parent = crate::thread::getppid();
-        assert!(is_descendant(crate::thread::getpid(), parent) && !is_descendant(parent, crate::thread::getpid()));
-        assert!(!is_descendant(i32::MAX, 1) && !is_descendant(-1, 1) && !is_descendant(0, 1));
         let sizes = anon_sizes(crate::thread::getpid()).expect("smaps_rollup");
         assert!(sizes.share_bytes > 0 && sizes.mapped_bytes <= status.peak_resident_bytes);
         assert_eq!(anon_sizes(i32::MAX), Err(Errno::ENOENT));

@@ -32,12 +32,8 @@ pub mod number {
     pub const SEGV: u32 = k::SIGSEGV;
     /// `SIGTERM`
     pub const TERM: u32 = k::SIGTERM;
-    /// `SIGCHLD`
-    pub const CHLD: u32 = k::SIGCHLD;
     /// `SIGUSR1`
     pub const USR1: u32 = k::SIGUSR1;
-    /// The first real-time signal, which glibc and musl keep for themselves and send to threads that they know, by number.
-    pub const RESERVED: u32 = 32;
 }
 
 /// Flags of an [`Action`].

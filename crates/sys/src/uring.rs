@@ -307,12 +307,6 @@ impl Ring {
         self.put(words);
     }
 
-    /// Put a flush of the file's data to the device.
-    pub fn put_fsync(&mut self, fd: &Fd, user_data: u64) {
-        let flags = k::IORING_FSYNC_DATASYNC;
-        self.put(Self::request(k::io_uring_op::IORING_OP_FSYNC as u32, fd.raw(), 0, 0, 0, flags, user_data));
-    }
-
     /// Put a wait for `events` of `fd`; the result is what was seen. Once.
     pub fn put_poll(&mut self, fd: &Fd, events: i16, user_data: u64) {
         let events = u32::from(events.cast_unsigned());
