@@ -33,25 +33,9 @@ impl Reclaim {
         loop {
             match run.stage {
                 Stage::Pass => {
-                    if run.kind == RunKind::Kswapd {
-                        if is_balanced(&space.mem) {
-                            run.stage = Stage::Done;
-                            continue;
-                        }
-                        // What is being written is as good as free: more would only be written for nothing.
-                        let leaving = space.mem.leaving();
-                        let wait = leaving > 0 && !self.cfg.kswapd_unlimited;
-                        if wait && space.mem.free() + leaving >= space.mem.budget.high {
-                            return RunEnd::WaitIo;
-                        }
-                        if self.inactive_is_low(space, 0) && space.slots.total > 0 {
-                            run.batch = Batch { left: SWAP_CLUSTER_MAX, ..Batch::default() };
-                            run.list = AA;
-                            run.stage = Stage::AgingFirst;
-                            continue;
-                        }
+                    if let Some(stop) = self.begin_pass(space, run) {
+                        return stop;
                     }
-                    self.prepare_pass(space, run);
                 }
                 Stage::Round => {
                     run.list = 0;
@@ -102,6 +86,30 @@ impl Reclaim {
                 }
             }
         }
+    }
+
+    /// Kswapd ends its run when enough is free, and ages the active list first where the inactive one is low. Why it has to stop.
+    fn begin_pass(&mut self, space: &mut Space, run: &mut ReclaimRun) -> Option<RunEnd> {
+        if run.kind == RunKind::Kswapd {
+            if is_balanced(&space.mem) {
+                run.stage = Stage::Done;
+                return None;
+            }
+            // What is being written is as good as free: more would only be written for nothing.
+            let leaving = space.mem.leaving();
+            let wait = leaving > 0 && !self.cfg.kswapd_unlimited;
+            if wait && space.mem.free() + leaving >= space.mem.budget.high {
+                return Some(RunEnd::WaitIo);
+            }
+            if self.inactive_is_low(space, 0) && space.slots.total > 0 {
+                run.batch = Batch { left: SWAP_CLUSTER_MAX, ..Batch::default() };
+                run.list = AA;
+                run.stage = Stage::AgingFirst;
+                return None;
+            }
+        }
+        self.prepare_pass(space, run);
+        None
     }
 
     /// All pages of the batch have to be written before they can go: until 4.10 the reclaimer then waits for some write to

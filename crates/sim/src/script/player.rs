@@ -91,6 +91,17 @@ fn lay_out(sizes: &[u32]) -> Result<(Vec<PageRange>, u32), ScriptError> {
     Ok((regions, next))
 }
 
+/// Slots of each device, and of all together, each in whole clusters. A size of 0 is one that is large enough.
+fn device_sizes(spec: &ScriptSpec, pages: u32) -> Result<(Vec<u32>, u32), ScriptError> {
+    let needed = pages.saturating_mul(4).max(4096);
+    let sizes: Vec<u32> = spec.devices.iter().map(|&(size, _)| if size == 0 { needed } else { size }).collect();
+    let total: u64 = sizes.iter().map(|size| u64::from(*size).next_multiple_of(512)).sum();
+    match u32::try_from(total) {
+        Ok(total) if total <= 1 << 30 => Ok((sizes, total)),
+        Ok(_) | Err(_) => Err(ScriptError::Size("the devices' sizes sum to more than 4 TiB".to_owned())),
+    }
+}
+
 impl Player {
     pub(super) fn new(spec: &ScriptSpec) -> Result<Self, ScriptError> {
         let (regions, anonymous) = lay_out(&spec.regions)?;
@@ -111,12 +122,7 @@ impl Player {
         for setting in &spec.settings {
             config.set(setting)?;
         }
-        let needed = pages.saturating_mul(4).max(4096);
-        let sizes: Vec<u32> = spec.devices.iter().map(|&(size, _)| if size == 0 { needed } else { size }).collect();
-        let total: u64 = sizes.iter().map(|size| u64::from(*size).next_multiple_of(512)).sum();
-        let Some(total) = u32::try_from(total).ok().filter(|total| *total <= 1 << 30) else {
-            return Err(ScriptError::Size("the devices' sizes sum to more than 4 TiB".to_owned()));
-        };
+        let (sizes, total) = device_sizes(spec, pages)?;
         let config = config
             .memory(MemoryMode::Memcg { v1: true }, table, spec.memory - overhead)
             .slots_max(total)
@@ -155,22 +161,28 @@ impl Player {
             call: 0,
             limit_hits: 0,
         };
-        for (id, range) in (0..).zip(player.regions.clone()) {
-            player.event(Event::RegionAdded { region: RegionId(id), range });
+        player.set_up(spec, &sizes)?;
+        Ok(player)
+    }
+
+    /// Tell the core of regions and devices, and write the player's own pages.
+    fn set_up(&mut self, spec: &ScriptSpec, sizes: &[u32]) -> Result<(), ScriptError> {
+        for (id, range) in (0..).zip(self.regions.clone()) {
+            self.event(Event::RegionAdded { region: RegionId(id), range });
         }
-        player.add_file();
-        if player.own.len > 0 {
-            player.event(Event::RegionAdded { region: OWN_REGION, range: player.own });
+        self.add_file();
+        if self.own.len > 0 {
+            self.event(Event::RegionAdded { region: OWN_REGION, range: self.own });
         }
         for (at, (&slots, &(_, priority))) in sizes.iter().zip(&spec.devices).enumerate() {
             let device = DeviceId(u8::try_from(at).map_err(|_| ScriptError::Size("too many devices".to_owned()))?);
             let spec = DeviceSpec { slots, priority, rotational: false, synchronous: false, inherited: false };
-            player.event(Event::DeviceAdded { device, spec });
+            self.event(Event::DeviceAdded { device, spec });
         }
-        for page in player.own.pages() {
-            player.reach(page.0, Access::Write);
+        for page in self.own.pages() {
+            self.reach(page.0, Access::Write);
         }
-        Ok(player)
+        Ok(())
     }
 
     /// Pages of all regions.
