@@ -73,8 +73,7 @@ fn a_budget_under_the_minimum_is_refused_with_the_flag_named() {
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let ended = PagetideRun::new(&scratch, 64 << 10).wrap(&Program::new(["/bin/true"])).run(&scratch, "small");
-    let status = if ended.exit == Exit::Code(2) { 2 } else { 3 };
-    expect_refusal(&ended, status, &["--memory"]);
+    expect_refusal(&ended, 3, &["--memory"]);
 }
 
 #[test]
@@ -101,8 +100,7 @@ fn a_swap_place_that_does_not_exist_is_refused_and_named() {
     let argv = ["run", "--memory", "64M", "--swap", "/no/such/place", "--", "/bin/true"];
     let ended =
         Program::new(std::iter::once(binary().into_os_string()).chain(argv.map(Into::into))).run(&scratch, "swap");
-    let status = if ended.exit == Exit::Code(2) { 2 } else { 3 };
-    expect_refusal(&ended, status, &["/no/such/place"]);
+    expect_refusal(&ended, 3, &["/no/such/place"]);
 }
 
 #[test]
@@ -125,16 +123,29 @@ fn a_place_that_is_named_twice_or_lies_in_memory_is_refused() {
     std::os::unix::fs::symlink(scratch.directory("swap"), &link).expect("our own directory");
     let file = scratch.file("a-file");
     std::fs::write(&file, "not a page").expect("our own directory");
-    for (place, words) in [
-        (link.as_path(), "named twice"),
-        ("/dev/shm".as_ref(), "tmpfs"),
-        (file.as_path(), "neither a directory"),
-        ("/nonexistent".as_ref(), "no such directory"),
+    for (place, status, words) in [
+        (link.as_path(), 2, "named twice"),
+        ("/dev/shm".as_ref(), 3, "tmpfs"),
+        (file.as_path(), 3, "neither a directory"),
+        ("/nonexistent".as_ref(), 3, "no such directory"),
     ] {
         let run = PagetideRun::new(&scratch, BUDGET).argument("--swap").argument(place);
         let ended = run.wrap(&Program::new(["/bin/echo", "it ran"])).run(&scratch, "twice");
-        let status = if ended.exit == Exit::Code(2) { 2 } else { 3 };
         expect_refusal(&ended, status, &["--swap", &place.display().to_string(), words]);
+    }
+}
+
+#[test]
+fn a_setting_or_a_profile_that_does_not_exist_is_refused_with_where_they_are_listed() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    for (option, value) in [("--set", "nonsense=1"), ("--set", "idle=nonsense"), ("--profile", "nonsense")] {
+        let run = PagetideRun::new(&scratch, BUDGET).argument(option).argument(value);
+        let ended = run.wrap(&Program::new(["/bin/echo", "it ran"])).run(&scratch, "setting");
+        expect_refusal(&ended, 2, &["nonsense", "`pagetide knobs`"]);
     }
 }
 

@@ -17,11 +17,12 @@ use crate::timeline;
 const EXAMPLES: &str = "\
 Examples:
   pagetide run --memory 8G -- python3 job.py
-  pagetide run --memory 25% --swap /data/tmp:64G --stats stats.json -- sort -S 4G big.txt
+  pagetide run --memory 25% --swap /data/tmp:64G -- sort -S 4G big.txt
   pagetide doctor
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine or program cannot be served.
-`run` passes on the program's own exit code (128+N after signal N; 126 and 127 as shells say them).";
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 this machine or program cannot be
+served. `run` passes on the program's own exit code (128+N after signal N; 126
+and 127 as shells say them).";
 
 /// Runs programs whose memory does not fit: a fixed budget in RAM, the rest in a swap file, without changing the program
 /// or the kernel.
@@ -61,21 +62,26 @@ pub(crate) enum Command {
 }
 
 const RUN_HELP: &str = "\
-Sizes: 512M, 8G, 8GiB, 1.5G (K M G T and KiB... are powers of 1024, KB MB GB TB of 1000); a lone
-number is bytes; a share such as 25% is of this machine's memory, or of the container's limit.
+Sizes: 512M, 8G, 8GiB, 1.5G (K M G T and KiB... are powers of 1024, KB MB GB TB
+of 1000); a lone number is bytes; a share such as 25% is of this machine's
+memory, or of the container's limit.
 
 Examples:
   pagetide run --memory 512M -- python3 job.py
-      The program and its children share 512 MiB; the rest goes to a file in /var/tmp.
+      The program and its children share 512 MiB; the rest goes to a file in
+      /var/tmp.
   pagetide run --memory 2G --swap /fast:20G:10 --swap /slow:200G:1 -- ./solver
       /fast is filled first, because its priority is higher.
-  pagetide run --memory 25% --profile linux-6.18 --set page-cluster=5 -- node app.js
+  pagetide run --memory 25% --profile linux-6.18 --set page-cluster=5 -- ./job
       Decide as Linux 6.18 does, with larger readahead.
 
 Exit codes:
   the program's own    it ran; 128+N if signal N ended it
+  1                    nothing was started: a file cannot be written, or descriptors or
+                       memory are exhausted
   2                    the command line is wrong
-  3                    nothing was started: the machine, the program or the budget cannot be served
+  3                    nothing was started: the machine, the program or the budget
+                       cannot be served
   126, 127             the command cannot be executed, or was not found";
 
 /// `pagetide run`.
@@ -222,9 +228,9 @@ Examples:
   pagetide stat job
       The counters so far, as /proc/vmstat has them: see docs/counters.md.
   pagetide stat job --interval 1
-      A line each second; the first tells of the time since the run began. Memory in MiB; pages in and
-      out, faults, and faults that were read for, each a second; hits of readahead in percent of what
-      was read ahead.
+      A line each second; the first tells of the time since the run began.
+      Memory in MiB; pages in and out, faults, and faults that were read for,
+      each a second; hits of readahead in percent of what was read ahead.
   pagetide stat 4711 --interval 5 --count 12 --json
       An object a line, for a minute.";
 
@@ -262,21 +268,24 @@ pub(crate) struct TopArgs {
 }
 
 const CTL_HELP: &str = "\
-RUN is a name given by `run --name`, or the number of any process of the run. What is refused changes
-nothing; the exit code is 1 then, 2 for wrong usage.
+RUN is a name given by `run --name`, or the number of any process of the run.
+What is refused changes nothing; the exit code is 1 then, 2 for wrong usage.
 
 Examples:
   pagetide ctl job memory 2G
-      2 GiB from now on; what is over is paged out as fast as the disk takes it.
+      2 GiB from now on; what is over is paged out as fast as the disk takes
+      it.
   pagetide ctl job page-out 500M
       What was not used for longest leaves, and stays away until it is touched.
   pagetide ctl job swapon /data/tmp:64G
       A further place for what does not fit.
   pagetide ctl job swapoff /var/tmp
-      Bring back what is there, or move it to other places, and wait until it is empty. Whoever stops
-      waiting (Ctrl-C) stops nothing; `swapoff --stop` does.
+      Bring back what is there, or move it to other places, and wait until it
+      is empty. Whoever stops waiting (Ctrl-C) stops nothing; `swapoff --stop`
+      does.
   pagetide ctl job set page-cluster=5
-      Another value of a knob (`pagetide knobs`), in all processes and in those that start later.";
+      Another value of a knob (`pagetide knobs`), in all processes and in those
+      that start later.";
 
 /// `pagetide ctl`.
 #[derive(Debug, Args)]
@@ -349,11 +358,13 @@ const REPORT_HELP: &str = "\
 Example:
   pagetide run --memory 1G --stats job.json --timeline job.pftrace -- ./job
   pagetide report job.json job.pftrace -o job.html
-      Summary, sizes and rates over time, waits, what a larger budget would save, all counters. One of
-      the two files is enough; what it does not tell is left out.
+      Summary, sizes and rates over time, waits, what a larger budget would
+      save, all counters. One of the two files is enough; what it does not tell
+      is left out.
   pagetide report job.json job.record.4711 -o job.html
-      What `run --record job.record` wrote of process 4711 besides, or a trace of accesses (see `pagetide
-      sim replay`): what the simulator says of larger budgets.";
+      What `run --record job.record` wrote of process 4711 besides, or a trace
+      of accesses (see `pagetide sim replay`): what the simulator says of larger
+      budgets.";
 
 /// `pagetide report`.
 #[derive(Debug, Args)]

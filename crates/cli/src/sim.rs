@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use crate::failure::{Exit, Failure, Told};
 
 const SIM_HELP: &str = "\
-Exit codes: 0 done, 2 wrong input; 65 wrong content and 66 no progress are bugs of the policy, found;
-67 a recorded run goes another way here.
+Exit codes: 0 done, 2 wrong input; 65 wrong content and 66 no progress are bugs
+of the policy, found; 67 a recorded run goes another way here.
 Virtual time: the same input and seed give the same output, to the last count.";
 
 /// `pagetide sim`.
@@ -49,19 +49,21 @@ enum SimCommand {
 }
 
 const SCRIPT_HELP: &str = "\
-Phases, over one anonymous region: w write all pages ascending, r read all, b read all descending,
-s read every second page, sN every Nth, RN and WN read or write N random pages, LN make the limit
-N pages, oN swapoff of device N (there is one, 0).
+Phases, over one anonymous region: w write all pages ascending, r read all, b
+read all descending, s read every second page, sN every Nth, RN and WN read or
+write N random pages, LN make the limit N pages, oN swapoff of device N (there is
+one, 0).
 
-Over a file (--file): f and fN read it in order by calls of 1 and of N pages, FN reads N random pages
-by calls, m loads from each page of a mapping, MN from N random ones, aN and AN read N random pages of
-the region, each followed by the next, or a random, page of the file.
+Over a file (--file): f and fN read it in order by calls of 1 and of N pages, FN
+reads N random pages by calls, m loads from each page of a mapping, MN from N
+random ones, aN and AN read N random pages of the region, each followed by the
+next, or a random, page of the file.
 
 A script has at most 2,000,000,000 accesses.
 
 Examples:
-  pagetide sim script 'w r b s R40000' --pages 32768 --memory 16384 --profile linux-6.18 --json
-  pagetide sim script 'w A40000' --pages 12288 --file 12288 --memory 16384 --set swappiness=100";
+  pagetide sim script 'w r b s R40000' --pages 32768 --memory 16384 --json
+  pagetide sim script 'w A40000' --pages 12288 --file 12288 --memory 16384";
 
 /// `pagetide sim script`.
 #[derive(Debug, Args)]

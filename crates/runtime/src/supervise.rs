@@ -204,11 +204,10 @@ impl Supervisor {
         let budget_pages = options.budget_bytes / PAGE_BYTES;
         let (fault_mode, uffd_device) = choose_mode(options.fault_mode)?;
         let places = open_places(options)?;
-        let (choices, policy) =
-            setup::split_settings(&options.settings).map_err(|text| Error::new(ErrorKind::Config, text))?;
-        setup::live_config(&policy, 1, 1, 1)
-            .build()
-            .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+        let no_setting =
+            |why| Error::new(ErrorKind::Config, format!("{why}; `pagetide knobs` lists settings and profiles"));
+        let (choices, policy) = setup::split_settings(&options.settings).map_err(no_setting)?;
+        setup::live_config(&policy, 1, 1, 1).build().map_err(|error| no_setting(error.to_string()))?;
         let (record_directory, record) = open_record(options)?.unzip();
         let hello = Hello {
             forked: false,

@@ -267,9 +267,7 @@ pub(super) fn open_record(options: &RunOptions) -> Result<Option<(Fd, String)>, 
     let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains('\n'));
     let name = name.ok_or_else(|| refuse("no name of a file in UTF-8"))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
-    let directory = CString::new(directory.as_os_str().as_encoded_bytes()).map_err(|_| refuse("a zero byte"))?;
-    let directory = Fd::open(&directory, file::flags::READ | file::flags::DIRECTORY, 0)
-        .map_err(|errno| refuse(&format!("the directory cannot be opened: {}", errno.name())))?;
+    let directory = open_directory(directory).map_err(|why| refuse(&why))?;
     Ok(Some((directory, name.to_owned())))
 }
 
@@ -277,6 +275,7 @@ fn open_directory(path: &Path) -> Result<Fd, String> {
     let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| "a zero byte in its name".to_owned())?;
     Fd::open(&name, file::flags::READ | file::flags::DIRECTORY, 0).map_err(|errno| match errno {
         Errno::ENOENT | Errno::ENOTDIR => "there is no such directory".to_owned(),
+        Errno::EACCES => "this user may not open the directory; name one that the user can write to".to_owned(),
         other => format!("the directory cannot be opened ({})", other.name()),
     })
 }
