@@ -108,7 +108,8 @@ pub(crate) struct RunArgs {
     pub(crate) profile: Option<String>,
 
     /// One setting of the policy; may be given several times (`pagetide knobs` lists them). Also io=uring or io=threads: how
-    /// pages are read and written; idle=poll or idle=sleep: what idle CPUs do while the program waits for memory
+    /// pages are read and written; idle=poll or idle=sleep: what idle CPUs do while the program waits for memory; shares=equal: each process that is
+    /// short of memory gets as much as another
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = settings::parse_pair)]
     pub(crate) set: Vec<(String, String)>,
 

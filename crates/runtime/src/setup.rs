@@ -78,6 +78,15 @@ pub(crate) enum IdleChoice {
     Sleep,
 }
 
+/// How the budget is divided among processes that are short of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SharesChoice {
+    /// By how much less each would wait with more.
+    #[default]
+    Worth,
+    Equal,
+}
+
 /// Settings that are no concern of the core, and no part of what a record of its events must say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choices {
@@ -85,6 +94,8 @@ pub(crate) struct Choices {
     pub(crate) engine: EngineChoice,
     /// `idle`: what idle CPUs do.
     pub(crate) idle: IdleChoice,
+    /// `shares`: what each process gets.
+    pub(crate) shares: SharesChoice,
 }
 
 /// Takes [`Choices`] out of the settings of the policy.
@@ -100,6 +111,9 @@ pub(crate) fn split_settings(settings: &[(String, String)]) -> Result<(Choices, 
             ("idle", "auto") => choices.idle = IdleChoice::Auto,
             ("idle", "poll") => choices.idle = IdleChoice::Poll,
             ("idle", "sleep") => choices.idle = IdleChoice::Sleep,
+            ("shares", "worth") => choices.shares = SharesChoice::Worth,
+            ("shares", "equal") => choices.shares = SharesChoice::Equal,
+            ("shares", other) => return Err(format!("shares = {other}: it is worth or equal")),
             ("idle", other) => return Err(format!("idle = {other}: it is auto, poll or sleep")),
             _ => policy.push((key.clone(), value.clone())),
         }
@@ -429,13 +443,15 @@ mod tests {
     #[test]
     fn what_the_host_does_is_no_setting_of_the_policy() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let all = [pair("swappiness", "60"), pair("io", "threads"), pair("idle", "sleep")];
-        let chosen = Choices { engine: EngineChoice::Threads, idle: IdleChoice::Sleep };
+        let all = [pair("swappiness", "60"), pair("io", "threads"), pair("idle", "sleep"), pair("shares", "equal")];
+        let chosen = Choices { engine: EngineChoice::Threads, idle: IdleChoice::Sleep, shares: SharesChoice::Equal };
         assert_eq!(split_settings(&all), Ok((chosen, vec![pair("swappiness", "60")])));
         assert_eq!(split_settings(&[]), Ok((Choices::default(), Vec::new())));
         let refused = split_settings(&[pair("io", "aio")]).expect_err("there is no such way");
         assert_eq!(refused, "io = aio: it is auto, uring or threads");
         let refused = split_settings(&[pair("idle", "0")]).expect_err("there is no such choice");
         assert_eq!(refused, "idle = 0: it is auto, poll or sleep");
+        let refused = split_settings(&[pair("shares", "even")]).expect_err("there is no such choice");
+        assert_eq!(refused, "shares = even: it is worth or equal");
     }
 }

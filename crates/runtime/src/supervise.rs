@@ -47,7 +47,7 @@ use pagetide_sys::{Errno, clock, file, thread};
 use crate::control::{MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::{BORN, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
-use crate::setup;
+use crate::setup::{self, SharesChoice};
 use crate::space::PAGE_BYTES;
 use crate::space::unpaged::UNPAGED;
 use crate::spans::ProcessSpans;
@@ -133,6 +133,7 @@ struct Supervisor {
     sharing: Sharing,
     /// The least time in which a process exchanges what it keeps, at the last look.
     exchanged_in: Nanos,
+    shares: SharesChoice,
     /// When it is looked again at what memory is worth to each.
     next_weighing: Nanos,
     overhead_max: u64,
@@ -251,6 +252,7 @@ impl Supervisor {
             filled_pages_per_ms: 0,
             sharing: Sharing::new(),
             exchanged_in: Nanos::MAX,
+            shares: choices.shares,
             next_weighing: 0,
             overhead_max: 0,
             began: clock::now(),

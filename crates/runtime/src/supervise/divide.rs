@@ -15,7 +15,7 @@ use super::Supervisor;
 use super::tree::Process;
 use super::worth::{self, weigh};
 use crate::control::Entry;
-use crate::setup::BUDGET_PAGES_MIN;
+use crate::setup::{BUDGET_PAGES_MIN, SharesChoice};
 use crate::shares::{Claim, divide};
 
 /// The threads of a process that lends have not run for so long at least: some looks of its agent.
@@ -101,7 +101,7 @@ impl Supervisor {
 
     /// What memory is worth to each, from time to time, and so the parts of those that are short.
     fn weigh(&mut self, now: Nanos, managed: &[usize], claims: &mut [Claim]) {
-        if now >= self.next_weighing && managed.len() > 1 {
+        if self.shares == SharesChoice::Worth && managed.len() > 1 && now >= self.next_weighing {
             self.next_weighing = now + worth::SPAN_NS;
             let pressed: Vec<i32> = claims
                 .iter()
