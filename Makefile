@@ -26,8 +26,8 @@ fuzz: ## whatever comes from outside (packets, traces, records, workloads, scrip
 	@if [ -x tests/setup.sh ]; then tests/setup.sh; fi
 	fuzz/run.sh $(or $(SECONDS),8)
 
-loom: ## the lock of signal mode in every order of its threads' steps
-	CARGO_TARGET_DIR=target/loom RUSTFLAGS='--cfg loom' cargo test --release --locked --package pagetide-sys --test lock
+loom: ## what threads share (crates/sys/src/sync) in every order of their steps
+	CARGO_TARGET_DIR=target/loom RUSTFLAGS='--cfg loom' cargo test --release --locked --package pagetide-sys --test orders
 
 # What has unsafe code and makes no system call, which miri does not know. Core, traces and driver forbid unsafe code.
 miri: ## undefined behaviour in what makes no system call (needs a nightly with the components miri and rust-src)

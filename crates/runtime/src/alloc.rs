@@ -9,8 +9,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pagetide_sys::futex::Mutex;
 use pagetide_sys::mem::{self, ManagedRange};
+use pagetide_sys::sync::Mutex;
 
 use crate::agent_entry;
 use crate::own;

@@ -21,9 +21,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pagetide_sys::futex::Mutex;
 use pagetide_sys::maps::{MapsText, NAME_BYTES};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Protection, Remap};
+use pagetide_sys::sync::Mutex;
 use pagetide_sys::syscall::answer_of;
 use pagetide_sys::text::{Text, die, write_stderr};
 use pagetide_sys::{Errno, proc, thread};

@@ -4,8 +4,8 @@
 //! serves faults must never wait for a page of its own.
 
 use pagetide_sys::Errno;
-use pagetide_sys::futex::Mutex;
 use pagetide_sys::mem::{self, AnonOptions, ManagedRange, Mapping, Protection};
+use pagetide_sys::sync::Mutex;
 
 use crate::limits;
 

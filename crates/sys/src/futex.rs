@@ -1,10 +1,4 @@
-//! Waiting for a 32-bit word to change, and a mutex on top of it that needs no thread-local storage.
-
-#[cfg(loom)]
-mod model;
-mod mutex;
-
-pub use mutex::{Guard, Mutex};
+//! Waiting for a 32-bit word to change.
 
 use core::sync::atomic::AtomicU32;
 

@@ -27,6 +27,7 @@ pub mod dispatch;
 pub mod clock;
 pub mod cpu_timer;
 pub mod futex;
+pub mod sync;
 pub mod text;
 mod vdso;
 

@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagetide_sys::futex::{self, Mutex, Scope, Waited};
+use pagetide_sys::futex::{self, Scope, Waited};
 use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, Protection};
+use pagetide_sys::sync::Mutex;
 use pagetide_sys::thread::{self, Table};
 use pagetide_sys::{fd, signal};
 

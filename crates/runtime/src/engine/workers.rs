@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pagetide_sys::Errno;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::file;
-use pagetide_sys::futex::{self, Mutex, Scope};
+use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::mem::Mapping;
+use pagetide_sys::sync::Mutex;
 use pagetide_sys::thread::{self, RawThread, Table};
 
 use super::{Job, poll_watched};

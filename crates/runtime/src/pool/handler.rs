@@ -8,9 +8,9 @@
 
 use pagetide_core::types::Access;
 use pagetide_sys::Errno;
-use pagetide_sys::futex::Mutex;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::signal::{self, Action, SigInfo, SignalSet, number};
+use pagetide_sys::sync::Mutex;
 use pagetide_sys::text::{Text, write_stderr};
 use pagetide_sys::thread;
 

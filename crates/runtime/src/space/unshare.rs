@@ -5,8 +5,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pagetide_sys::futex::{self, Mutex, Scope};
+use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::mem::{self, ManagedRange};
+use pagetide_sys::sync::Mutex;
 use pagetide_sys::thread::{self, Table};
 
 use crate::credentials::{self, Helper};

@@ -1,20 +1,16 @@
-//! A mutex on a futex.
+//! A mutex on a futex, which needs no thread-local storage.
 //!
 //! It does not poison, does not know its owner and is not fair; a thread that takes it twice deadlocks. A process that forks
-//! inherits the word as it is: re-initialise it in the child. `make loom` tries every order of its steps.
+//! inherits the word as it is: re-initialise it in the child.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
-#[cfg(not(loom))]
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering;
 
-use super::Scope;
-#[cfg(loom)]
-use super::model::{AtomicU32, wait, wake};
-#[cfg(not(loom))]
+use super::atomic::AtomicU32;
 use super::{wait, wake};
+use crate::futex::Scope;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -34,16 +30,11 @@ pub struct Mutex<T> {
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// A free mutex.
-    #[cfg(not(loom))]
-    pub const fn new(data: T) -> Self {
-        Self { word: AtomicU32::new(FREE), data: UnsafeCell::new(data) }
-    }
-
-    /// A free mutex.
-    #[cfg(loom)]
-    pub fn new(data: T) -> Self {
-        Self { word: AtomicU32::new(FREE), data: UnsafeCell::new(data) }
+    constant! {
+        /// A free mutex.
+        pub fn new(data: T) -> Self {
+            Self { word: AtomicU32::new(FREE), data: UnsafeCell::new(data) }
+        }
     }
 
     /// Take it; `purpose` is for the reader of the code.

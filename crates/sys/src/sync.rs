@@ -1,0 +1,34 @@
+//! Words that threads of ours and of the program share, where an order of steps could lose a wake, a page or a fork.
+//!
+//! Each is a small machine that knows nothing of what it is for. `make loom` builds it with loom's words in place of the processor's and
+//! tries every order of its threads' steps, with all that the orders of memory let a load see (`tests/orders`).
+
+#[cfg(not(loom))]
+use core::sync::atomic;
+#[cfg(loom)]
+use loom::sync::atomic;
+
+#[cfg(not(loom))]
+use crate::futex::{wait, wake};
+#[cfg(loom)]
+use model::{wait, wake};
+
+/// A function that is `const` but for loom, whose words are made while a model runs.
+macro_rules! constant {
+    ($(#[$meta:meta])* pub fn $($rest:tt)*) => {
+        $(#[$meta])*
+        #[cfg(not(loom))]
+        pub const fn $($rest)*
+
+        $(#[$meta])*
+        #[cfg(loom)]
+        pub fn $($rest)*
+    };
+}
+
+#[cfg(loom)]
+mod model;
+
+mod mutex;
+
+pub use mutex::{Guard, Mutex};
