@@ -36,15 +36,15 @@ pub(crate) mod seen;
 pub(crate) mod snapshot;
 pub(crate) mod takeover;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
 use pagetide_sys::fd::{self, Fd, PollFd};
-use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::mem::{self, Mapping};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
+use pagetide_sys::sync::Baton;
 use pagetide_sys::uffd::{Modes, Msg, RawMsg, ReadAnswer, Stop, Uffd, Wake};
 use pagetide_sys::{Errno, file, thread};
 
@@ -68,7 +68,7 @@ const FILL_TRIES: u32 = 100_000;
 /// Address of the doorbells; 0 while this process is native.
 static DOORBELLS: AtomicUsize = AtomicUsize::new(0);
 /// One fork at a time.
-static FORKING: AtomicU32 = AtomicU32::new(0);
+static FORKING: Baton = Baton::new();
 /// The fork that is under way was announced to the agent.
 static ANNOUNCED: AtomicBool = AtomicBool::new(false);
 /// What the forking thread blocked before.
@@ -82,9 +82,7 @@ pub(crate) fn is_announced() -> bool {
 /// Before a fork, in the forking thread.
 pub(crate) fn prepare() {
     let mask = SignalSet::ALL.block();
-    while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        futex::wait(&FORKING, 1, None, Scope::Private);
-    }
+    FORKING.take();
     MASK.store(mask.0, Ordering::Relaxed);
     // A copy that nobody was told of, and a child of vfork, have the words of another process; who copies them is not announced either.
     let is_own = foothold::owner() == thread::getpid();
@@ -103,15 +101,14 @@ pub(crate) fn parent() {
         touch(DOORBELLS.load(Ordering::Acquire) + mem::PAGE_BYTES);
     }
     let mask = SignalSet(MASK.load(Ordering::Relaxed));
-    FORKING.store(0, Ordering::Release);
-    futex::wake(&FORKING, 1, Scope::Private);
+    FORKING.give_back();
     mask.restore();
 }
 
 /// After a fork, in the child's only thread: true if its memory was managed in the parent.
 pub(crate) fn child() -> bool {
     DOORBELLS.store(0, Ordering::Relaxed);
-    FORKING.store(0, Ordering::Relaxed);
+    FORKING.forget();
     guards::forget();
     ANNOUNCED.swap(false, Ordering::Relaxed)
 }

@@ -2,6 +2,7 @@
 //!
 //! Each is a small machine that knows nothing of what it is for. `make loom` builds it with loom's words in place of the processor's and
 //! tries every order of its threads' steps, with all that the orders of memory let a load see (`tests/orders`).
+#![expect(clippy::new_without_default, reason = "they are statics, which are made by constant functions")]
 
 #[cfg(not(loom))]
 use core::sync::atomic;
@@ -29,6 +30,10 @@ macro_rules! constant {
 #[cfg(loom)]
 mod model;
 
+mod baton;
+mod gate;
 mod mutex;
 
+pub use baton::Baton;
+pub use gate::Gate;
 pub use mutex::{Guard, Mutex};

@@ -6,64 +6,14 @@
 //!
 //! Copies that no fork handler is told of (`clone`, the program's own system call instructions) wait for nobody.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::signal::SignalSet;
+use pagetide_sys::sync::Gate;
 use pagetide_sys::thread;
 
 use crate::foothold;
 
-/// A fork is being made.
-const CLOSED: u32 = 1 << 31;
-
-/// Of this process.
-static GATE: Gate = Gate(AtomicU32::new(0));
-
-/// Many may be inside; who closes it waits until nobody is. The word: how many are inside, and [`CLOSED`].
-#[derive(Debug)]
-struct Gate(AtomicU32);
-
-impl Gate {
-    fn enter(&self) {
-        let mut word = self.0.load(Ordering::Relaxed);
-        loop {
-            if word & CLOSED != 0 {
-                futex::wait(&self.0, word, None, Scope::Private);
-                word = self.0.load(Ordering::Relaxed);
-                continue;
-            }
-            match self.0.compare_exchange_weak(word, word + 1, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(changed) => word = changed,
-            }
-        }
-    }
-
-    fn leave(&self) {
-        if self.0.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
-            futex::wake(&self.0, u32::MAX, Scope::Private);
-        }
-    }
-
-    /// By one thread at a time.
-    fn close(&self) {
-        let mut word = self.0.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;
-        while word != CLOSED {
-            futex::wait(&self.0, word, None, Scope::Private);
-            word = self.0.load(Ordering::Acquire);
-        }
-    }
-
-    fn open(&self) {
-        self.0.fetch_and(!CLOSED, Ordering::Release);
-        futex::wake(&self.0, u32::MAX, Scope::Private);
-    }
-
-    fn forget(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
-}
+/// Of this process: guards are made inside.
+static GATE: Gate = Gate::new();
 
 fn is_ours() -> bool {
     foothold::owner() == thread::getpid()
@@ -113,39 +63,4 @@ pub(super) fn go_on() {
 /// In a copy.
 pub(super) fn forget() {
     GATE.forget();
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-
-    use super::*;
-
-    #[test]
-    fn nobody_is_inside_while_the_gate_is_closed_and_everybody_comes_through() {
-        const ROUNDS: u32 = 2_000;
-        let (gate, inside, is_over) = (Gate(AtomicU32::new(0)), AtomicU32::new(0), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while !is_over.load(Ordering::Relaxed) {
-                        gate.enter();
-                        inside.fetch_add(1, Ordering::Relaxed);
-                        std::thread::yield_now();
-                        inside.fetch_sub(1, Ordering::Relaxed);
-                        gate.leave();
-                    }
-                });
-            }
-            for _ in 0..ROUNDS {
-                gate.close();
-                assert_eq!(inside.load(Ordering::Relaxed), 0);
-                std::thread::yield_now();
-                assert_eq!(inside.load(Ordering::Relaxed), 0);
-                gate.open();
-            }
-            is_over.store(true, Ordering::Relaxed);
-        });
-        assert_eq!(gate.0.load(Ordering::Relaxed), 0);
-    }
 }

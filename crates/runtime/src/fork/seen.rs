@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
 use pagetide_sys::fd::{self, PollFd};
-use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::{Errno, mem};
 
 use super::newborn::Newborn;
@@ -44,9 +43,7 @@ static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 /// copy must not be made, but [`copied`] is to be called.
 pub(crate) fn announce() -> bool {
     foothold::wait_until_managed();
-    while FORKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        futex::wait(&FORKING, 1, None, Scope::Private);
-    }
+    FORKING.take();
     COPIED.store(TO_COME, Ordering::Relaxed);
     IS_REFUSED.store(false, Ordering::Relaxed);
     touch(DOORBELLS.load(Ordering::Acquire));
@@ -57,8 +54,7 @@ pub(crate) fn announce() -> bool {
 pub(crate) fn copied(child: i32) {
     COPIED.store(child, Ordering::Release);
     touch(DOORBELLS.load(Ordering::Acquire) + mem::PAGE_BYTES);
-    FORKING.store(0, Ordering::Release);
-    futex::wake(&FORKING, 1, Scope::Private);
+    FORKING.give_back();
 }
 
 impl Forks {

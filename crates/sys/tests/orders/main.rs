@@ -1,6 +1,8 @@
 //! What threads share, in every order of their steps, with all that the orders of memory let a load see (`make loom`).
 #![cfg(loom)]
 
+mod baton;
+mod gate;
 mod mutex;
 
 use loom::cell::UnsafeCell;
