@@ -33,7 +33,9 @@ mod model;
 mod baton;
 mod gate;
 mod mutex;
+mod still;
 
 pub use baton::Baton;
 pub use gate::Gate;
 pub use mutex::{Guard, Mutex};
+pub use still::{Changing, Stillness};

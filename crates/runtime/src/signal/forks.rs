@@ -4,19 +4,16 @@
 //! serves them (`fork::seen`). So the call is made here, and the child waits here.
 //!
 //! The state is settled before the copy, so nothing may change the address space meanwhile: calls that do say so in their thread's block
-//! ([`Change`]), and a fork waits until there are none, and keeps new ones waiting. Both look after they have said so: one of the two
-//! sees the other.
+//! ([`Change`]), and a fork waits until there are none, and keeps new ones waiting.
 //!
 //! Who may not be traced (PR_SET_DUMPABLE) may be while its child is made, and the child until it has its agent, which only a tracer starts.
 //!
 //! No page becomes a huge one from before the copy until the child's memory is registered: where small pages are missing, the kernel
 //! would fill zeroes in.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
-
 use pagetide_sys::dispatch::{Context, Register, call};
-use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::signal::SignalSet;
+use pagetide_sys::sync::Stillness;
 use pagetide_sys::thread::{HugePages, Traceable};
 use pagetide_sys::{Errno, text, thread};
 
@@ -27,8 +24,8 @@ use super::{OURS, actions, entry};
 use crate::fork::seen;
 use crate::{agent_entry, foothold};
 
-/// Not 0: a fork is being made, and the address space stays as it is.
-static CLOSED: AtomicU32 = AtomicU32::new(0);
+/// Of the address space, while a fork is being made.
+static STILLNESS: Stillness = Stillness::new();
 
 /// A call that changes the address space is under way.
 pub(super) struct Change<'b>(&'b Thread);
@@ -36,21 +33,14 @@ pub(super) struct Change<'b>(&'b Thread);
 impl<'b> Change<'b> {
     /// Returns when no fork is being made.
     pub(super) fn begin(block: &'b Thread) -> Self {
-        loop {
-            block.set_changing(true);
-            fence(Ordering::SeqCst);
-            if CLOSED.load(Ordering::SeqCst) == 0 {
-                return Self(block);
-            }
-            block.set_changing(false);
-            futex::wait(&CLOSED, 1, None, Scope::Private);
-        }
+        STILLNESS.begin_change(block.changing());
+        Self(block)
     }
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.0.set_changing(false);
+        self.0.changing().end();
     }
 }
 
@@ -59,24 +49,15 @@ struct Still;
 
 impl Still {
     fn begin() -> Self {
-        while CLOSED.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            futex::wait(&CLOSED, 1, None, Scope::Private);
-        }
-        fence(Ordering::SeqCst);
         // Each ends by itself: the agent still answers.
-        threads::all().for_each(|block| {
-            while block.is_changing() {
-                thread::yield_now();
-            }
-        });
+        STILLNESS.begin(|| threads::all().map(Thread::changing), thread::yield_now);
         Self
     }
 }
 
 impl Drop for Still {
     fn drop(&mut self) {
-        CLOSED.store(0, Ordering::SeqCst);
-        futex::wake(&CLOSED, u32::MAX, Scope::Private);
+        STILLNESS.end();
     }
 }
 

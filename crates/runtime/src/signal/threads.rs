@@ -16,6 +16,7 @@ use pagetide_sys::dispatch::Switch;
 use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
 use pagetide_sys::seccomp::Leaves;
 use pagetide_sys::signal::{AltStack, SignalSet};
+use pagetide_sys::sync::Changing;
 use pagetide_sys::syscalls::Range;
 use pagetide_sys::{Errno, signal, thread};
 
@@ -69,7 +70,7 @@ pub(crate) struct Thread {
     held_count: AtomicUsize,
     in_place: InPlace,
     /// Its call may change the address space.
-    is_changing: AtomicBool,
+    changing: Changing,
     /// What its system call filter leaves to our handlers, as [`Leaves`]; none leaves everything.
     leaves: AtomicU8,
     /// It has one.
@@ -135,7 +136,7 @@ pub(crate) fn note() {
 /// In a forked child: of all threads there is just this one, and no signal waits for it.
 pub(super) fn begin_copy(own: &Thread) {
     for block in all() {
-        block.set_changing(false);
+        block.changing.end();
         block.post.clear();
         if std::ptr::eq(block, own) {
             block.late.clear();
@@ -221,14 +222,14 @@ impl Thread {
     /// Nobody's again.
     pub(super) fn give_back(&self) {
         self.release();
-        self.set_changing(false);
+        self.changing.end();
         self.tid.store(FREE, Ordering::Release);
     }
 
     /// It is this thread's, which does nothing of its own meanwhile.
     pub(super) fn begin(&self, tid: i32, hidden: SignalSet, alternate: AltStack, actions: *const Actions) {
         self.release();
-        self.set_changing(false);
+        self.changing.end();
         self.post.clear();
         self.leaves.store(Leaves::Everything as u8, Ordering::Relaxed);
         self.is_filtered.store(false, Ordering::Relaxed);
@@ -261,12 +262,8 @@ impl Thread {
         self.tid.store(tid, Ordering::Release);
     }
 
-    pub(super) fn set_changing(&self, is_changing: bool) {
-        self.is_changing.store(is_changing, Ordering::SeqCst);
-    }
-
-    pub(super) fn is_changing(&self) -> bool {
-        self.is_changing.load(Ordering::SeqCst)
+    pub(super) const fn changing(&self) -> &Changing {
+        &self.changing
     }
 
     /// It has one filter more.

@@ -4,6 +4,7 @@
 mod baton;
 mod gate;
 mod mutex;
+mod still;
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
