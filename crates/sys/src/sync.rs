@@ -32,10 +32,12 @@ mod model;
 
 mod baton;
 mod gate;
+mod held;
 mod mutex;
 mod still;
 
 pub use baton::Baton;
 pub use gate::Gate;
+pub use held::{HeldPages, HeldRuns, Taking};
 pub use mutex::{Guard, Mutex};
 pub use still::{Changing, Stillness};

@@ -1,22 +1,20 @@
 //! What each armed thread has in memory of ours: its switch, the stack of its handlers, what it holds, what the program believes of
 //! its signals.
 //!
-//! *Holding.* A call publishes the pages that it may touch, waits for the agent if that is just taking pages, touches them, and calls.
-//! The agent looks at what is published after it has begun to take and before it takes. So either it sees the pages, or they are
-//! gone before they are touched, and the touch brings them back.
+//! A call holds the pages that it may touch (`pagetide_sys::sync`), touches them, and is made.
 //!
 //! Invariants: a block is found by any address in it; blocks are never paged, never unmapped, and inherited by forked children. Only
 //! its own thread writes a block, but for its number, which whoever takes it or finds its thread gone changes.
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
 
 use pagetide_sys::dispatch::Switch;
 use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
 use pagetide_sys::seccomp::Leaves;
 use pagetide_sys::signal::{AltStack, SignalSet};
-use pagetide_sys::sync::Changing;
+use pagetide_sys::sync::{Changing, HeldRuns};
 use pagetide_sys::syscalls::Range;
 use pagetide_sys::{Errno, signal, thread};
 
@@ -49,14 +47,6 @@ static MAPPED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::n
 /// Blocks that were ever taken: those behind them are free.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// A run of pages: its first, and the one behind its last.
-#[repr(C)]
-#[derive(Debug)]
-struct Pages {
-    from: AtomicU64,
-    to: AtomicU64,
-}
-
 /// A block of one thread; the rest of its bytes, up to [`BLOCK_BYTES`], is its handlers' stack.
 #[repr(C)]
 #[derive(Debug)]
@@ -66,8 +56,7 @@ pub(crate) struct Thread {
     /// It is about to end.
     is_ending: AtomicBool,
     /// What is held.
-    held: [Pages; RANGES],
-    held_count: AtomicUsize,
+    held: HeldRuns<RANGES>,
     in_place: InPlace,
     /// Its call may change the address space.
     changing: Changing,
@@ -98,12 +87,11 @@ pub(crate) struct Thread {
 const _: () = assert!(size_of::<Thread>() <= BLOCK_BYTES / 2);
 
 /// Where a block has what `inplace` uses: pairs of words.
-pub(super) const HELD_AT: usize = offset_of!(Thread, held);
+pub(super) const HELD_AT: usize = offset_of!(Thread, held) + HeldRuns::<RANGES>::RUNS_AT;
 /// As [`HELD_AT`].
-pub(super) const HELD_COUNT_AT: usize = offset_of!(Thread, held_count);
+pub(super) const HELD_COUNT_AT: usize = offset_of!(Thread, held) + HeldRuns::<RANGES>::COUNT_AT;
 /// As [`HELD_AT`].
 pub(super) const IN_PLACE_AT: usize = offset_of!(Thread, in_place);
-const _: () = assert!(size_of::<Pages>() == 16 && offset_of!(Pages, to) == 8);
 
 /// Make the blocks. Again: does nothing.
 pub(crate) fn prepare() -> Result<(), Errno> {
@@ -165,7 +153,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Thread> {
 pub(crate) fn leading(vpn: u64, pages: u32) -> Leading {
     let end = vpn + u64::from(pages);
     let mut free_to = end;
-    for (from, to) in all().flat_map(Thread::held) {
+    for (from, to) in all().flat_map(|block| block.held.iter()) {
         if from <= vpn && vpn < to {
             let held = u32::try_from(to.min(end) - vpn).expect("at most pages");
             return Leading::Held(held);
@@ -179,7 +167,7 @@ pub(crate) fn leading(vpn: u64, pages: u32) -> Leading {
 
 /// Pages that calls hold which are under way; those that several name count for each.
 pub(crate) fn held_pages() -> u64 {
-    all().flat_map(Thread::held).fold(0, |pages, (from, to)| pages.saturating_add(to.saturating_sub(from)))
+    all().flat_map(|block| block.held.iter()).fold(0, |pages, (from, to)| pages.saturating_add(to.saturating_sub(from)))
 }
 
 impl Thread {
@@ -381,40 +369,16 @@ impl Thread {
         &self.in_place
     }
 
-    fn held(&self) -> impl Iterator<Item = (u64, u64)> {
-        let count = self.held_count.load(Ordering::SeqCst).min(RANGES);
-        self.held[..count].iter().map(|pages| (pages.from.load(Ordering::SeqCst), pages.to.load(Ordering::SeqCst)))
-    }
-
     /// The pages of a range stay from now on until [`Thread::release`]; they may be out at this moment.
     pub(super) fn hold(&self, range: Range) {
         let from = (range.start / PAGE_BYTES) as u64;
         let to = (range.start.saturating_add(range.len).div_ceil(PAGE_BYTES)) as u64;
-        let count = self.held_count.load(Ordering::Relaxed);
-        if let Some(last) = count.checked_sub(1).map(|last| &self.held[last]) {
-            let (known, end) = (last.from.load(Ordering::Relaxed), last.to.load(Ordering::Relaxed));
-            if known <= from && to <= end {
-                return;
-            }
-            if count == RANGES || (from <= end && known <= to) {
-                last.from.store(known.min(from), Ordering::SeqCst);
-                last.to.store(end.max(to), Ordering::SeqCst);
-                return self.wait_for_taker();
-            }
-        }
-        self.held[count].from.store(from, Ordering::SeqCst);
-        self.held[count].to.store(to, Ordering::SeqCst);
-        self.held_count.store(count + 1, Ordering::SeqCst);
-        self.wait_for_taker();
-    }
-
-    fn wait_for_taker(&self) {
-        HELD.wait_for_taker(if self.is_confined() { std::hint::spin_loop } else { thread::yield_now });
+        let pause = if self.is_confined() { std::hint::spin_loop } else { thread::yield_now };
+        self.held.hold((from, to), HELD.pages(), pause);
     }
 
     /// What was held may go.
     pub(super) fn release(&self) {
-        fence(Ordering::SeqCst);
-        self.held_count.store(0, Ordering::SeqCst);
+        self.held.release();
     }
 }

@@ -4,39 +4,33 @@
 //! robust futexes) and on priority-inheriting futexes fails at once where a userfaultfd would have to be asked. Such words must be
 //! there. The threads that know of them say so here, before the kernel may need them; the agent looks before it takes a page.
 //!
-//! No lock: a thread that says something may fault on its own stack in the midst of it, and the agent must be able to answer. A
-//! page stays in the table for ever: where a thread's control block lay, the C library puts the next one.
+//! No lock: a thread that says something may fault on its own stack in the midst of it, and the agent must be able to answer; who
+//! sees what is `pagetide_sys::sync`'s. A page stays in the table for ever: where a thread's control block lay, the C library puts the
+//! next one.
 //!
 //! Invariants: a page that [`Held::hold`] has returned for is not taken until the process ends; the table is memory that is never
 //! managed (it is part of this object).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagetide_sys::mem::PAGE_BYTES;
+use pagetide_sys::sync::{self, HeldPages};
 use pagetide_sys::thread;
 
 /// Pages that can be held: 256 MiB.
 const PLACES: usize = 1 << 16;
-/// Places looked at for one page.
-const PROBES: usize = 64;
 
 /// What is held in one process.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// Page numbers by hash; 0: free.
-    places: [AtomicU64; PLACES],
-    count: AtomicU32,
-    /// Odd while a run of pages is looked up and taken.
-    taking: AtomicU32,
+    pages: HeldPages<PLACES>,
     /// The kernel may refer to pages of this process without pinning them.
     lends: AtomicBool,
-    /// A page could not be noted.
-    is_full: AtomicBool,
 }
 
 /// Where [`Held`] says whether pages are being taken: in its lowest bit.
 #[cfg(target_arch = "x86_64")]
-pub(crate) const TAKING_AT: usize = std::mem::offset_of!(Held, taking);
+pub(crate) const TAKING_AT: usize = std::mem::offset_of!(Held, pages) + HeldPages::<PLACES>::TAKING_AT;
 
 /// This process's.
 pub(crate) static HELD: Held = Held::new();
@@ -52,93 +46,38 @@ pub(crate) enum Leading {
 
 /// As long as it lives, what it has said of pages stays true.
 #[derive(Debug)]
-pub(crate) struct Taking<'h> {
-    held: &'h Held,
-}
+pub(crate) struct Taking<'h>(sync::Taking<'h, PLACES>);
 
 impl Held {
     pub(crate) const fn new() -> Self {
-        Self {
-            places: [const { AtomicU64::new(0) }; PLACES],
-            count: AtomicU32::new(0),
-            taking: AtomicU32::new(0),
-            lends: AtomicBool::new(false),
-            is_full: AtomicBool::new(false),
-        }
-    }
-
-    fn places_of(&self, vpn: u64) -> impl Iterator<Item = &AtomicU64> {
-        // Fibonacci hashing: the upper bits of the product are mixed best.
-        let hash = vpn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48;
-        let first = usize::try_from(hash).expect("16 bits");
-        (0..PROBES).map(move |probe| &self.places[(first + probe) % PLACES])
-    }
-
-    /// Note the page. True if it was not noted before.
-    fn note(&self, vpn: u64) -> bool {
-        for place in self.places_of(vpn) {
-            match place.compare_exchange(0, vpn, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => {
-                    self.count.fetch_add(1, Ordering::SeqCst);
-                    return true;
-                }
-                Err(found) if found == vpn => return false,
-                Err(_) => {}
-            }
-        }
-        self.is_full.store(true, Ordering::Relaxed);
-        false
+        Self { pages: HeldPages::new(), lends: AtomicBool::new(false) }
     }
 
     /// The pages of these bytes stay from now on. They may be out at this moment: who needs them touches them afterwards.
     pub(crate) fn hold(&self, start: usize, bytes: usize) {
         let (first, end) = (start / PAGE_BYTES, (start + bytes).div_ceil(PAGE_BYTES));
-        let mut is_news = false;
-        for vpn in first..end {
-            is_news |= self.note(vpn as u64);
-        }
-        if is_news {
-            self.wait_for_taker(thread::yield_now);
-        }
+        self.pages.hold((first..end).map(|vpn| vpn as u64), thread::yield_now);
     }
 
-    /// What was published before is seen by whoever takes pages from now on. `pause` lets some time pass.
-    pub(crate) fn wait_for_taker(&self, pause: impl Fn()) {
-        fence(Ordering::SeqCst);
-        // Who takes pages now may have looked before. It is in one system call and ends it without us.
-        let turn = self.taking.load(Ordering::SeqCst);
-        while turn % 2 == 1 && self.taking.load(Ordering::SeqCst) == turn {
-            pause();
-        }
+    /// For who holds pages for a while.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn pages(&self) -> &HeldPages<PLACES> {
+        &self.pages
     }
 
     /// Pages of a process that ends with its thread are looked up and taken while the answer lives. One taker at a time.
     pub(crate) fn begin_taking(&self) -> Taking<'_> {
-        let before = self.taking.fetch_add(1, Ordering::SeqCst);
-        debug_assert!(before.is_multiple_of(2), "one taker at a time");
-        fence(Ordering::SeqCst);
-        Taking { held: self }
-    }
-
-    fn has(&self, vpn: u64) -> bool {
-        for place in self.places_of(vpn) {
-            match place.load(Ordering::SeqCst) {
-                0 => return false,
-                found if found == vpn => return true,
-                _ => {}
-            }
-        }
-        false
+        Taking(self.pages.begin_taking())
     }
 
     /// Pages that are held.
     pub(crate) fn count(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
+        self.pages.count()
     }
 
     /// True once a page could not be noted: it may be taken.
     pub(crate) fn is_full(&self) -> bool {
-        self.is_full.load(Ordering::Relaxed)
+        self.pages.is_full()
     }
 
     /// From now on the kernel may refer to pages without pinning them (the zero-copy sends of io_uring).
@@ -154,7 +93,7 @@ impl Held {
 
     /// In a forked child: the thread that took pages is not there.
     pub(crate) fn after_fork(&self) {
-        self.taking.store(0, Ordering::SeqCst);
+        self.pages.after_fork();
     }
 }
 
@@ -165,11 +104,11 @@ impl Taking<'_> {
             Leading::Free(pages) => pages,
             held @ Leading::Held(_) => return held,
         };
-        if self.held.count() == 0 {
+        if !self.0.is_any() {
             return Leading::Free(pages);
         }
-        let is_held = self.held.has(vpn);
-        let same = (1..pages).take_while(|&ahead| self.held.has(vpn + u64::from(ahead)) == is_held).count();
+        let is_held = self.0.has(vpn);
+        let same = (1..pages).take_while(|&ahead| self.0.has(vpn + u64::from(ahead)) == is_held).count();
         let same = u32::try_from(same).expect("at most pages") + 1;
         if is_held { Leading::Held(same) } else { Leading::Free(same) }
     }
@@ -195,12 +134,6 @@ pub(crate) const fn pages_in_calls() -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 const fn during_calls(_vpn: u64, pages: u32) -> Leading {
     Leading::Free(pages)
-}
-
-impl Drop for Taking<'_> {
-    fn drop(&mut self) {
-        self.held.taking.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod baton;
 mod gate;
+mod held;
 mod mutex;
 mod still;
 
