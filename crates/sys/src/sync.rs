@@ -31,12 +31,14 @@ macro_rules! constant {
 mod model;
 
 mod baton;
+mod errand;
 mod gate;
 mod held;
 mod mutex;
 mod still;
 
 pub use baton::Baton;
+pub use errand::{Errand, Errands};
 pub use gate::Gate;
 pub use held::{HeldPages, HeldRuns, Taking};
 pub use mutex::{Guard, Mutex};

@@ -5,11 +5,11 @@
 //! have no lock then.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_core::types::{Access, Nanos};
 use pagetide_sys::clock;
-use pagetide_sys::futex::{self, Scope};
+use pagetide_sys::sync::{Errand, Errands};
 
 use super::threads::{self, Thread};
 use crate::pager::Fault;
@@ -23,24 +23,18 @@ const TOUCHES: u32 = 3;
 /// Who sleeps looks again after this long.
 const LOOK_NS: u64 = 10_000_000;
 
-/// Nothing is posted.
-const NONE: u32 = 0;
-/// For the agent to see.
-const POSTED: u32 = 1;
-/// The agent sees to it.
-const SEEN: u32 = 2;
 /// The thread goes on, and touches its page again.
-const ANSWERED: u32 = 3;
-/// As `ANSWERED`, and no memory of ours is there.
-const FOREIGN: u32 = 4;
+const OURS: u32 = 0;
+/// The same, and no memory of ours is there.
+const FOREIGN: u32 = 1;
 
 /// Posts that no thread has taken back yet.
-static POSTS: AtomicU32 = AtomicU32::new(0);
+static POSTS: Errands = Errands::new();
 
 /// What a block has of this.
 #[derive(Debug)]
 pub(super) struct Post {
-    state: AtomicU32,
+    errand: Errand,
     address: AtomicUsize,
     is_write: AtomicBool,
     /// When the agent saw it.
@@ -52,9 +46,7 @@ pub(super) struct Post {
 impl Post {
     /// Nobody waits with it.
     pub(super) fn clear(&self) {
-        if self.state.swap(NONE, Ordering::Release) != NONE {
-            POSTS.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.errand.take_back(&POSTS);
     }
 }
 
@@ -75,32 +67,27 @@ pub(super) fn serve(block: &Thread, address: usize, access: Access) -> bool {
 fn leave_to_agent(post: &Post, address: usize, access: Access, is_confined: bool) -> bool {
     post.address.store(address, Ordering::Relaxed);
     post.is_write.store(access == Access::Write, Ordering::Relaxed);
-    post.state.store(POSTED, Ordering::Release);
-    POSTS.fetch_add(1, Ordering::SeqCst);
+    post.errand.leave(&POSTS);
     if !serve::ring(is_confined) {
         post.clear();
         return true;
     }
-    let state = || post.state.load(Ordering::Acquire);
     if is_confined {
-        serve::wait_by_read(|| state() >= ANSWERED);
+        serve::wait_by_read(|| post.errand.answered().is_some());
     }
-    while state() < ANSWERED {
-        futex::wait(&post.state, state(), Some(LOOK_NS), Scope::Private);
-    }
-    let answer = state();
+    let answer = post.errand.wait(LOOK_NS);
     post.clear();
     answer == FOREIGN
 }
 
 /// In the agent: every fault that was posted since the last call.
 pub(crate) fn take_posted(mut each: impl FnMut(Fault)) {
-    if POSTS.load(Ordering::SeqCst) == 0 {
+    if POSTS.are_none() {
         return;
     }
     for block in threads::all() {
         let post = block.post();
-        if post.state.compare_exchange(POSTED, SEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if post.errand.see() {
             post.seen_at.store(clock::now(), Ordering::Relaxed);
             let access = if post.is_write.load(Ordering::Relaxed) { Access::Write } else { Access::Read };
             let address = post.address.load(Ordering::Relaxed) as u64;
@@ -112,21 +99,19 @@ pub(crate) fn take_posted(mut each: impl FnMut(Fault)) {
 /// In the agent: let those go on of which `answer` says, by address and time of being seen, that they were seen to; and whether memory of
 /// ours is there.
 pub(crate) fn answer_posted(mut answer: impl FnMut(usize, Nanos) -> Option<bool>) {
-    if POSTS.load(Ordering::SeqCst) == 0 {
+    if POSTS.are_none() {
         return;
     }
     for block in threads::all() {
         let post = block.post();
-        if post.state.load(Ordering::Acquire) != SEEN {
+        if !post.errand.is_seen() {
             continue;
         }
         let seen_at = post.seen_at.load(Ordering::Relaxed);
         if let Some(is_ours) = answer(post.address.load(Ordering::Relaxed), seen_at) {
-            post.state.store(if is_ours { ANSWERED } else { FOREIGN }, Ordering::Release);
+            post.errand.answer(if is_ours { OURS } else { FOREIGN });
             if block.is_confined() {
                 serve::end_read();
-            } else {
-                futex::wake(&post.state, 1, Scope::Private);
             }
         }
     }
@@ -134,10 +119,10 @@ pub(crate) fn answer_posted(mut answer: impl FnMut(usize, Nanos) -> Option<bool>
 
 /// True while a fault is posted that is not answered.
 pub(crate) fn has_posted() -> bool {
-    POSTS.load(Ordering::SeqCst) > 0
+    !POSTS.are_none()
 }
 
 /// In a copy of the address space: its own are none.
 pub(super) fn forget() {
-    POSTS.store(0, Ordering::Relaxed);
+    POSTS.forget();
 }

@@ -2,6 +2,7 @@
 #![cfg(loom)]
 
 mod baton;
+mod errand;
 mod gate;
 mod held;
 mod mutex;

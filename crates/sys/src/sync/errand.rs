@@ -1,0 +1,96 @@
+//! What a thread leaves to another one, which looks for it when it is rung for, and sleeps on until it has an answer.
+
+use core::sync::atomic::Ordering;
+
+use super::atomic::AtomicU32;
+use super::{wait, wake};
+use crate::futex::Scope;
+
+/// Nothing is left.
+const NONE: u32 = 0;
+/// It is to be seen.
+const LEFT: u32 = 1;
+/// It was seen.
+const SEEN: u32 = 2;
+/// It has this answer, or a higher one.
+const ANSWERED: u32 = 3;
+
+/// One thread's. What it is about lies beside it: whoever sees the errand sees what was written before it was left, and the other way round.
+#[derive(Debug)]
+pub struct Errand(AtomicU32);
+
+/// How many are left by all threads and not taken back yet.
+#[derive(Debug)]
+pub struct Errands(AtomicU32);
+
+impl Errands {
+    constant! {
+        /// None.
+        pub fn new() -> Self {
+            Self(AtomicU32::new(0))
+        }
+    }
+
+    /// True if there is none: there is nothing to look for. Whoever was rung for one that was left before finds it.
+    pub fn are_none(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
+    /// In a copy of the address space, once each was taken back: they are none.
+    pub fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Errand {
+    /// Nothing is left. Elsewhere it begins as memory that is zero.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(NONE))
+    }
+
+    /// Leave it. The other thread is to be rung for afterwards.
+    pub fn leave(&self, all: &Errands) {
+        self.0.store(LEFT, Ordering::Release);
+        all.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// Take it back, if it was left: nobody waits with it.
+    pub fn take_back(&self, all: &Errands) {
+        if self.0.swap(NONE, Ordering::Release) != NONE {
+            all.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// See it. True: it was left, and not seen yet.
+    pub fn see(&self) -> bool {
+        self.0.compare_exchange(LEFT, SEEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// It was seen, and has no answer.
+    pub fn is_seen(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == SEEN
+    }
+
+    /// Answer what was seen.
+    pub fn answer(&self, answer: u32) {
+        self.0.store(ANSWERED + answer, Ordering::Release);
+        wake(&self.0, 1, Scope::Private);
+    }
+
+    /// What was answered, once it was.
+    pub fn answered(&self) -> Option<u32> {
+        self.0.load(Ordering::Acquire).checked_sub(ANSWERED)
+    }
+
+    /// Returns what was answered. Looks again after `look_ns`, whatever happens.
+    pub fn wait(&self, look_ns: u64) -> u32 {
+        loop {
+            let state = self.0.load(Ordering::Acquire);
+            if let Some(answer) = state.checked_sub(ANSWERED) {
+                return answer;
+            }
+            wait(&self.0, state, Some(look_ns), Scope::Private);
+        }
+    }
+}
