@@ -5,14 +5,14 @@
 //! somebody does, the core counts by parts, and each [`INTERVAL_NS`] the agent walks through its table of pages, a piece at a time: what
 //! a walk takes is a hundredth of the time at most.
 //!
-//! One writer, one reader: the number of the turn is odd while the agent writes, and who reads looks at it before and after. A hostile
-//! program may write anything: the reader bounds how much it takes, and the numbers are numbers.
+//! One writer, one reader. A hostile program may write anything: the reader bounds how much it takes, and the numbers are numbers.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagetide_core::types::{Nanos, PageIdx, PageRange};
 use pagetide_core::{PageState, PartCounts};
 use pagetide_kernel::AddressSpace;
+use pagetide_sys::sync::Version;
 
 use crate::pager::Pager;
 use crate::space::Region;
@@ -82,8 +82,8 @@ impl Part {
 pub(crate) struct Heat {
     /// Set by the supervisor while somebody looks.
     is_wanted: AtomicU32,
-    /// Odd while the agent writes; 0: nothing was told yet.
-    turn: AtomicU64,
+    /// Of the words below.
+    version: Version,
     interval_ns: AtomicU64,
     parts: AtomicU64,
     words: [[AtomicU64; WORDS]; PARTS_MAX],
@@ -102,36 +102,29 @@ impl Heat {
     }
 
     fn tell(&self, told: &Told) {
-        let turn = self.turn.load(Ordering::Relaxed) | 1;
-        self.turn.store(turn, Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.interval_ns.store(told.interval_ns, Ordering::Relaxed);
-        self.parts.store(told.parts.len() as u64, Ordering::Relaxed);
-        for (words, part) in self.words.iter().zip(&told.parts) {
-            words.iter().zip(part.words()).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
-        }
-        self.turn.store(turn.wrapping_add(1), Ordering::Release);
+        self.version.write(|| {
+            self.interval_ns.store(told.interval_ns, Ordering::Relaxed);
+            self.parts.store(told.parts.len() as u64, Ordering::Relaxed);
+            for (words, part) in self.words.iter().zip(&told.parts) {
+                words.iter().zip(part.words()).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+            }
+        });
     }
 
     /// Nothing is told any more: what comes next is new.
     fn fall_silent(&self) {
-        self.turn.store(0, Ordering::Release);
+        self.version.fall_silent();
     }
 
     /// What was told last. None: nothing was, or it is being written for long.
     pub(crate) fn read(&self) -> Option<Told> {
-        (0..TRIES).find_map(|_| {
-            let turn = self.turn.load(Ordering::Acquire);
-            if turn == 0 || turn % 2 == 1 {
-                return None;
-            }
+        self.version.read(TRIES, || {
             let interval_ns = self.interval_ns.load(Ordering::Relaxed);
             let count = usize::try_from(self.parts.load(Ordering::Relaxed)).unwrap_or(usize::MAX).min(PARTS_MAX);
             let read =
                 |words: &[AtomicU64; WORDS]| Part::of_words(words.each_ref().map(|word| word.load(Ordering::Relaxed)));
             let parts = self.words[..count].iter().map(read).collect();
-            fence(Ordering::Acquire);
-            (self.turn.load(Ordering::Relaxed) == turn).then_some(Told { interval_ns, parts })
+            Told { interval_ns, parts }
         })
     }
 }
@@ -259,7 +252,7 @@ mod tests {
     fn heat() -> Box<Heat> {
         Box::new(Heat {
             is_wanted: AtomicU32::new(0),
-            turn: AtomicU64::new(0),
+            version: Version::new(),
             interval_ns: AtomicU64::new(0),
             parts: AtomicU64::new(0),
             words: std::array::from_fn(|_| [const { AtomicU64::new(0) }; WORDS]),
@@ -275,7 +268,8 @@ mod tests {
         let told = Told { interval_ns: 12, parts: vec![part; PARTS_MAX] };
         heat.tell(&told);
         assert_eq!(heat.read(), Some(told));
-        heat.turn.store(3, Ordering::Relaxed);
+        heat.version.write(|| assert_eq!(heat.read(), None));
+        heat.version.fall_silent();
         assert_eq!(heat.read(), None);
         heat.tell(&Told::default());
         assert_eq!(heat.read(), Some(Told::default()));
@@ -284,8 +278,7 @@ mod tests {
     #[test]
     fn forged_words_are_bounded() {
         let heat = heat();
-        heat.turn.store(2, Ordering::Relaxed);
-        heat.parts.store(u64::MAX, Ordering::Relaxed);
+        heat.version.write(|| heat.parts.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(heat.read().map(|told| told.parts.len()), Some(PARTS_MAX));
     }
 

@@ -36,6 +36,7 @@ mod gate;
 mod held;
 mod mutex;
 mod still;
+mod version;
 
 pub use baton::Baton;
 pub use errand::{Errand, Errands};
@@ -43,3 +44,4 @@ pub use gate::Gate;
 pub use held::{HeldPages, HeldRuns, Taking};
 pub use mutex::{Guard, Mutex};
 pub use still::{Changing, Stillness};
+pub use version::Version;
