@@ -290,6 +290,7 @@ pub(crate) fn fault(address: usize, access: Access) -> Outcome {
             return Outcome::GoOn;
         }
         if may_leave && !state.is_open() {
+            sleepers.next_turn(&state.watch);
             return Outcome::Agents;
         }
         if state.work(now, vpn, sleepers)

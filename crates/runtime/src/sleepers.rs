@@ -7,13 +7,13 @@
 //!
 //! Invariants: nobody sleeps with the lock held; every sleep is bounded, so a wake that is lost costs time, not life.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use pagetide_core::types::Nanos;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::file;
-use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::proc::LoadFile;
+use pagetide_sys::sync::Turns;
+
+pub(crate) use pagetide_sys::sync::Watch;
 
 /// A waiting thread looks again after this long, whatever happens.
 const LOOK_NS: Nanos = 1_000_000;
@@ -23,8 +23,8 @@ const LOOK_TURNS: u32 = 40;
 /// What the threads share beside the lock.
 #[derive(Debug)]
 pub(crate) struct Sleepers {
-    /// Changes when those who wait without watching the engine are to look again.
-    turn: AtomicU32,
+    /// Of those who wait without watching the engine.
+    turns: Turns,
     /// Wakes the thread of ours.
     bell: Fd,
     /// Wakes the thread that watches the engine, when another one has taken results.
@@ -35,24 +35,9 @@ pub(crate) struct Sleepers {
     load: Option<LoadFile>,
 }
 
-/// Who watches, under the lock.
-#[derive(Debug, Default)]
-pub(crate) struct Watch {
-    is_watched: bool,
-    /// Threads that sleep without watching.
-    sleeping: u32,
-}
-
-impl Watch {
-    /// A thread watches the engine.
-    pub(crate) const fn is_watched(&self) -> bool {
-        self.is_watched
-    }
-}
-
 impl Sleepers {
     pub(crate) const fn new(event: i32, bell: Fd, again: Fd, load: Option<LoadFile>) -> Self {
-        Self { turn: AtomicU32::new(0), bell, again, event, load }
+        Self { turns: Turns::new(), bell, again, event, load }
     }
 
     /// Has every thread that can run a CPU?
@@ -62,10 +47,7 @@ impl Sleepers {
 
     /// Results were taken, or pages mapped, that others wait for.
     pub(crate) fn next_turn(&self, watch: &Watch) {
-        if watch.sleeping > 0 {
-            self.turn.fetch_add(1, Ordering::Release);
-            futex::wake(&self.turn, u32::MAX, Scope::Private);
-        }
+        self.turns.next(watch);
     }
 
     /// The result that the watching thread sleeps for may be among those that another one has taken.
@@ -98,33 +80,18 @@ impl Sleepers {
     /// Let others have the lock for a moment (`looks`), or sleep without it until something may have changed.
     pub(crate) fn wait<G>(
         &self,
-        mut held: G,
+        held: G,
         looks: bool,
         watch: impl Fn(&mut G) -> &mut Watch,
         lock: impl FnOnce() -> G,
     ) -> G {
-        let turn = self.turn.load(Ordering::Acquire);
-        if watch(&mut held).is_watched {
-            watch(&mut held).sleeping += 1;
-            drop(held);
-            futex::wait(&self.turn, turn, Some(LOOK_NS), Scope::Private);
-            let mut held = lock();
-            watch(&mut held).sleeping -= 1;
-            return held;
-        }
-        watch(&mut held).is_watched = true;
-        drop(held);
-        if looks {
-            (0..LOOK_TURNS).for_each(|_| std::hint::spin_loop());
-        } else {
-            self.wait_for_engine(LOOK_NS);
-        }
-        let mut held = lock();
-        watch(&mut held).is_watched = false;
-        if !looks {
-            self.next_turn(watch(&mut held));
-        }
-        held
+        self.turns.wait(held, watch, lock, (LOOK_NS, looks), || {
+            if looks {
+                (0..LOOK_TURNS).for_each(|_| std::hint::spin_loop());
+            } else {
+                self.wait_for_engine(LOOK_NS);
+            }
+        })
     }
 
     /// Sleep until results are there.

@@ -36,6 +36,7 @@ mod gate;
 mod held;
 mod mutex;
 mod still;
+mod turns;
 mod version;
 
 pub use baton::Baton;
@@ -44,4 +45,5 @@ pub use gate::Gate;
 pub use held::{HeldPages, HeldRuns, Taking};
 pub use mutex::{Guard, Mutex};
 pub use still::{Changing, Stillness};
+pub use turns::{Turns, Watch};
 pub use version::Version;

@@ -7,6 +7,7 @@ mod gate;
 mod held;
 mod mutex;
 mod still;
+mod turns;
 mod version;
 
 use loom::cell::UnsafeCell;
