@@ -342,7 +342,7 @@ impl Forks {
         let mut tries = 0;
         while let Some(&(vpn, frame)) = newborn.content.frames.last() {
             let filled = newborn.uffd().copy_run(managed(vpn, 1), frame, false, Wake::Later);
-            if filled.stop == Some(Stop::Again) {
+            if is_for_now(filled.stop) {
                 self.try_again(agent, pager, newborn, &mut tries);
                 continue;
             }
@@ -351,7 +351,7 @@ impl Forks {
         }
         while let Some(&vpn) = newborn.content.lost.last() {
             // The kernel copies marks; one that was not made in time is made here.
-            if newborn.uffd().poison_run(managed(vpn, 1), Wake::Later).stop == Some(Stop::Again) {
+            if is_for_now(newborn.uffd().poison_run(managed(vpn, 1), Wake::Later).stop) {
                 self.try_again(agent, pager, newborn, &mut tries);
                 continue;
             }
@@ -491,10 +491,10 @@ impl Forks {
         };
         match filled.stop {
             None | Some(Stop::Gone) => true,
-            // Present already; or the child changes its mappings and this cannot be done now: its thread asks again.
-            Some(stop) => {
+            // Present already; or it cannot be done now: the child's thread asks again.
+            stop @ Some(_) => {
                 let _ = newborn.uffd().wake(page);
-                stop != Stop::Again
+                !is_for_now(stop)
             }
         }
     }
@@ -599,6 +599,11 @@ impl Forks {
             }
         }
     }
+}
+
+/// True if a page cannot be filled at the moment: the copy changes its mappings, or there is no memory.
+fn is_for_now(stop: Option<Stop>) -> bool {
+    matches!(stop, Some(Stop::Again | Stop::NoMemory))
 }
 
 /// The records as bytes.
