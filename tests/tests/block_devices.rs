@@ -123,6 +123,23 @@ fn as_nobody_a_device_of_ones_own_is_swapped_to_and_no_other() {
     assert!(written(&scratch) > before + 16 * MIB, "{}", ended.report());
 }
 
+/// A copy that nobody has announced is filled in by its parent's agent, which read its pages from where they would lie in a file.
+#[test]
+fn copies_that_have_no_agent_find_what_lies_on_a_device() {
+    if !has_device() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let device = LoopDevice::new(&scratch, 128);
+    let argv = [OsString::from(victim::build(&scratch, "session")), "raw".into(), "24".into(), "3".into()];
+    let run = PagetideRun::new(&scratch, 12 * MIB).argument("--swap").argument(format!("{}::5", device.text()));
+    let ended = run.wrap(&Program::new(argv)).deadline_s(60).run(&scratch, "run");
+    ended.expect_success();
+    assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
+    assert!(written(&scratch) > 8 * MIB, "{}", ended.report());
+}
+
 /// Bytes of the device's file that have ever been written.
 fn written(scratch: &Scratch) -> u64 {
     use std::os::unix::fs::MetadataExt;

@@ -54,7 +54,7 @@ use crate::fork::snapshot::{RegionRecord, SlotRun, snapshot};
 use crate::machine::managed;
 use crate::pager::Pager;
 use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
-use crate::space::{PAGE_BYTES, PAGE_SHIFT};
+use crate::space::PAGE_SHIFT;
 use crate::store::checksum;
 use crate::{foothold, limits, own, setup};
 
@@ -506,7 +506,7 @@ impl Forks {
         let is_here = pager.machine_mut().copy_from_tier(device, slot, page);
         let (_, store) = pager.machine().stores().iter().find(|(id, _)| *id == device)?;
         if !is_here {
-            let read = file::preadv(store.file(), &[file::IoVec::new(page)], u64::from(slot.0) * PAGE_BYTES, 0);
+            let read = file::preadv(store.file(), &[file::IoVec::new(page)], store.offset(slot), 0);
             if read != Ok(mem::PAGE_BYTES) {
                 return None;
             }
