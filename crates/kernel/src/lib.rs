@@ -10,4 +10,4 @@ mod linux;
 pub mod model;
 
 pub use linux::Linux;
-pub use port::{AddressSpace, Message, OwnMapping, OwnSide, Sizes};
+pub use port::{AddressSpace, Faults, Message, OwnMapping, OwnSide, Sizes};

@@ -8,9 +8,9 @@ use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping};
 use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
 use pagetide_sys::smaps::{Flags, SmapsText};
 use pagetide_sys::uffd::{Modes, Msg, RangeAnswer, RawMsg, ReadAnswer, Uffd, Wake};
-use pagetide_sys::{Errno, clock, proc};
+use pagetide_sys::{Errno, clock, fd::Fd, proc};
 
-use crate::port::{AddressSpace, Message, OwnMapping, Sizes};
+use crate::port::{AddressSpace, Faults, Message, OwnMapping, Sizes};
 
 /// Text of /proc/self/maps that is read at once.
 const MAPS_BYTES: usize = 64 << 10;
@@ -49,20 +49,53 @@ impl OwnMapping for Mapping {
     }
 }
 
-impl AddressSpace for Linux {
-    type Mapping = Mapping;
+impl Faults for Uffd {
+    type Child = Self;
+
+    fn next_message(&self) -> Result<Option<Message<Self>>, Errno> {
+        let mut message = [RawMsg::EMPTY];
+        match self.read(&mut message)? {
+            ReadAnswer::Empty | ReadAnswer::Interrupted | ReadAnswer::Read(0) => return Ok(None),
+            ReadAnswer::Read(_) => {}
+        }
+        Ok(Some(match message[0].take() {
+            Msg::PageFault { addr, write, tid, .. } => {
+                Message::Fault { address: addr, write, thread: tid.cast_unsigned() }
+            }
+            Msg::Fork { fd } => Message::Fork(Self::from_fd(fd)),
+            Msg::Remap { from, to, len } => Message::Remap { from, to, len },
+            Msg::Remove { start, end } => Message::Remove { start, end },
+            Msg::Unmap { start, end } => Message::Unmap { start, end },
+            Msg::Unknown { event } => Message::Unknown(event),
+        }))
+    }
+
+    fn wake(&self, range: ManagedRange) -> Result<(), Errno> {
+        self.wake(range)
+    }
+
+    fn copy(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.copy(to, from, false, wake)
+    }
+
+    fn zeropage(&self, to: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.zeropage(to, wake)
+    }
+
+    fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.poison(range, wake)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(self.fd())
+    }
+}
+
+impl Faults for Linux {
     type Child = Uffd;
 
-    fn now(&self) -> u64 {
-        clock::now()
-    }
-
-    fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno> {
-        self.uffd.register(range, modes).map(|_| ())
-    }
-
-    fn unregister(&self, range: ManagedRange) -> Result<(), Errno> {
-        self.uffd.unregister(range)
+    fn next_message(&self) -> Result<Option<Message<Uffd>>, Errno> {
+        self.uffd.next_message()
     }
 
     fn wake(&self, range: ManagedRange) -> Result<(), Errno> {
@@ -77,12 +110,32 @@ impl AddressSpace for Linux {
         self.uffd.zeropage(to, wake)
     }
 
-    fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
-        self.uffd.move_pages(to, from, false, wake)
-    }
-
     fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
         self.uffd.poison(range, wake)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        Some(self.uffd.fd())
+    }
+}
+
+impl AddressSpace for Linux {
+    type Mapping = Mapping;
+
+    fn now(&self) -> u64 {
+        clock::now()
+    }
+
+    fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno> {
+        self.uffd.register(range, modes).map(|_| ())
+    }
+
+    fn unregister(&self, range: ManagedRange) -> Result<(), Errno> {
+        self.uffd.unregister(range)
+    }
+
+    fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.uffd.move_pages(to, from, false, wake)
     }
 
     fn leading(&self, range: ManagedRange, there: bool) -> Result<usize, Errno> {
@@ -121,24 +174,6 @@ impl AddressSpace for Linux {
             each(&mapping.vma, mapping.flags);
         }
         Ok(())
-    }
-
-    fn next_message(&self) -> Result<Option<Message<Uffd>>, Errno> {
-        let mut message = [RawMsg::EMPTY];
-        match self.uffd.read(&mut message)? {
-            ReadAnswer::Empty | ReadAnswer::Interrupted | ReadAnswer::Read(0) => return Ok(None),
-            ReadAnswer::Read(_) => {}
-        }
-        Ok(Some(match message[0].take() {
-            Msg::PageFault { addr, write, tid, .. } => {
-                Message::Fault { address: addr, write, thread: tid.cast_unsigned() }
-            }
-            Msg::Fork { fd } => Message::Fork(Uffd::from_fd(fd)),
-            Msg::Remap { from, to, len } => Message::Remap { from, to, len },
-            Msg::Remove { start, end } => Message::Remove { start, end },
-            Msg::Unmap { start, end } => Message::Unmap { start, end },
-            Msg::Unknown { event } => Message::Unknown(event),
-        }))
     }
 
     fn sizes(&self) -> Sizes {

@@ -19,7 +19,7 @@ mod space;
 pub use calls::{Answer, Call, Extent, Happened, Progress, Tid};
 pub use gate::Gate;
 pub use memory::{ForkPolicy, Kind, Mapping, Rights};
-pub use port::{Model, ModelMapping};
+pub use port::{Model, ModelChild, ModelMapping};
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -149,8 +149,16 @@ impl World {
         self.dice % 10_000 < u64::from(basis_points)
     }
 
-    /// The process ends, wherever its threads are: its memory is gone at once.
+    /// The runtime of this process serves it from now on: its faults end with it, and not with what its parent holds.
+    pub fn serves_itself(&mut self, pid: Pid) {
+        self.process_mut(pid).monitor.is_own = true;
+    }
+
+    /// The process ends, wherever its threads are: its memory is gone at once, and so is a copy whose call has not ended.
     pub fn end_process(&mut self, pid: Pid) {
+        let unborn: Vec<Pid> =
+            self.threads.values().filter(|thread| thread.pid == pid).filter_map(calls::unborn).collect();
+        unborn.into_iter().for_each(|child| self.end_process(child));
         let Some(process) = self.processes.remove(&pid) else { return };
         for entry in process.entries.into_values() {
             self.release(entry);
@@ -176,4 +184,6 @@ struct Monitor {
     events: VecDeque<calls::EventNote>,
     /// Changes under way.
     changing: u32,
+    /// The process's own runtime has it. A parent that closes what it holds of it ends nothing.
+    is_own: bool,
 }

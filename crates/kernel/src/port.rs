@@ -8,6 +8,7 @@
 use core::fmt::Debug;
 
 use pagetide_sys::Errno;
+use pagetide_sys::fd::Fd;
 use pagetide_sys::maps::Vma;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::pagemap::{Categories, Run, Scanned};
@@ -79,27 +80,17 @@ pub enum OwnSide {
     From,
 }
 
-/// One process's address space, and the runtime's hold on it.
-pub trait AddressSpace: Debug + Send {
-    /// Memory of our own.
-    type Mapping: OwnMapping;
-    /// A forked child's address space, as its parent receives it.
-    type Child: Debug;
+/// What waits in one address space, and what answers it: a userfaultfd of this process, or a forked child's, whose pages are filled
+/// from here until it serves itself.
+pub trait Faults: Debug + Send {
+    /// A forked child's, as its parent receives it.
+    type Child: Faults<Child = Self::Child>;
 
-    /// Monotonic time in nanoseconds.
-    fn now(&self) -> u64;
-
-    /// Begin to catch the faults of `range`, which may hold pages already. Holes in it are passed over.
+    /// The next message, if there is one. Who waits for a change to be read goes on by it.
     ///
     /// # Errors
-    /// Nothing is mapped there, it is of a kind that cannot be registered, or mappings are used up (ENOMEM).
-    fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno>;
-
-    /// Stop catching the faults of `range`; sleepers wake, and missing pages read as zero.
-    ///
-    /// # Errors
-    /// As for [`Self::register`].
-    fn unregister(&self, range: ManagedRange) -> Result<(), Errno>;
+    /// The queue cannot be read.
+    fn next_message(&self) -> Result<Option<Message<Self::Child>>, Errno>;
 
     /// Let the threads that wait for a page of `range` try again.
     ///
@@ -112,9 +103,6 @@ pub trait AddressSpace: Debug + Send {
 
     /// One call: fill the missing pages of `to` with the zero page.
     fn zeropage(&self, to: ManagedRange, wake: Wake) -> RangeAnswer;
-
-    /// One call: move the pages of `from` to the missing pages of `to` (same length), writable.
-    fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer;
 
     /// One call: make every access to the missing pages of `range` fail with SIGBUS.
     fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer;
@@ -133,6 +121,33 @@ pub trait AddressSpace: Debug + Send {
     fn poison_run(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
         run(range.len(), |done| self.poison(range.skip(done), wake))
     }
+
+    /// What another process needs to take this over. A model has none.
+    fn descriptor(&self) -> Option<&Fd>;
+}
+
+/// One process's address space, and the runtime's hold on it.
+pub trait AddressSpace: Faults {
+    /// Memory of our own.
+    type Mapping: OwnMapping;
+
+    /// Monotonic time in nanoseconds.
+    fn now(&self) -> u64;
+
+    /// Begin to catch the faults of `range`, which may hold pages already. Holes in it are passed over.
+    ///
+    /// # Errors
+    /// Nothing is mapped there, it is of a kind that cannot be registered, or mappings are used up (ENOMEM).
+    fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno>;
+
+    /// Stop catching the faults of `range`; sleepers wake, and missing pages read as zero.
+    ///
+    /// # Errors
+    /// As for [`Self::register`].
+    fn unregister(&self, range: ManagedRange) -> Result<(), Errno>;
+
+    /// One call: move the pages of `from` to the missing pages of `to` (same length), writable.
+    fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer;
 
     /// [`Self::move_pages`] with the reason of a stop in the middle, and an answer that can be believed; `own` is the side that
     /// nobody but the caller uses: its frames.
@@ -198,12 +213,6 @@ pub trait AddressSpace: Debug + Send {
     /// # Errors
     /// The list cannot be read, or is not understood.
     fn flagged_mappings(&self, each: &mut dyn FnMut(&Vma<'_>, Flags)) -> Result<(), Errno>;
-
-    /// The next message, if there is one. Who waits for a change to be read goes on by it.
-    ///
-    /// # Errors
-    /// The queue cannot be read.
-    fn next_message(&self) -> Result<Option<Message<Self::Child>>, Errno>;
 
     /// What the process has beside its pages, as far as is known.
     fn sizes(&self) -> Sizes;

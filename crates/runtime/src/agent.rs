@@ -18,6 +18,7 @@ mod native;
 mod rest;
 mod stalled;
 mod unsupervised;
+mod voice;
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -28,15 +29,16 @@ use pagetide_sys::fd::{Fd, PollFd, events};
 use pagetide_sys::proc::{self, Given, LoadFile, StatmFile};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
-use pagetide_sys::{Errno, clock, signal, thread};
+use pagetide_sys::{Errno, clock, thread};
 
 pub(crate) use unsupervised::end_unsupervised;
+pub(crate) use voice::{die, say};
 
 use crate::agent::rest::Rest;
 use crate::control::{Control, Entry};
 use crate::fork::Forks;
 use crate::pager::Pager;
-use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, RING, SAY};
+use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, RING};
 use crate::serve::{self, Files, Served};
 use crate::session::{Host, Kept, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
@@ -127,23 +129,6 @@ pub(crate) fn tell_last_events(supervisor: &Fd) {
     for (now, event) in pager.last_events(TOLD_EVENTS) {
         say(supervisor, format_args!("{now} {event:?}"));
     }
-}
-
-/// Why the runtime cannot go on.
-pub(crate) fn die(supervisor: &Fd, text: std::fmt::Arguments<'_>) -> ! {
-    say(supervisor, text);
-    // SIGKILL as the kernel's own memory killer does: no handler of the program runs on memory that is not there.
-    let killed = signal::kill(thread::getpid(), signal::number::KILL);
-    unreachable!("a process may kill itself: {killed:?}")
-}
-
-/// A line for the person who started the run.
-pub(crate) fn say(supervisor: &Fd, text: std::fmt::Arguments<'_>) {
-    let mut packet = pagetide_sys::text::Text::<1024>::new();
-    packet.push_bytes(SAY);
-    let _ = std::fmt::Write::write_fmt(&mut packet, text);
-    // If nobody listens any more there is nobody to tell.
-    let _ = socket::send(supervisor, packet.as_bytes(), &[], true);
 }
 
 impl Agent {

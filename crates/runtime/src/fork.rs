@@ -30,32 +30,35 @@
 //! A copy of the address space that was not announced (clone without libc), or in which no agent can be started, has no agent of its
 //! own: the parent's agent fills every page into it at once, and it runs natively from then on.
 
+pub(crate) mod doorbells;
 pub(crate) mod guards;
 mod newborn;
 pub(crate) mod seen;
 pub(crate) mod snapshot;
 pub(crate) mod takeover;
 
+use std::fmt::Arguments;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
+use pagetide_kernel::{AddressSpace, Faults, Linux, Message};
 use pagetide_sys::fd::{self, Fd, PollFd};
-use pagetide_sys::mem::{self, Mapping};
+use pagetide_sys::mem::{self, ManagedRange};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::sync::Baton;
-use pagetide_sys::uffd::{Modes, Msg, RawMsg, ReadAnswer, Stop, Uffd, Wake};
+use pagetide_sys::uffd::{Modes, Stop, Wake};
 use pagetide_sys::{Errno, file, thread};
 
-use crate::agent::{Agent, Managed, die, say};
+use crate::agent::{Agent, die};
+use crate::fork::doorbells::Doorbells;
 use crate::fork::newborn::Newborn;
 use crate::fork::snapshot::{RegionRecord, SlotRun, snapshot};
 use crate::machine::managed;
 use crate::pager::Pager;
 use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
 use crate::space::PAGE_SHIFT;
-use crate::store::checksum;
 use crate::{foothold, limits, own, setup};
 
 /// A fork waits this long for memory to be paged out.
@@ -124,6 +127,16 @@ fn touch(address: usize) {
     unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
 }
 
+/// The way to the supervisor.
+pub(crate) trait Voice {
+    /// A word for it.
+    fn tell(&self, word: &[u8]);
+    /// A line for the person who started the run.
+    fn say(&self, text: Arguments<'_>);
+    /// Why this process ends now.
+    fn die(&self, text: Arguments<'_>) -> !;
+}
+
 /// The slots of one device of ours that a child and its children may still need.
 #[derive(Debug)]
 struct Lease {
@@ -135,14 +148,12 @@ struct Lease {
 
 /// What an agent knows of forks.
 #[derive(Debug)]
-pub(crate) struct Forks {
-    doorbells: Option<Mapping>,
-    /// Registered, and inherited by every child.
-    witness: Option<Mapping>,
-    newborn: Option<Newborn>,
+pub(crate) struct Forks<K: AddressSpace = Linux> {
+    doorbells: Doorbells<K::Mapping>,
+    newborn: Option<Newborn<K::Child>>,
     /// In signal mode, where forks are seen before they are made: the child to come.
     is_seen: bool,
-    expected: Option<Newborn>,
+    expected: Option<Newborn<K::Child>>,
     is_copied: bool,
     /// What the supervisor says of the newborn: the socket of its agent, or that it will have none.
     answered: Option<Option<Fd>>,
@@ -154,16 +165,15 @@ pub(crate) struct Forks {
     shrinking: Option<(u32, Nanos)>,
     rung: [bool; 2],
     rung_at: Nanos,
-    bounce: Option<Mapping>,
 }
 
-impl Forks {
-    pub(crate) const fn new() -> Self {
+impl<K: AddressSpace> Forks<K> {
+    /// `is_seen`: forks are seen before they are made, and the kernel does not tell of them.
+    pub(crate) const fn new(doorbells: Doorbells<K::Mapping>, is_seen: bool) -> Self {
         Self {
-            doorbells: None,
-            witness: None,
+            doorbells,
             newborn: None,
-            is_seen: false,
+            is_seen,
             expected: None,
             is_copied: false,
             answered: None,
@@ -173,18 +183,25 @@ impl Forks {
             shrinking: None,
             rung: [false; 2],
             rung_at: 0,
-            bounce: None,
         }
     }
 
+    /// Where the doorbells are.
+    pub(crate) fn doorbells(&self) -> ManagedRange {
+        self.doorbells.range()
+    }
+
     pub(crate) fn is_doorbell(&self, address: usize) -> bool {
-        self.doorbells.as_ref().is_some_and(|doorbells| doorbells.range().contains(address))
+        self.doorbells.range().contains(address)
     }
 
     /// True until the doorbell at this address is answered.
     pub(crate) fn is_rung(&self, address: usize) -> bool {
-        let doorbells = self.doorbells.as_ref().expect("it is a doorbell").range();
-        self.rung[usize::from(address >= doorbells.start() + mem::PAGE_BYTES)]
+        self.rung[self.which(address)]
+    }
+
+    fn which(&self, address: usize) -> usize {
+        usize::from(address >= self.doorbells.range().page(1).start())
     }
 
     /// True while a child has not taken over yet: its faults and its call must be looked for.
@@ -198,9 +215,8 @@ impl Forks {
     }
 
     /// A doorbell was touched.
-    pub(crate) fn ring(&mut self, pager: &mut Pager, now: Nanos, address: usize) {
-        let doorbells = self.doorbells.as_ref().expect("a doorbell was touched").range();
-        let which = usize::from(address >= doorbells.start() + mem::PAGE_BYTES);
+    pub(crate) fn ring(&mut self, pager: &mut Pager<K>, now: Nanos, address: usize) {
+        let which = self.which(address);
         self.rung[which] = true;
         self.rung_at = now;
         if which == 0 {
@@ -237,7 +253,7 @@ impl Forks {
     }
 
     /// Hold the core once half of the memory is paged out, or it takes too long.
-    fn hold_when_small(&mut self, pager: &mut Pager, now: Nanos) -> bool {
+    fn hold_when_small(&mut self, pager: &mut Pager<K>, now: Nanos) -> bool {
         let Some((half, deadline)) = self.shrinking else { return false };
         if pager.core().charged() > half && now < deadline {
             return false;
@@ -250,17 +266,16 @@ impl Forks {
         true
     }
 
-    fn answer(&mut self, pager: &Pager, which: usize) {
+    fn answer(&mut self, pager: &Pager<K>, which: usize) {
         self.rung[which] = false;
-        let doorbells = self.doorbells.as_ref().expect("it was rung").range();
-        let filled = pager.machine().uffd().zeropage_run(doorbells.page(which), Wake::Now);
+        let filled = pager.machine().space().zeropage_run(self.doorbells.range().page(which), Wake::Now);
         if filled.stop == Some(Stop::Again) {
             self.rung[which] = true;
         }
     }
 
     /// Progress of whatever is under way. True if there was any.
-    pub(crate) fn serve(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos) -> bool {
+    pub(crate) fn serve(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos) -> bool {
         if !self.leases.is_empty() {
             self.end_leases(pager, now);
         }
@@ -275,13 +290,13 @@ impl Forks {
         let settled = pager.core().is_settled() && !pager.machine().has_deferred() || now > self.held_at + SETTLE_NS;
         // Compressed pages may take longer: the child is to find them on the disk, not all at once in its memory.
         if self.rung[0] && self.held && settled && pager.machine().is_tier_flushed() {
-            if self.is_seen && self.expected.is_none() && !self.expect_copy(agent, pager, now) {
+            if self.is_seen && self.expected.is_none() && !self.expect_copy(voice, pager, now) {
                 return false;
             }
             self.answer(pager, 0);
             return true;
         }
-        let progress = self.newborn.is_some() && self.serve_newborn(agent, pager, now);
+        let progress = self.newborn.is_some() && self.serve_newborn(voice, pager, now);
         if self.rung[1] && self.newborn.is_none() {
             self.end_fork(pager, now);
             return true;
@@ -290,7 +305,7 @@ impl Forks {
     }
 
     /// The parent's thread waits at doorbell 1 and the child is on its own: everything goes on as before.
-    fn end_fork(&mut self, pager: &mut Pager, now: Nanos) {
+    fn end_fork(&mut self, pager: &mut Pager<K>, now: Nanos) {
         // As soon as it is answered, the thread may fork again.
         self.reset(pager, 0);
         self.answer(pager, 1);
@@ -306,44 +321,42 @@ impl Forks {
 
     /// Empty a doorbell, so that the next touch is a fault. Only while no thread can touch it: the other one is what a forking
     /// thread waits at, or has to come past first.
-    fn reset(&self, pager: &Pager, which: usize) {
-        let doorbell = self.doorbells.as_ref().expect("it was rung").range().page(which);
-        let uffd = pager.machine().uffd();
-        uffd.unregister(doorbell).expect("the doorbells are registered");
-        mem::advise(doorbell, mem::Advice::DontNeed).expect("the doorbells are ours");
-        uffd.register(doorbell, Modes::MISSING).expect("the doorbells were registered before");
+    fn reset(&self, pager: &Pager<K>, which: usize) {
+        let doorbell = self.doorbells.range().page(which);
+        let space = pager.machine().space();
+        space.unregister(doorbell).expect("the doorbells are registered");
+        space.give_back(doorbell).expect("the doorbells are ours");
+        space.register(doorbell, Modes::MISSING).expect("the doorbells were registered before");
     }
 
     /// The kernel has copied the address space.
-    pub(crate) fn on_fork(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos, uffd: Uffd) {
+    pub(crate) fn on_fork(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos, child: K::Child) {
         if let Err(errno) = pager.look_at_fork_policies() {
-            die(
-                agent.supervisor(),
-                format_args!("what a forked child is to get cannot be read (/proc/self/smaps): {}", errno.name()),
-            );
+            voice
+                .die(format_args!("what a forked child is to get cannot be read (/proc/self/smaps): {}", errno.name()));
         }
         let (content, regions) = snapshot(pager);
-        let mut newborn = Newborn::new(Some(uffd), content, regions);
-        self.copy_frames(agent, pager, &mut newborn);
+        let mut newborn = Newborn::new(Some(child), content, regions);
+        self.copy_frames(voice, pager, &mut newborn);
         if self.held && self.newborn.is_none() {
             // What the disk could not take in time.
-            self.fill_from_tier(agent, pager, &mut newborn);
+            self.fill_from_tier(voice, pager, &mut newborn);
             self.pin(pager, now, &mut newborn);
             self.newborn = Some(newborn);
             self.answered = None;
-            tell(agent, BORN);
+            voice.tell(BORN);
         } else {
-            self.fill_completely(agent, pager, &mut newborn);
+            self.fill_completely(voice, pager, &mut newborn);
         }
     }
 
     /// Pages between program and device are copied into the child at once, and lost ones are marked in it. It may run and change its mappings meanwhile.
-    fn copy_frames(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) {
+    fn copy_frames(&mut self, voice: &impl Voice, pager: &mut Pager<K>, newborn: &mut Newborn<K::Child>) {
         let mut tries = 0;
         while let Some(&(vpn, frame)) = newborn.content.frames.last() {
-            let filled = newborn.uffd().copy_run(managed(vpn, 1), frame, false, Wake::Later);
+            let filled = newborn.faults().copy_run(managed(vpn, 1), frame, Wake::Later);
             if is_for_now(filled.stop) {
-                self.try_again(agent, pager, newborn, &mut tries);
+                self.try_again(voice, pager, newborn, &mut tries);
                 continue;
             }
             // Gone, or not in the copy at all (MADV_DONTFORK), or there already.
@@ -351,8 +364,8 @@ impl Forks {
         }
         while let Some(&vpn) = newborn.content.lost.last() {
             // The kernel copies marks; one that was not made in time is made here.
-            if is_for_now(newborn.uffd().poison_run(managed(vpn, 1), Wake::Later).stop) {
-                self.try_again(agent, pager, newborn, &mut tries);
+            if is_for_now(newborn.faults().poison_run(managed(vpn, 1), Wake::Later).stop) {
+                self.try_again(voice, pager, newborn, &mut tries);
                 continue;
             }
             newborn.content.lost.pop();
@@ -360,24 +373,25 @@ impl Forks {
     }
 
     /// The copy changes its mappings: hear of it, and try again.
-    fn try_again(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn, tries: &mut u32) {
+    fn try_again(
+        &mut self,
+        voice: &impl Voice,
+        pager: &mut Pager<K>,
+        newborn: &mut Newborn<K::Child>,
+        tries: &mut u32,
+    ) {
         *tries += 1;
         if *tries > FILL_TRIES {
-            die(agent.supervisor(), format_args!("a copy of the address space cannot be filled"));
+            voice.die(format_args!("a copy of the address space cannot be filled"));
         }
-        if !self.serve_faults(agent, pager, newborn) {
+        if !self.serve_faults(voice, pager, newborn) {
             thread::yield_now();
         }
     }
 
-    /// A page of ours.
-    fn bounce(&mut self) -> mem::ManagedRange {
-        self.bounce.get_or_insert_with(|| own::map(mem::PAGE_BYTES, true).expect("a page can be mapped")).range()
-    }
-
     /// The slots of the snapshot stay as they are until the child and its children are done with them: ours by a pipe for each device,
     /// those of earlier parents until the child holds their pipes itself.
-    fn pin(&mut self, pager: &mut Pager, now: Nanos, newborn: &mut Newborn) {
+    fn pin(&mut self, pager: &mut Pager<K>, now: Nanos, newborn: &mut Newborn<K::Child>) {
         let runs = newborn.content.runs.iter();
         let runs =
             runs.map(|run| (DeviceId(u8::try_from(run.device).expect("few devices")), SlotIdx(run.slot), run.len));
@@ -400,9 +414,9 @@ impl Forks {
     }
 
     /// Serve the child until it serves itself. True if something happened.
-    fn serve_newborn(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos) -> bool {
+    fn serve_newborn(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos) -> bool {
         let mut newborn = self.newborn.take().expect("the caller looked");
-        let mut progress = self.serve_faults(agent, pager, &mut newborn);
+        let mut progress = self.serve_faults(voice, pager, &mut newborn);
         let mut over = None;
         match (&newborn.call, self.answered.take()) {
             (None, Some(Some(call))) => {
@@ -410,18 +424,15 @@ impl Forks {
                 match self.hand_over(pager, &newborn, &call) {
                     Ok(()) => newborn.call = Some(call),
                     Err(errno) => {
-                        say(
-                            agent.supervisor(),
-                            format_args!("a forked child's memory cannot be handed over: {}", errno.name()),
-                        );
+                        voice.say(format_args!("a forked child's memory cannot be handed over: {}", errno.name()));
                         over = Some(OVER);
                     }
                 }
             }
             // In signal mode it cannot live without one.
-            (None, Some(None)) if newborn.uffd.is_none() => over = Some(OVER),
+            (None, Some(None)) if newborn.faults.is_none() => over = Some(OVER),
             (None, Some(None)) => {
-                self.fill_completely(agent, pager, &mut newborn);
+                self.fill_completely(voice, pager, &mut newborn);
                 over = Some(COMPLETE);
             }
             (None, None) => over = newborn.is_dead().then_some(OVER),
@@ -441,51 +452,48 @@ impl Forks {
         newborn.give_back(pager, now);
         // The child's userfaultfd closes before anybody is told that it needs none.
         drop(newborn);
-        tell(agent, word);
+        voice.tell(word);
         true
     }
 
     /// The child's faults, from the snapshot, and what it does to its mappings. True if there was something.
-    fn serve_faults(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) -> bool {
+    fn serve_faults(&mut self, voice: &impl Voice, pager: &mut Pager<K>, newborn: &mut Newborn<K::Child>) -> bool {
         if newborn.call.is_some() {
             return false;
         }
         // One at a time: as soon as a change has been read, the kernel lets pages through again.
-        let mut messages = [RawMsg::EMPTY];
-        let Some(Ok(ReadAnswer::Read(_))) = newborn.uffd.as_ref().map(|uffd| uffd.read(&mut messages)) else {
-            return false;
-        };
+        let Some(Ok(Some(message))) = newborn.faults.as_ref().map(Faults::next_message) else { return false };
         let vpn = |address: usize| (address as u64) >> PAGE_SHIFT;
-        match messages[0].take() {
-            Msg::PageFault { addr, .. } => {
-                self.fill(agent, pager, newborn, vpn(addr));
+        match message {
+            Message::Fault { address, .. } => {
+                self.fill(voice, pager, newborn, vpn(address));
             }
-            Msg::Remove { start, end } | Msg::Unmap { start, end } => newborn.content.forget(vpn(start), vpn(end)),
-            Msg::Remap { from, to, len } => newborn.content.relocate(vpn(from), vpn(to), vpn(len)),
-            Msg::Fork { fd } => {
-                let mut next = Newborn::new(Some(Uffd::from_fd(fd)), newborn.content.clone(), Vec::new());
-                self.copy_frames(agent, pager, &mut next);
-                self.fill_completely(agent, pager, &mut next);
+            Message::Remove { start, end } => newborn.content.forget(vpn(start), vpn(end)),
+            Message::Unmap { start, end } => newborn.unmapped(vpn(start), vpn(end)),
+            Message::Remap { from, to, len } => newborn.moved(vpn(from), vpn(to), vpn(len)),
+            Message::Fork(child) => {
+                let mut next = Newborn::new(Some(child), newborn.content.clone(), Vec::new());
+                self.copy_frames(voice, pager, &mut next);
+                self.fill_completely(voice, pager, &mut next);
             }
-            Msg::Unknown { .. } => {}
+            Message::Unknown(_) => {}
         }
         true
     }
 
     /// Fill one page of a child. False: the kernel cannot at the moment.
-    fn fill(&mut self, agent: &Agent, pager: &mut Pager, newborn: &Newborn, vpn: u64) -> bool {
+    fn fill(&mut self, voice: &impl Voice, pager: &mut Pager<K>, newborn: &Newborn<K::Child>, vpn: u64) -> bool {
         let page = managed(vpn, 1);
         let filled = match (newborn.content.frame(vpn), newborn.content.slot(vpn)) {
-            (Some(frame), _) => newborn.uffd().copy_run(page, frame, false, Wake::Now),
-            (None, None) => newborn.uffd().zeropage_run(page, Wake::Now),
+            (Some(frame), _) => newborn.faults().copy_run(page, frame, Wake::Now),
+            (None, None) => newborn.faults().zeropage_run(page, Wake::Now),
             (None, Some(run)) => {
                 let device = DeviceId(u8::try_from(run.device).expect("few devices"));
-                match self.read_slot(pager, device, SlotIdx(run.slot)) {
-                    Some(content) => newborn.uffd().copy_run(page, content, false, Wake::Now),
-                    None => {
-                        say(agent.supervisor(), format_args!("a page of a forked child cannot be read back"));
-                        newborn.uffd().poison_run(page, Wake::Now)
-                    }
+                if pager.machine_mut().read_now(device, SlotIdx(run.slot), self.doorbells.bounce()) {
+                    newborn.faults().copy_run(page, self.doorbells.bounce(), Wake::Now)
+                } else {
+                    voice.say(format_args!("a page of a forked child cannot be read back"));
+                    newborn.faults().poison_run(page, Wake::Now)
                 }
             }
         };
@@ -493,31 +501,14 @@ impl Forks {
             None | Some(Stop::Gone) => true,
             // Present already; or it cannot be done now: the child's thread asks again.
             stop @ Some(_) => {
-                let _ = newborn.uffd().wake(page);
+                let _ = newborn.faults().wake(page);
                 !is_for_now(stop)
             }
         }
     }
 
-    /// Read a slot, here and now; None if the device fails or the checksum does not match.
-    fn read_slot(&mut self, pager: &mut Pager, device: DeviceId, slot: SlotIdx) -> Option<mem::ManagedRange> {
-        let page = self.bounce();
-        let seed = pager.machine().seed();
-        let is_here = pager.machine_mut().copy_from_tier(device, slot, page);
-        let (_, store) = pager.machine().stores().iter().find(|(id, _)| *id == device)?;
-        if !is_here {
-            let read = file::preadv(store.file(), &[file::IoVec::new(page)], store.offset(slot), 0);
-            if read != Ok(mem::PAGE_BYTES) {
-                return None;
-            }
-        }
-        // SAFETY: the page is ours alone.
-        let bytes = unsafe { std::slice::from_raw_parts(page.as_ptr(), page.len()) };
-        (checksum(seed, bytes) == store.sum(slot)).then_some(page)
-    }
-
     /// Fill the pages that no device holds yet: the child reads devices only.
-    fn fill_from_tier(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) {
+    fn fill_from_tier(&mut self, voice: &impl Voice, pager: &mut Pager<K>, newborn: &mut Newborn<K::Child>) {
         let mut pages = Vec::new();
         for &SlotRun { vpn, len, device, slot, .. } in &newborn.content.runs {
             let device = DeviceId(u8::try_from(device).expect("few devices"));
@@ -526,35 +517,35 @@ impl Forks {
         }
         let mut tries = 0;
         for vpn in pages {
-            while !self.fill(agent, pager, newborn, vpn) {
-                self.try_again(agent, pager, newborn, &mut tries);
+            while !self.fill(voice, pager, newborn, vpn) {
+                self.try_again(voice, pager, newborn, &mut tries);
             }
         }
     }
 
     /// Fill everything into a copy of the address space that will have no agent, and let it go.
-    fn fill_completely(&mut self, agent: &Agent, pager: &mut Pager, newborn: &mut Newborn) {
+    fn fill_completely(&mut self, voice: &impl Voice, pager: &mut Pager<K>, newborn: &mut Newborn<K::Child>) {
         let mut tries = 0;
         while let Some(run) = newborn.content.runs.last() {
             let vpn = run.vpn + u64::from(run.len) - 1;
-            if self.fill(agent, pager, newborn, vpn) {
+            if self.fill(voice, pager, newborn, vpn) {
                 newborn.content.drop_last_page();
             } else {
-                self.try_again(agent, pager, newborn, &mut tries);
+                self.try_again(voice, pager, newborn, &mut tries);
             }
         }
         // Who waits for a page asks the kernel when the descriptor is closed; who waits for us to read goes on.
-        while self.serve_faults(agent, pager, newborn) {}
+        while self.serve_faults(voice, pager, newborn) {}
     }
 
     /// Send the child's agent what it needs.
-    fn hand_over(&mut self, pager: &Pager, newborn: &Newborn, call: &Fd) -> Result<(), Errno> {
+    fn hand_over(&mut self, pager: &Pager<K>, newborn: &Newborn<K::Child>, call: &Fd) -> Result<(), Errno> {
         let snapshot = fd::memfd(c"pagetide-snapshot")?;
         let raised = limits::for_file_size();
         file::write_all(&snapshot, bytes_of(&newborn.regions))?;
         file::write_all(&snapshot, bytes_of(&newborn.content.runs))?;
         drop(raised);
-        let mut fds: Vec<&Fd> = newborn.uffd.iter().map(Uffd::fd).collect();
+        let mut fds: Vec<&Fd> = newborn.faults.iter().filter_map(Faults::descriptor).collect();
         fds.push(&snapshot);
         let mut devices = Vec::new();
         for (id, store) in pager.machine().stores() {
@@ -583,7 +574,7 @@ impl Forks {
         Ok(())
     }
 
-    fn end_leases(&mut self, pager: &mut Pager, now: Nanos) {
+    fn end_leases(&mut self, pager: &mut Pager<K>, now: Nanos) {
         let mut index = 0;
         while index < self.leases.len() {
             let mut poll = [PollFd::new(&self.leases[index].hangup, 0)];
@@ -613,29 +604,22 @@ fn bytes_of<T: Copy>(records: &[T]) -> &[u8] {
 }
 const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<RegionRecord>() == 16);
 
-/// A word for the supervisor.
-fn tell(agent: &Agent, word: &[u8]) {
-    // If it has ended, so does this process as soon as it looks.
-    let _ = socket::send(agent.supervisor(), word, &[], true);
-}
-
-/// Memory is managed from now on: forks are announced.
-pub(crate) fn publish(agent: &Agent, managed: &mut Managed) {
-    let register = |range| managed.session.pager.machine().uffd().register(range, Modes::MISSING);
-    let prepared = own::map(2 * mem::PAGE_BYTES, false).and_then(|doorbells| {
-        register(doorbells.range())?;
+/// What forks of this process need: nothing is announced yet.
+pub(crate) fn begin(agent: &Agent, pager: &Pager) -> Forks {
+    let prepared = own::map(Doorbells::<mem::Mapping>::PAGES * mem::PAGE_BYTES, false).and_then(|bells| {
         let witness = own::map(mem::PAGE_BYTES, false)?;
         mem::advise(witness.range(), mem::Advice::DoFork)?;
-        register(witness.range())?;
-        Ok((doorbells, witness))
+        Doorbells::new(pager.machine().space(), bells, witness)
     });
-    let (doorbells, witness) = match prepared {
-        Ok(both) => both,
+    match prepared {
+        Ok(doorbells) => Forks::new(doorbells, agent.hello().signal_mode),
         Err(errno) => die(agent.supervisor(), format_args!("forks cannot be prepared: {}", errno.name())),
-    };
-    let address = doorbells.range().start();
-    managed.forks.is_seen = agent.hello().signal_mode;
-    managed.forks.doorbells = Some(doorbells);
-    managed.forks.witness = Some(witness);
-    DOORBELLS.store(address, Ordering::Release);
+    }
+}
+
+impl Forks {
+    /// Memory is managed from now on: forks are announced.
+    pub(crate) fn publish(&self) {
+        DOORBELLS.store(self.doorbells().start(), Ordering::Release);
+    }
 }

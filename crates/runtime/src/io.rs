@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx};
 use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
-use pagetide_sys::file::IoVec;
+use pagetide_sys::file::{self, IoVec};
 use pagetide_sys::mem::ManagedRange;
 
 use crate::extents::begins_extent;
@@ -80,6 +80,10 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
     fn flush(&mut self);
     /// Hand out the results that are there (bytes moved, or the error) while `done` returns true.
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool);
+    /// Read from a file into a page, here and now: bytes.
+    fn read_now(&self, file: &Fd, offset: u64, to: ManagedRange) -> Result<usize, Errno> {
+        file::preadv(file, &[IoVec::new(to)], offset, 0)
+    }
     /// Readable while results are there. For hosts whose threads wait for results without having the engine at hand.
     fn event(&self) -> &Fd;
     /// A file that requests will name.

@@ -1,5 +1,7 @@
 //! A swarm over the pager: many small worlds from seeds, in a model of the kernel, with every load checked.
 //!
+//! Forks are those of the live runtime (`fork`); in `family` children page by themselves, and any of them ends at any time.
+//!
 //! Each seed draws a budget, a profile, how often the kernel and the device show a rare face, and what the threads do: loads and
 //! stores, mmap, munmap, mremap, discards, protections, guards, locks, pins and forks. A step of a thread may come between any
 //! two calls that the pager makes. First the faults of the world are on (no load may see wrong content, no invariant may break),
@@ -9,6 +11,7 @@
 
 mod changes;
 mod disk;
+mod family;
 mod orders;
 mod reconciled;
 mod rig;
@@ -22,11 +25,11 @@ use truth::Truth;
 
 /// Seeds of every run, beside those that have found something.
 const SEEDS: u64 = 30;
-/// A guard on resident memory that was to be paged out, a move that was denied in the midst of a run and then asked about while
-/// mappings changed, the thread that makes pages private waiting for memory that waited for it, a copy without memory to a place that
-/// takes no move, several faults without a slot at once while a place was given back, unmaps and discards
-/// that are told of before the fork whose copy was made before, a place whose pages nothing could make room for, memory that was
-/// registered while it changed and became too small, a page that was filled for the thread that makes pages private and left before
+/// Seeds that were kept because they had found something: a guard on resident memory that was to be paged out, a move that was denied in
+/// the midst of a run and then asked about while mappings changed, the thread that makes pages private waiting for memory that waited for
+/// it, a copy without memory to a place that takes no move, several faults without a slot at once while a place was given back, unmaps
+/// and discards that are told of before the fork whose copy was made before, a place whose pages nothing could make room for, memory that
+/// was registered while it changed and became too small, a page that was filled for the thread that makes pages private and left before
 /// that thread went on, a page that came to the address of one that was to be made private, a drain that gets no further, a guard that
 /// comes before a fault beside it is answered, and forks beside guards that are being made (the last six).
 const FOUND: [u64; 20] =
@@ -43,6 +46,11 @@ const PROFILES: [&str; 4] = ["pagetide", "linux-6.18", "linux-6.1", "linux-4.10"
 /// True for a third of the seeds: what their threads have alone may be huge pages.
 const fn has_huge_pages(seed: u64) -> bool {
     seed % 3 == 2
+}
+
+/// True for a fourth of the seeds: they swap to a block device.
+const fn is_on_device(seed: u64) -> bool {
+    seed % 4 == 1
 }
 
 /// Draws.
@@ -79,9 +87,10 @@ impl Dice {
 }
 
 /// A thread of the program, and where it is at home.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Actor {
     tid: Tid,
+    pid: Pid,
     /// First page of its own addresses.
     home: u64,
     /// Where its sequential loads are.
@@ -100,6 +109,8 @@ struct Swarm {
     pages: u64,
     /// What is changed about the session while it runs.
     changes: Option<changes::Changes>,
+    /// Children that page by themselves. None: all run natively.
+    family: Option<family::Family>,
 }
 
 impl Swarm {
@@ -122,7 +133,8 @@ impl Swarm {
         let pages = u64::from(share) / 2 + dice.below(u64::from(share) * 2);
         let profile = PROFILES[dice.index(PROFILES.len())];
         let settings = [("profile".to_owned(), profile.to_owned())];
-        let rig = Rig::new(seed, quirks, share, &settings, failing_bp);
+        let device = is_on_device(seed).then(rig::device);
+        let rig = Rig::swapping_to(device, seed, quirks, share, &settings, failing_bp);
         let mut swarm = Self {
             rig,
             dice,
@@ -132,6 +144,7 @@ impl Swarm {
             stored: 0,
             pages,
             changes: None,
+            family: None,
         };
         for index in 0..=swarm.dice.below(4) {
             let home = AREA * (index + 2);
@@ -139,7 +152,7 @@ impl Swarm {
             let pid = swarm.rig.pid();
             let tid = swarm.rig.world().new_thread(pid);
             swarm.truth.add_thread(tid, pid);
-            swarm.actors.push(Actor { tid, home, at: 0 });
+            swarm.actors.push(Actor { tid, pid, home, at: 0 });
         }
         // What all share, and change by loads and stores only.
         swarm.map(Mapping::anon(AREA, AREA + pages));
@@ -166,7 +179,7 @@ impl Swarm {
 
     /// What a thread does next.
     fn plan(&mut self, index: usize) {
-        let (tid, home, at) = (self.actors[index].tid, self.actors[index].home, self.actors[index].at);
+        let Actor { tid, home, at, .. } = self.actors[index];
         let extent = self.extent(home);
         let anywhere = match self.dice.below(10) {
             0..6 => home + self.dice.below(self.pages),
@@ -224,9 +237,7 @@ impl Swarm {
                     calls.push(Call::GuardRemove(extent));
                 }
             }
-            197..199 if self.children.len() < 3 => {
-                calls.extend([Call::AtGate(Gate::Close), Call::Fork, Call::AtGate(Gate::Open)])
-            }
+            197..199 => calls = self.plan_fork(index),
             _ => {}
         }
         let mut world = self.rig.world();
@@ -238,7 +249,12 @@ impl Swarm {
         let losses = self.rig.disk.failed_reads() > 0;
         for happened in log {
             self.truth.hear(happened, losses);
-            if let Happened::Ended(_, Call::Fork, Answer::Child(child)) = happened {
+            if let Some(family) = &mut self.family {
+                if let Some((by, pid, tid)) = family.hear(happened) {
+                    let home = self.actors.iter().find(|actor| actor.tid == by).map(|actor| actor.home);
+                    self.actors.push(Actor { tid, pid, home: home.expect("it is an actor"), at: 0 });
+                }
+            } else if let Happened::Ended(_, Call::Fork, Answer::Child(child)) = happened {
                 let tid = self.rig.world().new_thread(child);
                 self.truth.add_thread(tid, child);
                 self.children.push((child, tid));
@@ -282,6 +298,7 @@ impl Swarm {
             self.rig.disk.end_one(&mut self.dice);
         }
         self.rig.turn(&mut self.dice);
+        self.family_lives();
         let nanos = if self.dice.chance(1_000) { 5_000_000 } else { 20_000 };
         self.rig.world().pass(self.dice.below(nanos));
         self.hear();
@@ -294,17 +311,20 @@ impl Swarm {
                 self.rig.adopt();
             }
             for index in 0..self.actors.len() {
-                if self.rig.world().calls_left(self.actors[index].tid) < 2 {
+                let Actor { tid, pid, .. } = self.actors[index];
+                let waits = self.family.as_ref().is_some_and(|family| family.waits(pid));
+                if !waits && self.rig.world().calls_left(tid) < 2 {
                     self.plan(index);
                 }
             }
             self.children_live();
+            self.somebody_ends();
             self.change_something();
             self.turn();
             if turn % 64 == 0 {
-                self.rig.pager().core().audit();
+                self.rigs().for_each(|rig| rig.pager().core().audit());
             }
-            if self.rig.out_of_memory {
+            if self.is_out_of_memory() {
                 let stands = self.rig.session.report();
                 assert!(self.rig.disk.failed() > 0, "out of memory, and no write has failed: {stands:?}");
                 return;
@@ -315,11 +335,22 @@ impl Swarm {
         self.settle();
         self.finish_changes();
         self.read_all();
-        self.rig.pager().core().audit();
-        if !self.rig.out_of_memory {
-            reconciled::assert_reconciled(&mut self.rig);
-            assert_eq!(self.rig.pager().machine().lost_frames(), 0, "a frame is a page's, spare, or a hole");
+        let is_out_of_memory = self.is_out_of_memory();
+        for rig in self.rigs() {
+            rig.pager().core().audit();
+            if !is_out_of_memory {
+                reconciled::assert_reconciled(rig);
+                assert_eq!(rig.pager().machine().lost_frames(), 0, "a frame is a page's, spare, or a hole");
+            }
         }
+    }
+
+    fn rigs(&mut self) -> impl Iterator<Item = &mut Rig> {
+        std::iter::once(&mut self.rig).chain(self.family.iter_mut().flat_map(family::Family::rigs))
+    }
+
+    fn is_out_of_memory(&mut self) -> bool {
+        self.rigs().any(|rig| rig.out_of_memory)
     }
 
     /// Every thread comes to its end.
@@ -327,7 +358,8 @@ impl Swarm {
         for _ in 0..CALM_TURNS {
             let threads: Vec<Tid> = self.rig.world().threads().collect();
             let left: usize = threads.iter().map(|&tid| self.rig.world().calls_left(tid)).sum();
-            if left == 0 && self.rig.is_quiet() || self.rig.out_of_memory {
+            let is_quiet = self.rig.is_quiet() && self.family.as_mut().is_none_or(family::Family::is_quiet);
+            if left == 0 && is_quiet || self.is_out_of_memory() {
                 return;
             }
             self.turn();
@@ -338,6 +370,7 @@ impl Swarm {
     fn read_all(&mut self) {
         let mut readers = vec![(self.rig.pid(), self.actors[0].tid)];
         readers.extend(&self.children);
+        readers.extend(self.family.iter().flat_map(family::Family::running));
         for (pid, tid) in readers {
             let pages: Vec<u64> = self.truth.readable(pid).collect();
             for vpn in pages {
@@ -349,8 +382,10 @@ impl Swarm {
 }
 
 /// The seeds that are asked for, or the few of every run; and whether they are these, which are known to play a good deal.
-fn seeds() -> (Vec<u64>, bool) {
-    let Ok(asked) = std::env::var("PAGETIDE_SWARM_SEEDS") else { return ((1..=SEEDS).chain(FOUND).collect(), true) };
+fn seeds(few: u64, found: &[u64]) -> (Vec<u64>, bool) {
+    let Ok(asked) = std::env::var("PAGETIDE_SWARM_SEEDS") else {
+        return ((1..=few).chain(found.iter().copied()).collect(), true);
+    };
     let number = |text: &str| text.parse().expect("PAGETIDE_SWARM_SEEDS is a number or FROM..TO");
     let asked = match asked.split_once("..") {
         Some((from, to)) => (number(from)..number(to)).collect(),
@@ -362,7 +397,7 @@ fn seeds() -> (Vec<u64>, bool) {
 #[test]
 fn a_swarm_of_threads_loses_no_store_in_any_order() {
     let mut checked = 0;
-    let (seeds, are_usual) = seeds();
+    let (seeds, are_usual) = seeds(SEEDS, &FOUND);
     for seed in seeds {
         // What goes wrong says which seed it was.
         eprintln!("seed {seed}");

@@ -116,6 +116,8 @@ pub enum Happened {
     Copied(Tid, Pid),
     /// The call ended.
     Ended(Tid, Call, Answer),
+    /// What the thread has copied runs, as this process and this first thread.
+    Started(Tid, Pid, Tid),
     /// The runtime looked which of these pages are there.
     Looked(Pid, Extent),
     /// The runtime filled this page, which had a guard, and it has none any more.
@@ -162,6 +164,8 @@ pub(super) struct Thread {
     pub(super) pid: Pid,
     /// Calls that it makes one after the other.
     next: VecDeque<Call>,
+    /// Those that the first thread of the next child begins with.
+    in_child: VecDeque<Call>,
     call: Option<Call>,
     /// The call as it was begun.
     begun: Option<Call>,
@@ -180,6 +184,16 @@ pub(super) struct Thread {
     pin: Option<super::PageId>,
 }
 
+/// The copy that this thread makes, while it does not run yet.
+pub(super) fn unborn(thread: &Thread) -> Option<Pid> {
+    if let Some(Answer::Child(child)) = thread.answer
+        && thread.call.is_some()
+    {
+        return Some(child);
+    }
+    None
+}
+
 /// What one step of an access came to.
 enum Touch {
     There(Entry),
@@ -195,6 +209,7 @@ impl World {
         let thread = Thread {
             pid,
             next: VecDeque::new(),
+            in_child: VecDeque::new(),
             call: None,
             begun: None,
             sleep: Sleep::No,
@@ -212,6 +227,11 @@ impl World {
     /// The thread makes this call when it has made those before.
     pub fn will(&mut self, tid: Tid, call: Call) {
         self.thread(tid).next.push_back(call);
+    }
+
+    /// The next child that the thread forks has a thread from the start, which makes this call when it has made those before.
+    pub fn will_in_child(&mut self, tid: Tid, call: Call) {
+        self.thread(tid).in_child.push_back(call);
     }
 
     /// Calls that the thread has yet to end.
@@ -280,6 +300,9 @@ impl World {
                 thread.call = None;
                 let begun = thread.begun.take().expect("it was begun");
                 self.log.push(Happened::Ended(tid, begun, answer));
+                if let Answer::Child(child) = answer {
+                    self.begin_child(tid, child);
+                }
                 Progress::Ended(answer)
             }
             Some(answer) => {
@@ -288,6 +311,16 @@ impl World {
             }
             None if thread.sleep == Sleep::No => Progress::Runs,
             None => Progress::Sleeps,
+        }
+    }
+
+    /// A copy runs as soon as the call that made it ends.
+    fn begin_child(&mut self, tid: Tid, child: Pid) {
+        let calls = std::mem::take(&mut self.thread(tid).in_child);
+        if !calls.is_empty() && self.is_alive(child) {
+            let first = self.new_thread(child);
+            self.thread(first).next = calls;
+            self.log.push(Happened::Started(tid, child, first));
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pagetide_sys::Errno;
+use pagetide_sys::fd::Fd;
 use pagetide_sys::maps::{self, Vma};
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::pagemap::{Categories, Run, Scanned};
@@ -12,7 +13,7 @@ use pagetide_sys::uffd::{Modes, RangeAnswer, Stop, Wake};
 use super::calls::{Change, Extent, Happened};
 use super::memory::{Entry, ForkPolicy, Kind, Mapping, Rights};
 use super::{Pid, World};
-use crate::port::{AddressSpace, Message, OwnMapping, Sizes};
+use crate::port::{AddressSpace, Faults, Message, OwnMapping, Sizes};
 
 /// What an interrupt of another CPU takes.
 const INTERRUPT_NS: u64 = 20_000;
@@ -48,6 +49,26 @@ impl Drop for ModelMapping {
             world.process_mut(self.space.pid).cut(vpn, end);
             world.zap(self.space.pid, vpn, end);
         }
+    }
+}
+
+/// A forked child's faults, as its parent has them. When this goes, nobody answers them any more, unless the child's own runtime has
+/// taken them over.
+#[derive(Debug)]
+pub struct ModelChild {
+    space: Model,
+}
+
+impl ModelChild {
+    /// The child, asked for by its parent.
+    pub const fn space(&self) -> &Model {
+        &self.space
+    }
+}
+
+impl Drop for ModelChild {
+    fn drop(&mut self) {
+        self.space.world().close_faults(self.space.pid);
     }
 }
 
@@ -109,6 +130,11 @@ impl Model {
         Self { world, pid, caller: pid }
     }
 
+    /// The address space of another process of its world, which asks for itself.
+    pub fn of_process(&self, pid: Pid) -> Self {
+        Self::new(Arc::clone(&self.world), pid)
+    }
+
     /// Whose address space it is.
     pub const fn pid(&self) -> Pid {
         self.pid
@@ -134,6 +160,13 @@ impl Model {
         // SAFETY: an address of the model is never used as one of this process.
         let range = unsafe { ManagedRange::new(address(vpn), address(pages)) };
         ModelMapping { range, space: self.clone() }
+    }
+
+    /// The same, which children have a copy of.
+    pub fn map_own_inherited(&self, vpn: u64, pages: u64) -> ModelMapping {
+        let mapping = self.map_own(vpn, pages);
+        self.world().process_mut(self.pid).change(vpn, vpn + pages, |mapping| mapping.fork = ForkPolicy::Copy);
+        mapping
     }
 
     /// What a device reads from this page of the runtime's own.
@@ -260,36 +293,35 @@ impl Model {
     }
 }
 
-impl AddressSpace for Model {
-    type Mapping = ModelMapping;
-    type Child = Self;
+impl Faults for Model {
+    type Child = ModelChild;
 
-    fn now(&self) -> u64 {
-        self.world().now
-    }
-
-    fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno> {
-        assert_eq!(modes, Modes::MISSING, "only missing pages are modelled");
+    fn next_message(&self) -> Result<Option<Message<ModelChild>>, Errno> {
         let mut world = self.enter();
-        let (vpn, end) = pages(range);
-        let process = world.process_mut(self.pid);
-        if process.within(vpn, end).next().is_none() {
-            return Err(Errno::EINVAL);
+        if !world.is_alive(self.pid) {
+            return Ok(None);
         }
-        process.change(vpn, end, |mapping| mapping.registered = true);
-        Ok(())
-    }
-
-    fn unregister(&self, range: ManagedRange) -> Result<(), Errno> {
-        let mut world = self.enter();
-        let (vpn, end) = pages(range);
-        let process = world.process_mut(self.pid);
-        if process.within(vpn, end).next().is_none() {
-            return Err(Errno::EINVAL);
+        let monitor = &mut world.process_mut(self.pid).monitor;
+        if let Some(fault) = monitor.faults.pop_front() {
+            return Ok(Some(Message::Fault {
+                address: address(fault.vpn),
+                write: fault.write,
+                thread: fault.thread.0,
+            }));
         }
-        process.change(vpn, end, |mapping| mapping.registered = false);
-        world.wake_faults(self.pid, vpn, end);
-        Ok(())
+        let Some(event) = monitor.events.pop_front() else { return Ok(None) };
+        world.was_read(event.thread);
+        Ok(Some(match event.change {
+            Change::Fork(child) => {
+                let space = Self { world: Arc::clone(&self.world), pid: child, caller: self.caller };
+                Message::Fork(ModelChild { space })
+            }
+            Change::Remap { from, to, pages } => {
+                Message::Remap { from: address(from), to: address(to), len: address(pages) }
+            }
+            Change::Remove { vpn, end } => Message::Remove { start: address(vpn), end: address(end) },
+            Change::Unmap { vpn, end } => Message::Unmap { start: address(vpn), end: address(end) },
+        }))
     }
 
     fn wake(&self, range: ManagedRange) -> Result<(), Errno> {
@@ -328,6 +360,70 @@ impl AddressSpace for Model {
 
     fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
         self.fill(range, wake, Over::Nothing, |_, _| Ok(Entry::Poison))
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        None
+    }
+}
+
+impl Faults for ModelChild {
+    type Child = Self;
+
+    fn next_message(&self) -> Result<Option<Message<Self>>, Errno> {
+        self.space.next_message()
+    }
+
+    fn wake(&self, range: ManagedRange) -> Result<(), Errno> {
+        self.space.wake(range)
+    }
+
+    fn copy(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.space.copy(to, from, wake)
+    }
+
+    fn zeropage(&self, to: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.space.zeropage(to, wake)
+    }
+
+    fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
+        self.space.poison(range, wake)
+    }
+
+    fn descriptor(&self) -> Option<&Fd> {
+        None
+    }
+}
+
+impl AddressSpace for Model {
+    type Mapping = ModelMapping;
+
+    fn now(&self) -> u64 {
+        self.world().now
+    }
+
+    fn register(&self, range: ManagedRange, modes: Modes) -> Result<(), Errno> {
+        assert_eq!(modes, Modes::MISSING, "only missing pages are modelled");
+        let mut world = self.enter();
+        let (vpn, end) = pages(range);
+        let process = world.process_mut(self.pid);
+        if process.within(vpn, end).next().is_none() {
+            return Err(Errno::EINVAL);
+        }
+        process.change(vpn, end, |mapping| mapping.registered = true);
+        Ok(())
+    }
+
+    fn unregister(&self, range: ManagedRange) -> Result<(), Errno> {
+        let mut world = self.enter();
+        let (vpn, end) = pages(range);
+        let process = world.process_mut(self.pid);
+        if process.within(vpn, end).next().is_none() {
+            return Err(Errno::EINVAL);
+        }
+        process.change(vpn, end, |mapping| mapping.registered = false);
+        world.wake_faults(self.pid, vpn, end);
+        Ok(())
     }
 
     fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
@@ -430,31 +526,6 @@ impl AddressSpace for Model {
         let mappings = self.enter().process(self.pid).mappings.clone();
         mappings.iter().for_each(|mapping| each(&vma_of(mapping), flags_of(mapping)));
         Ok(())
-    }
-
-    fn next_message(&self) -> Result<Option<Message<Self>>, Errno> {
-        let mut world = self.enter();
-        if !world.is_alive(self.pid) {
-            return Ok(None);
-        }
-        let monitor = &mut world.process_mut(self.pid).monitor;
-        if let Some(fault) = monitor.faults.pop_front() {
-            return Ok(Some(Message::Fault {
-                address: address(fault.vpn),
-                write: fault.write,
-                thread: fault.thread.0,
-            }));
-        }
-        let Some(event) = monitor.events.pop_front() else { return Ok(None) };
-        world.was_read(event.thread);
-        Ok(Some(match event.change {
-            Change::Fork(child) => Message::Fork(Self { world: Arc::clone(&self.world), pid: child, caller: self.pid }),
-            Change::Remap { from, to, pages } => {
-                Message::Remap { from: address(from), to: address(to), len: address(pages) }
-            }
-            Change::Remove { vpn, end } => Message::Remove { start: address(vpn), end: address(end) },
-            Change::Unmap { vpn, end } => Message::Unmap { start: address(vpn), end: address(end) },
-        }))
     }
 
     fn sizes(&self) -> Sizes {

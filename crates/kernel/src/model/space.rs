@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::calls::{Change, EventNote};
 use super::gate::Passers;
 use super::memory::{Entry, ForkPolicy, Kind, Mapping};
 use super::{Monitor, Pid, World};
@@ -98,6 +99,20 @@ impl World {
     pub fn resident(&self, pid: Pid, vpn: u64, end: u64) -> u64 {
         let entries = self.process(pid).entries.range(vpn..end);
         entries.filter(|(_, entry)| matches!(entry, Entry::Page { .. })).count() as u64
+    }
+
+    /// Nobody answers the process's faults any more: nothing of it is registered, and who waits goes on.
+    pub(super) fn close_faults(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get_mut(&pid).filter(|process| !process.monitor.is_own) else { return };
+        process.change(0, u64::MAX, |mapping| mapping.registered = false);
+        let events = std::mem::take(&mut process.monitor.events);
+        for EventNote { thread, change } in events {
+            self.was_read(thread);
+            if let Change::Fork(child) = change {
+                self.close_faults(child);
+            }
+        }
+        self.wake_faults(pid, 0, u64::MAX);
     }
 
     /// The entries of `[vpn, end)` are no more.

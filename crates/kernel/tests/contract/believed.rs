@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagetide_kernel::{AddressSpace, Linux, OwnSide};
+use pagetide_kernel::{AddressSpace, Faults, Linux, OwnSide};
 use pagetide_sys::mem::{self, Advice, ManagedRange, PAGE_BYTES};
 use pagetide_sys::uffd::{Features, Modes, RangeAnswer, Stop, Wake};
 

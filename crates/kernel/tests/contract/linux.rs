@@ -8,7 +8,7 @@ use std::thread;
 
 use linux_raw_sys::general as k;
 use pagetide_kernel::model::{Call, Extent, ForkPolicy, Rights};
-use pagetide_kernel::{AddressSpace, Linux};
+use pagetide_kernel::{Faults, Linux};
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Protection, Remap};
 use pagetide_sys::uffd::{Features, RangeAnswer, Reach, ReadMode, Uffd, Wake};

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use pagetide_kernel::AddressSpace;
-use pagetide_kernel::model::{Answer, Call, Extent, Kind, Mapping, Model, Pid, Progress, Quirks, World};
+use pagetide_kernel::model::{Answer, Call, Extent, Kind, Mapping, Model, ModelChild, Pid, Progress, Quirks, World};
+use pagetide_kernel::{AddressSpace, Faults};
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::uffd::{RangeAnswer, Wake};
 
@@ -62,12 +62,12 @@ impl Stage for OnModel {
         unsafe { ManagedRange::new(bytes(extent.start), bytes(extent.pages())) }
     }
 
-    fn copy_to_child(&self, child: &Model, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
+    fn copy_to_child(&self, child: &ModelChild, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
         child.copy_run(to, from, Wake::Now)
     }
 
-    fn move_to_child(&self, child: &Model, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
-        child.move_pages(to, from, Wake::Now)
+    fn move_to_child(&self, child: &ModelChild, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
+        child.space().move_pages(to, from, Wake::Now)
     }
 
     fn perform(&mut self, call: Call, on_message: OnMessage<'_, Self>) -> String {

@@ -3,7 +3,7 @@
 //! A thread of the program never touches a missing page here unless the script answers its fault.
 
 use pagetide_kernel::model::{Call, Extent, ForkPolicy, Rights};
-use pagetide_kernel::{AddressSpace, Message};
+use pagetide_kernel::{AddressSpace, Faults, Message};
 use pagetide_sys::pagemap::{Categories, Run};
 use pagetide_sys::uffd::{Modes, RangeAnswer, Wake};
 

@@ -1,7 +1,7 @@
 //! Where a script is played: memory, calls of a program, and the runtime's port, named so that both stages write the same lines.
 
 use pagetide_kernel::model::{Call, Extent};
-use pagetide_kernel::{AddressSpace, Message};
+use pagetide_kernel::{AddressSpace, Faults, Message};
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::uffd::RangeAnswer;
 
@@ -19,7 +19,7 @@ pub(crate) enum Made {
 }
 
 /// What a forked child is to its parent's runtime.
-pub(crate) type ChildOf<S> = <<S as Stage>::Space as AddressSpace>::Child;
+pub(crate) type ChildOf<S> = <<S as Stage>::Space as Faults>::Child;
 
 /// Told before each message is read (`None`), and of what was read.
 pub(crate) type OnMessage<'a, S> = &'a mut dyn FnMut(&S, Option<&Message<ChildOf<S>>>);

@@ -9,7 +9,7 @@ use pagetide_sys::{clock, proc, thread};
 
 use super::{Agent, Managed, die};
 use crate::control::Phase;
-use crate::fork::{self, Forks};
+use crate::fork;
 use crate::serve::Served;
 use crate::space::held::HELD;
 use crate::{foothold, limits, own, setup};
@@ -39,10 +39,11 @@ impl Agent {
             Ok(pager) => pager,
             Err(error) => die(&self.supervisor, format_args!("memory cannot be managed: {error}")),
         };
-        let mut managed = Managed::new(pager, self.hello.floor_bytes, Forks::new(), now);
+        let forks = fork::begin(self, &pager);
+        let mut managed = Managed::new(pager, self.hello.floor_bytes, forks, now);
         self.exclude_initial(&mut managed.session.pager);
         self.adopt(&mut managed.session.pager, now);
-        fork::publish(self, &mut managed);
+        managed.forks.publish();
         self.begin_to_serve(managed)
     }
 

@@ -49,22 +49,8 @@ impl Agent {
             Err(errno) => die(&self.supervisor, format_args!("/proc/self/maps cannot be read: {}", errno.name())),
         };
         while let Ok(Some(vma)) = walk.next_vma() {
-            if !vma.is_private_anon() {
-                continue;
-            }
-            let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
-            let first = regions.partition_point(|region| region.vpn + region.pages <= start);
-            for region in regions[first..].iter().take_while(|region| region.vpn < end) {
-                let (from, to) = (region.vpn.max(start), (region.vpn + region.pages).min(end));
-                if self.hello.signal_mode
-                    && let Err(errno) = pager.register_copy(from, to)
-                {
-                    die(
-                        &self.supervisor,
-                        format_args!("a forked child's memory cannot be registered: {}", errno.name()),
-                    );
-                }
-                pager.take_over_region(now, from, to);
+            if let Err(errno) = pager.take_over_vma(now, &vma, regions, self.hello.signal_mode) {
+                die(&self.supervisor, format_args!("a forked child's memory cannot be registered: {}", errno.name()));
             }
         }
     }

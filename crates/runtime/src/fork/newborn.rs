@@ -3,10 +3,11 @@
 
 use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
+use pagetide_kernel::{AddressSpace, Faults};
 use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::mem::ManagedRange;
-use pagetide_sys::uffd::{Stop, Uffd, Wake};
+use pagetide_sys::uffd::{Stop, Wake};
 
 use super::snapshot::{RegionRecord, SlotRun};
 use crate::machine::managed;
@@ -23,6 +24,14 @@ impl SlotRun {
         let offset = u32::try_from(from.checked_sub(self.vpn)?).ok()?;
         let len = u32::try_from(to.checked_sub(from)?).ok().filter(|&len| len > 0)?;
         Some(Self { vpn: from, len, slot: self.slot + offset, ..*self })
+    }
+}
+
+impl RegionRecord {
+    /// The pages of it in `[from, to)`.
+    fn part(&self, from: u64, to: u64) -> Option<Self> {
+        let (from, to) = (from.max(self.vpn), to.min(self.vpn + self.pages));
+        (from < to).then(|| Self { vpn: from, pages: to - from })
     }
 }
 
@@ -50,7 +59,7 @@ impl Content {
         Some(self.frames[index].1)
     }
 
-    /// The copy unmapped or discarded these pages.
+    /// These pages of the copy are empty.
     pub(super) fn forget(&mut self, from: u64, to: u64) {
         self.frames.retain(|&(vpn, _)| vpn < from || vpn >= to);
         self.lost.retain(|&vpn| vpn < from || vpn >= to);
@@ -58,8 +67,8 @@ impl Content {
         self.runs = self.runs.iter().flat_map(kept).collect();
     }
 
-    /// The copy moved `[from, from + pages)` to `to`.
-    pub(super) fn relocate(&mut self, from: u64, to: u64, pages: u64) {
+    /// `[from, from + pages)` of the copy is at `to`.
+    fn relocate(&mut self, from: u64, to: u64, pages: u64) {
         let place = |vpn: u64| vpn - from + to;
         let moved = self.runs.iter().filter_map(|run| run.part(from, from + pages));
         let moved: Vec<_> = moved.map(|run| SlotRun { vpn: place(run.vpn), ..run }).collect();
@@ -89,9 +98,9 @@ impl Content {
 
 /// The copy.
 #[derive(Debug)]
-pub(super) struct Newborn {
+pub(super) struct Newborn<C: Faults> {
     /// Its userfaultfd; in signal mode it makes one itself.
-    pub(super) uffd: Option<Uffd>,
+    pub(super) faults: Option<C>,
     /// The process, where its end is looked for.
     pub(super) process: Result<Fd, Errno>,
     pub(super) content: Content,
@@ -104,19 +113,39 @@ pub(super) struct Newborn {
     pub(super) borrowed: Vec<(DeviceId, SlotIdx, u32)>,
 }
 
-impl Newborn {
-    pub(super) const fn new(uffd: Option<Uffd>, content: Content, regions: Vec<RegionRecord>) -> Self {
+impl<C: Faults> Newborn<C> {
+    pub(super) const fn new(faults: Option<C>, content: Content, regions: Vec<RegionRecord>) -> Self {
         let process = Err(Errno::ENOENT);
-        Self { uffd, process, content, regions, call: None, leases: Vec::new(), borrowed: Vec::new() }
+        Self { faults, process, content, regions, call: None, leases: Vec::new(), borrowed: Vec::new() }
     }
 
     /// Of a copy that the kernel has told of.
-    pub(super) const fn uffd(&self) -> &Uffd {
-        self.uffd.as_ref().expect("only thread mode fills copies from outside")
+    pub(super) const fn faults(&self) -> &C {
+        self.faults.as_ref().expect("only thread mode fills copies from outside")
+    }
+
+    /// The copy unmapped these pages. What it maps there later is not registered.
+    pub(super) fn unmapped(&mut self, from: u64, to: u64) {
+        self.content.forget(from, to);
+        self.regions = self.regions_beside(from, to).collect();
+    }
+
+    /// The copy moved `[from, from + pages)` to `to`, in place of what was there.
+    pub(super) fn moved(&mut self, from: u64, to: u64, pages: u64) {
+        let moved = self.regions.iter().filter_map(|region| region.part(from, from + pages));
+        let moved: Vec<_> = moved.map(|part| RegionRecord { vpn: part.vpn - from + to, ..part }).collect();
+        self.content.relocate(from, to, pages);
+        self.regions = self.regions_beside(from, from + pages).collect();
+        self.regions = self.regions_beside(to, to + pages).chain(moved).collect();
+        self.regions.sort_unstable_by_key(|region| region.vpn);
+    }
+
+    fn regions_beside(&self, from: u64, to: u64) -> impl Iterator<Item = RegionRecord> {
+        self.regions.iter().flat_map(move |region| [region.part(0, from), region.part(to, u64::MAX)]).flatten()
     }
 
     /// It is on its own, or gone: what earlier parents' devices keep for it is not needed here any more.
-    pub(super) fn give_back(&mut self, pager: &mut Pager, now: Nanos) {
+    pub(super) fn give_back<K: AddressSpace>(&mut self, pager: &mut Pager<K>, now: Nanos) {
         for (device, slot, len) in std::mem::take(&mut self.borrowed) {
             pager.step(now, Event::SlotsPinned { device, slot, len, pin: false });
         }
@@ -124,18 +153,30 @@ impl Newborn {
 
     /// True if the child's address space is gone.
     pub(super) fn is_dead(&self) -> bool {
-        let Some(uffd) = &self.uffd else { return self.has_ended() };
+        let Some(faults) = &self.faults else { return self.has_ended() };
         // A page that lies in no registered mapping: a living child answers ENOENT or EINVAL, a dead one ESRCH.
-        uffd.zeropage_run(managed(1, 1), Wake::Later).stop == Some(Stop::Gone)
+        faults.zeropage_run(managed(1, 1), Wake::Later).stop == Some(Stop::Gone)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use pagetide_kernel::model::ModelChild;
+
     use super::*;
 
     const fn run(vpn: u64, len: u32, slot: u32) -> SlotRun {
         SlotRun { vpn, len, device: 0, slot, _pad: 0 }
+    }
+
+    #[test]
+    fn what_a_copy_maps_in_place_of_a_region_is_none_and_what_it_moves_stays_one() {
+        let region = |vpn, pages| RegionRecord { vpn, pages };
+        let mut newborn = Newborn::<ModelChild>::new(None, Content::default(), vec![region(10, 10), region(30, 2)]);
+        newborn.unmapped(13, 15);
+        assert_eq!(newborn.regions, [region(10, 3), region(15, 5), region(30, 2)]);
+        newborn.moved(16, 30, 3);
+        assert_eq!(newborn.regions, [region(10, 3), region(15, 1), region(19, 1), region(30, 3)]);
     }
 
     #[test]

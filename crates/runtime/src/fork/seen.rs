@@ -15,13 +15,13 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
+use pagetide_kernel::{AddressSpace, Faults};
 use pagetide_sys::fd::{self, PollFd};
 use pagetide_sys::{Errno, mem};
 
 use super::newborn::Newborn;
 use super::snapshot::{SlotRun, snapshot};
-use super::{DOORBELLS, FORKING, Forks, tell, touch};
-use crate::agent::{Agent, say};
+use super::{DOORBELLS, FORKING, Forks, Voice, touch};
 use crate::foothold;
 use crate::pager::Pager;
 use crate::protocol::{BORN, OVER};
@@ -57,16 +57,16 @@ pub(crate) fn copied(child: i32) {
     FORKING.give_back();
 }
 
-impl Forks {
+impl<K: AddressSpace> Forks<K> {
     /// True while the state of memory is settled for a copy: no fault is answered.
     pub(crate) const fn is_frozen(&self) -> bool {
         self.is_seen && self.held && !self.is_copied
     }
 
     /// Note where everything is that the copy will not have. True: the copy may be made, or is refused.
-    pub(super) fn expect_copy(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos) -> bool {
+    pub(super) fn expect_copy(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos) -> bool {
         if let Err(errno) = pager.look_at_fork_policies() {
-            say(agent.supervisor(), format_args!("what a forked child is to get cannot be read: {}", errno.name()));
+            voice.say(format_args!("what a forked child is to get cannot be read: {}", errno.name()));
             IS_REFUSED.store(true, Ordering::Release);
             return true;
         }
@@ -79,7 +79,7 @@ impl Forks {
             let is_late = now > self.held_at + REFUSE_NS;
             if is_late {
                 let text = "a fork is refused (ENOMEM): pages cannot be written in time";
-                say(agent.supervisor(), format_args!("process {}: {text}", pagetide_sys::thread::getpid()));
+                voice.say(format_args!("process {}: {text}", pagetide_sys::thread::getpid()));
             }
             IS_REFUSED.store(is_late, Ordering::Release);
             return is_late;
@@ -88,12 +88,12 @@ impl Forks {
         self.pin(pager, now, &mut newborn);
         self.expected = Some(newborn);
         self.answered = None;
-        tell(agent, BORN);
+        voice.tell(BORN);
         true
     }
 
     /// The forking thread may have said what came of it.
-    pub(crate) fn look_at_copy(&mut self, agent: &Agent, pager: &mut Pager, now: Nanos) {
+    pub(crate) fn look_at_copy(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos) {
         let child = COPIED.load(Ordering::Acquire);
         if !self.is_frozen() || child == TO_COME {
             return;
@@ -102,14 +102,14 @@ impl Forks {
         let Some(mut newborn) = self.expected.take() else { return };
         if child == NONE {
             newborn.give_back(pager, now);
-            return tell(agent, OVER);
+            return voice.tell(OVER);
         }
         newborn.process = fd::pidfd(child);
         self.newborn = Some(newborn);
     }
 }
 
-impl Newborn {
+impl<C: Faults> Newborn<C> {
     /// True if the process is known to have ended.
     pub(super) fn has_ended(&self) -> bool {
         match &self.process {

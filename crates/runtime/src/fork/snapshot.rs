@@ -5,6 +5,7 @@
 
 use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::PageRange;
+use pagetide_kernel::AddressSpace;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::{Errno, file};
 
@@ -25,14 +26,14 @@ pub(crate) struct SlotRun {
 
 /// A region, as a child receives it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionRecord {
     pub(crate) vpn: u64,
     pub(crate) pages: u64,
 }
 
 /// What a child has to know: the managed ranges, those included that it does not get, and where their pages are.
-pub(crate) fn snapshot(pager: &Pager) -> (Content, Vec<RegionRecord>) {
+pub(crate) fn snapshot<K: AddressSpace>(pager: &Pager<K>) -> (Content, Vec<RegionRecord>) {
     let (mut content, mut records) = (Content::default(), Vec::new());
     let mappings = &pager.machine().mappings;
     for region in mappings.regions() {
@@ -52,7 +53,7 @@ pub(crate) fn snapshot(pager: &Pager) -> (Content, Vec<RegionRecord>) {
 }
 
 /// The same for `pages`, from address `vpn` on, that the child is to see.
-fn snapshot_of(pager: &Pager, vpn: u64, pages: PageRange, content: &mut Content) {
+fn snapshot_of<K: AddressSpace>(pager: &Pager<K>, vpn: u64, pages: PageRange, content: &mut Content) {
     let machine = pager.machine();
     for (vpn, page) in (vpn..).zip(pages.pages()) {
         let view = pager.core().page(page);

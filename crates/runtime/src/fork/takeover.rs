@@ -3,18 +3,63 @@
 use pagetide_core::event::Event;
 use pagetide_core::page::{Flight, PageState};
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
+use pagetide_kernel::AddressSpace;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock};
 
 use super::snapshot::{RegionRecord, SlotRun, read_records};
-use super::{Forks, publish};
 use crate::agent::{Agent, Managed};
 use crate::pager::Pager;
 use crate::protocol::{DEVICE_FDS, HANDOVER_FDS, Handover, PACKET_BYTES, PACKET_FDS, TAKEN};
-use crate::setup;
+use crate::setup::{self, SetupError};
 use crate::store::Store;
+
+/// What a forked child's agent gets from its parent's.
+#[derive(Debug)]
+pub(crate) struct Inheritance {
+    /// The userfaultfd, where the kernel has made one for the child.
+    pub(crate) faults: Option<Fd>,
+    /// Of the parent's checksums.
+    pub(crate) seed: u64,
+    pub(crate) stores: Vec<(DeviceId, Store)>,
+    pub(crate) regions: Vec<RegionRecord>,
+    pub(crate) runs: Vec<SlotRun>,
+}
+
+impl Inheritance {
+    /// `has_faults`: a userfaultfd comes with it.
+    pub(crate) fn receive(call: &Fd, has_faults: bool) -> Result<Self, SetupError> {
+        let own_fds = HANDOVER_FDS - usize::from(!has_faults);
+        let broken = |errno| SetupError::Step("the handover", errno);
+        let (handover, fds) = receive_handover(call, own_fds).map_err(broken)?;
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or_else(|| broken(Errno::EPROTO));
+        let faults = if has_faults { Some(next()?) } else { None };
+        let snapshot = next()?;
+        let mut stores = Vec::new();
+        for what in &handover.devices {
+            let store = Store::inherit(next()?, next()?, next()?, what);
+            let store = store.map_err(|errno| SetupError::Step("the parent's swap file", errno))?;
+            stores.push((DeviceId(what.device), store));
+        }
+        let unread = |errno| SetupError::Step("the snapshot", errno);
+        let regions = read_records::<RegionRecord>(&snapshot, 0, handover.regions).map_err(unread)?;
+        let runs = read_records(&snapshot, size_of_val(regions.as_slice()), handover.runs).map_err(unread)?;
+        Ok(Self { faults, seed: handover.seed, stores, regions, runs })
+    }
+
+    /// Pages that are in the parent's slots. What is there already was taken over with its regions.
+    pub(crate) fn take_over_runs<K: AddressSpace>(&self, pager: &mut Pager<K>, now: Nanos) {
+        self.runs.iter().for_each(|run| take_over_run(pager, now, *run));
+    }
+}
+
+/// Let the parent's agent know that it is needed no more.
+pub(crate) fn tell_taken(call: &Fd) -> Result<(), SetupError> {
+    socket::send(call, TAKEN, &[], true).map_err(|errno| SetupError::Step("the handover", errno))
+}
 
 /// The descriptors and the text of a handover.
 fn receive_handover(call: &Fd, own_fds: usize) -> Result<(Handover, Vec<Fd>), Errno> {
@@ -38,45 +83,31 @@ fn receive_handover(call: &Fd, own_fds: usize) -> Result<(Handover, Vec<Fd>), Er
 }
 
 /// In a forked child's agent: take over from the parent's agent, which is at the other end of `call`.
-pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, setup::SetupError> {
-    let step = |name, errno| setup::SetupError::Step(name, errno);
-    let is_signal_mode = agent.hello().signal_mode;
-    let (handover, fds) = receive_handover(call, HANDOVER_FDS - usize::from(is_signal_mode))
-        .map_err(|errno| step("the handover", errno))?;
-    let broken = || step("the handover", Errno::EPROTO);
-    let mut fds = fds.into_iter();
-    let mut next = || fds.next().ok_or_else(broken);
+pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, SetupError> {
     // In signal mode the kernel has registered nothing of the copy: this does, before anybody touches it.
-    let uffd = if is_signal_mode { setup::open_user_uffd(agent)? } else { Uffd::from_fd(next()?) };
-    let snapshot = next()?;
-    let mut stores = Vec::new();
-    for what in &handover.devices {
-        let store = Store::inherit(next()?, next()?, next()?, what);
-        let store = store.map_err(|errno| step("the parent's swap file", errno))?;
-        stores.push((DeviceId(what.device), store));
-    }
+    let mut inheritance = Inheritance::receive(call, !agent.hello().signal_mode)?;
+    let faults = match inheritance.faults.take() {
+        Some(faults) => Uffd::from_fd(faults),
+        None => setup::open_user_uffd(agent)?,
+    };
     clock::init();
     let now = clock::now();
-    let regions =
-        read_records::<RegionRecord>(&snapshot, 0, handover.regions).map_err(|errno| step("the snapshot", errno))?;
-    let holes = agent.fill_holes(&regions);
-    let mut pager = setup::pager(agent, Some((uffd, handover.seed)), stores)?;
+    let holes = agent.fill_holes(&inheritance.regions);
+    let stores = std::mem::take(&mut inheritance.stores);
+    let mut pager = setup::pager(agent, Some((faults, inheritance.seed)), stores)?;
     drop(holes);
     agent.exclude_initial(&mut pager);
-    let runs = read_records::<SlotRun>(&snapshot, size_of_val(regions.as_slice()), handover.runs)
-        .map_err(|errno| step("the snapshot", errno))?;
-    agent.take_over_regions(&mut pager, now, &regions);
-    for run in &runs {
-        take_over_run(&mut pager, now, *run);
-    }
-    let mut managed = Managed::new(pager, agent.hello().floor_bytes, Forks::new(), now);
-    publish(agent, &mut managed);
-    socket::send(call, TAKEN, &[], true).map_err(|errno| step("the handover", errno))?;
+    agent.take_over_regions(&mut pager, now, &inheritance.regions);
+    inheritance.take_over_runs(&mut pager, now);
+    let forks = super::begin(agent, &pager);
+    let managed = Managed::new(pager, agent.hello().floor_bytes, forks, now);
+    managed.forks.publish();
+    tell_taken(call)?;
     Ok(managed)
 }
 
 /// Pages of a run that are not present already are in the parent's slots.
-fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
+fn take_over_run<K: AddressSpace>(pager: &mut Pager<K>, now: Nanos, run: SlotRun) {
     let mut offset = 0;
     while offset < run.len {
         let mappings = &pager.machine().mappings;
@@ -88,7 +119,7 @@ fn take_over_run(pager: &mut Pager, now: Nanos, run: SlotRun) {
         // A run may go on in the next region, whose pages have other indices.
         let (_, in_region) = mappings.place(page).expect("a page of a region has a place");
         let most = in_region.min(run.len - offset);
-        let untouched = |pager: &Pager, ahead: u32| {
+        let untouched = |pager: &Pager<K>, ahead: u32| {
             let view = pager.core().page(PageIdx(page.0 + ahead));
             view.state == PageState::Untouched && view.flight == Flight::None
         };

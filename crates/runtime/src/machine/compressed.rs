@@ -69,11 +69,15 @@ impl<K: AddressSpace> LiveMachine<K> {
         None
     }
 
-    /// A copy of a slot's page, from the tier, for somebody else. False: the disk has it.
-    pub(crate) fn copy_from_tier(&mut self, device: DeviceId, slot: SlotIdx, to: ManagedRange) -> bool {
-        let Some(tier) = self.tier.as_deref_mut() else { return false };
-        let found = self.space.edit(to, |bytes| tier.read(device, slot, bytes, None));
-        found == Found::Read
+    /// Read a slot for somebody else, here and now, into a page that is the caller's. False: the device fails, or the checksum does
+    /// not match.
+    pub(crate) fn read_now(&mut self, device: DeviceId, slot: SlotIdx, to: ManagedRange) -> bool {
+        let Self { space, engine, stores, tier, seed, .. } = self;
+        let from_tier = tier.as_deref_mut().map(|tier| space.edit(to, |bytes| tier.read(device, slot, bytes, None)));
+        let Some((_, store)) = stores.iter().find(|(id, _)| *id == device) else { return false };
+        let is_read =
+            from_tier == Some(Found::Read) || engine.read_now(store.file(), store.offset(slot), to) == Ok(to.len());
+        is_read && space.look(to, |bytes| checksum(*seed, bytes)) == store.sum(slot)
     }
 
     /// True if the disk does not hold the slot's page.

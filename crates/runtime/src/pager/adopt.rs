@@ -10,6 +10,7 @@ use pagetide_sys::pagemap::Categories;
 use pagetide_sys::uffd::{Modes, Stop, Wake};
 
 use super::{HEAP_SLACK_PAGES, Pager};
+use crate::fork::snapshot::RegionRecord;
 use crate::machine::managed;
 use crate::space::{Backing, Census, Listed, PAGE_SHIFT, Standing, Verdict, Why, own_pages};
 
@@ -81,34 +82,41 @@ impl<K: AddressSpace> Pager<K> {
         self.machine().mappings.census()
     }
 
-    /// A region of a forked parent in signal mode, where nothing of a copy is registered. Nobody touches it before this returns.
-    pub(crate) fn register_copy(&self, from: u64, to: u64) -> Result<(), Errno> {
-        let mut vpn = from;
-        while vpn < to {
-            let (start, stop) = own_pages(vpn, to).unwrap_or((to, to));
-            if start > vpn {
-                let pages = u32::try_from(start - vpn).expect("a region has 32-bit page indices");
-                self.machine().space().register(managed(vpn, pages), Modes::MISSING)?;
-            }
-            vpn = stop;
+    /// A mapping of the list, of which `regions` (ascending) were a forked parent's. The kernel registered it with the child's
+    /// userfaultfd when it copied the address space, or did not in signal mode: then it is registered here. No code of the program has
+    /// run since.
+    pub(crate) fn take_over_vma(
+        &mut self,
+        now: Nanos,
+        vma: &Vma<'_>,
+        regions: &[RegionRecord],
+        is_signal_mode: bool,
+    ) -> Result<(), Errno> {
+        let Listed { from, to, .. } = Listed::of(vma, None);
+        let first = regions.partition_point(|region| region.vpn + region.pages <= from);
+        let regions = regions[first..].iter().take_while(|region| region.vpn < to).filter(|_| vma.is_private_anon());
+        for region in regions {
+            self.take_over_region(now, region.vpn.max(from), (region.vpn + region.pages).min(to), is_signal_mode)?;
         }
         Ok(())
     }
 
-    /// A region of a forked parent: the kernel registered it with the child's userfaultfd when it copied the address space, and
-    /// no code of the program has run since.
-    ///
     /// What the child's agent has mapped since may lie where the copy left something out (MADV_DONTFORK).
-    pub(crate) fn take_over_region(&mut self, now: Nanos, from: u64, to: u64) {
+    fn take_over_region(&mut self, now: Nanos, from: u64, to: u64, is_signal_mode: bool) -> Result<(), Errno> {
         let mut vpn = from;
         while vpn < to {
             let (start, stop) = own_pages(vpn, to).unwrap_or((to, to));
             if start > vpn {
+                if is_signal_mode {
+                    let pages = u32::try_from(start - vpn).expect("a region has 32-bit page indices");
+                    self.machine().space().register(managed(vpn, pages), Modes::MISSING)?;
+                }
                 let added = self.add_region(now, vpn, start, false);
                 assert!(added, "a child has as many page indices as its parent");
             }
             vpn = stop;
         }
+        Ok(())
     }
 
     /// Register the range, tell the core of it, and charge what is there already; or why it stays native. None: it has changed since

@@ -87,7 +87,7 @@ impl Swarm {
 #[test]
 fn a_swarm_loses_no_store_while_places_and_budgets_change() {
     let (mut checked, mut drained) = (0, 0);
-    let (seeds, are_usual) = super::seeds();
+    let (seeds, are_usual) = super::seeds(super::SEEDS, &super::FOUND);
     for seed in seeds {
         eprintln!("seed {seed}");
         let mut swarm = Swarm::new(seed, 0);

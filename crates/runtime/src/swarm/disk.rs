@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagetide_kernel::model::Model;
-use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
+use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
+use pagetide_sys::{Errno, file};
 
 use super::Dice;
 use crate::io::{Direction, Engine, Request, WATCHED};
+
+/// A page of a file: its inode, and where it lies.
+type Place = (u64, u64);
 
 /// A request that the device has.
 #[derive(Debug)]
@@ -19,26 +23,34 @@ struct Job {
     frames: Vec<usize>,
     /// What a write's frames held when it began.
     began_with: Vec<u64>,
-    file: i32,
-    slot: u64,
+    first: Place,
 }
 
+/// What all processes see.
 #[derive(Debug, Default)]
-struct State {
-    slots: BTreeMap<(i32, u64), u64>,
-    jobs: Vec<Job>,
-    ended: VecDeque<(u32, Result<usize, Errno>)>,
+struct Platter {
+    pages: BTreeMap<Place, u64>,
     failing_bp: u64,
     /// Files that take no write.
-    broken: Vec<i32>,
+    broken: Vec<u64>,
     failed_reads: u32,
     failed_writes: u32,
 }
 
-/// The device, for the test.
+/// One process's requests.
+#[derive(Debug, Default)]
+struct Queue {
+    /// The files that requests name, with their inodes.
+    files: Vec<(i32, u64)>,
+    jobs: Vec<Job>,
+    ended: VecDeque<(u32, Result<usize, Errno>)>,
+}
+
+/// The device as one process has it, for the test.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
-    state: Arc<Mutex<State>>,
+    platter: Arc<Mutex<Platter>>,
+    queue: Arc<Mutex<Queue>>,
     space: Model,
 }
 
@@ -46,75 +58,90 @@ pub(super) struct Disk {
 #[derive(Debug)]
 pub(super) struct DiskEngine(Disk);
 
+fn inode(file: &Fd) -> u64 {
+    file::info(file).expect("an open file").inode
+}
+
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Disk {
     /// A device of which so many requests in 10,000 fail.
     pub(super) fn new(space: Model, failing_bp: u64) -> Self {
-        Self { state: Arc::new(Mutex::new(State { failing_bp, ..State::default() })), space }
+        let platter = Platter { failing_bp, ..Platter::default() };
+        Self { platter: Arc::new(Mutex::new(platter)), queue: Arc::default(), space }
+    }
+
+    /// The same device, for another process.
+    pub(super) fn of_process(&self, space: Model) -> Self {
+        Self { platter: Arc::clone(&self.platter), queue: Arc::default(), space }
     }
 
     pub(super) fn engine(&self) -> DiskEngine {
         DiskEngine(self.clone())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn platter(&self) -> MutexGuard<'_, Platter> {
+        locked(&self.platter)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        locked(&self.queue)
     }
 
     /// Every write to this file fails from now on.
-    pub(super) fn break_file(&self, file: i32) {
-        self.state().broken.push(file);
+    pub(super) fn break_file(&self, file: &Fd) {
+        self.platter().broken.push(inode(file));
     }
 
     /// Nothing fails any more.
     pub(super) fn heal(&self) {
-        let mut state = self.state();
-        state.failing_bp = 0;
-        state.broken.clear();
+        let mut platter = self.platter();
+        platter.failing_bp = 0;
+        platter.broken.clear();
     }
 
-    /// Reads that failed: each may have lost pages.
+    /// Reads that failed, of all processes: each may have lost pages.
     pub(super) fn failed_reads(&self) -> u32 {
-        self.state().failed_reads
+        self.platter().failed_reads
     }
 
     /// Requests that failed.
     pub(super) fn failed(&self) -> u32 {
-        let state = self.state();
-        state.failed_reads + state.failed_writes
+        let platter = self.platter();
+        platter.failed_reads + platter.failed_writes
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        let state = self.state();
-        state.jobs.is_empty() && state.ended.is_empty()
-    }
-
-    /// What a slot holds.
-    pub(super) fn slot(&self, file: i32, slot: u64) -> u64 {
-        self.state().slots.get(&(file, slot)).copied().expect("a slot that was written")
+        let queue = self.queue();
+        queue.jobs.is_empty() && queue.ended.is_empty()
     }
 
     /// One of the requests ends.
     pub(super) fn end_one(&self, dice: &mut Dice) {
-        let mut state = self.state();
-        if state.jobs.is_empty() {
+        let (mut platter, mut queue) = (self.platter(), self.queue());
+        if queue.jobs.is_empty() {
             return;
         }
-        let index = dice.index(state.jobs.len());
-        let job = state.jobs.swap_remove(index);
-        let is_broken = job.direction == Direction::Write && state.broken.contains(&job.file);
-        let fails = dice.chance(state.failing_bp) || is_broken;
+        let index = dice.index(queue.jobs.len());
+        let job = queue.jobs.swap_remove(index);
+        let (file, first) = job.first;
+        let is_broken = job.direction == Direction::Write && platter.broken.contains(&file);
+        let fails = dice.chance(platter.failing_bp) || is_broken;
         // What ends badly was done in part.
         let done = if fails { dice.index(job.frames.len()) } else { job.frames.len() };
-        for (index, (&frame, slot)) in job.frames.iter().zip(job.slot..).enumerate() {
+        for (index, &frame) in job.frames.iter().enumerate() {
+            let place = (file, first + index as u64);
             match job.direction {
                 Direction::Write => {
                     let value = self.space.device_load(frame);
                     assert_eq!(value, job.began_with[index], "a frame changed while the device read it");
                     let torn = if index < done { value } else { 0xdead };
-                    state.slots.insert((job.file, slot), torn);
+                    platter.pages.insert(place, torn);
                 }
                 Direction::Read if index < done => {
-                    let value = state.slots.get(&(job.file, slot)).copied().unwrap_or(0);
+                    let value = platter.pages.get(&place).copied().unwrap_or(0);
                     self.space.device_store(frame, value);
                 }
                 Direction::Read => self.space.device_store(frame, 0xbad),
@@ -122,35 +149,52 @@ impl Disk {
         }
         if fails {
             match job.direction {
-                Direction::Read => state.failed_reads += 1,
-                Direction::Write => state.failed_writes += 1,
+                Direction::Read => platter.failed_reads += 1,
+                Direction::Write => platter.failed_writes += 1,
             }
         }
         let result = match (fails, dice.chance(5_000)) {
-            (false, _) => Ok(job.frames.len() * 4096),
-            (true, true) => Ok(done * 4096),
+            (false, _) => Ok(job.frames.len() * PAGE_BYTES),
+            (true, true) => Ok(done * PAGE_BYTES),
             (true, false) => Err(Errno::EIO),
         };
-        state.ended.push_back((job.token, result));
+        queue.ended.push_back((job.token, result));
     }
 }
 
 impl Engine for DiskEngine {
     fn submit(&mut self, token: u32, request: &Request) {
         let frames =
-            request.pieces().iter().flat_map(|piece| (piece.start()..piece.start() + piece.len()).step_by(4096));
+            request.pieces().iter().flat_map(|piece| (piece.start()..piece.start() + piece.len()).step_by(PAGE_BYTES));
         let frames: Vec<usize> = frames.collect();
         let direction = request.direction;
         let began_with = frames.iter().map(|&frame| self.0.space.device_load(frame)).collect();
-        let (file, slot) = (request.fd, u64::from(request.slot.0));
-        self.0.state().jobs.push(Job { token, direction, frames, began_with, file, slot });
+        let mut queue = self.0.queue();
+        let file = queue.files.iter().find(|(raw, _)| *raw == request.fd).expect("an open file").1;
+        let first = (file, request.offset / PAGE_BYTES as u64);
+        queue.jobs.push(Job { token, direction, frames, began_with, first });
+    }
+
+    fn read_now(&self, file: &Fd, offset: u64, to: ManagedRange) -> Result<usize, Errno> {
+        let place = (inode(file), offset / PAGE_BYTES as u64);
+        let value = self.0.platter().pages.get(&place).copied().unwrap_or(0);
+        self.0.space.device_store(to.start(), value);
+        Ok(PAGE_BYTES)
+    }
+
+    fn opened(&mut self, file: &Fd) {
+        self.0.queue().files.push((file.raw(), inode(file)));
+    }
+
+    fn closing(&mut self, file: &Fd) {
+        self.0.queue().files.retain(|(raw, _)| *raw != file.raw());
     }
 
     fn flush(&mut self) {}
 
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool) {
         loop {
-            let ended = self.0.state().ended.pop_front();
+            let ended = self.0.queue().ended.pop_front();
             let Some((token, result)) = ended else { return };
             if !done(token, result) {
                 return;

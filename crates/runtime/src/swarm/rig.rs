@@ -1,29 +1,35 @@
-//! The host of one process in the model: what the agent's loop does, turn by turn, over the real pager and machine.
+//! The host of one process in the model: what the agent's loop does, turn by turn, over the real pager, machine and forks.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pagetide_core::Core;
-use pagetide_core::event::{DeviceSpec, Event};
-use pagetide_core::page::{Flight, PageState};
+use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, Nanos};
 use pagetide_kernel::model::{
-    Answer, Call, Extent, ForkPolicy, Model, ModelMapping, Pid, Progress, Quirks, Tid, World,
+    Answer, Call, Extent, Model, ModelChild, ModelMapping, Pid, Progress, Quirks, Tid, World,
 };
 use pagetide_kernel::{AddressSpace, OwnMapping};
 use pagetide_sys::Errno;
-use pagetide_sys::fd::Fd;
-use pagetide_sys::file::flags;
+use pagetide_sys::fd::{self, Fd};
+use pagetide_sys::file::{self, flags};
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
-use pagetide_sys::uffd::{Modes, Stop, Wake};
+use pagetide_sys::text::Text;
+use pagetide_sys::uffd::Modes;
 
 use super::Dice;
 use super::disk::Disk;
-use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES, managed};
+use crate::extents::Division;
+use crate::fork::doorbells::Doorbells;
+use crate::fork::takeover::{Inheritance, tell_taken};
+use crate::fork::{Forks, Voice};
+use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
 use crate::pager::Pager;
+use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer as Done, Command, PlaceId};
 use crate::session::{Host, Kept, Session};
-use crate::setup::{live_config, swap_file};
+use crate::setup::{SetupError, live_config, swap_file};
 use crate::space::PAGE_SHIFT;
 use crate::space::unshare::MakePrivate;
 use crate::store::{Store, SwapFile};
@@ -34,6 +40,8 @@ pub(super) const OWN_VPN: u64 = 1 << 30;
 const PAGES_MAX: u32 = 1 << 17;
 /// Slots of the swap device.
 const SLOTS: u32 = 1 << 14;
+/// Of a device that processes share.
+const DEVICE_BYTES: u64 = 130 << 20;
 /// Pages that may be resident unseen before all that is managed is searched.
 const UNSEEN_PAGES: u64 = 16;
 /// Mappings that a look in pieces sees at a time.
@@ -67,13 +75,36 @@ impl MakePrivate for ModelPrivate {
     }
 }
 
+/// What an agent has said to its supervisor.
+#[derive(Debug, Default)]
+struct Said(RefCell<Vec<Vec<u8>>>);
+
+impl Voice for Said {
+    fn tell(&self, word: &[u8]) {
+        self.0.borrow_mut().push(word.to_vec());
+    }
+
+    fn say(&self, text: std::fmt::Arguments<'_>) {
+        eprintln!("{text}");
+    }
+
+    fn die(&self, text: std::fmt::Arguments<'_>) -> ! {
+        panic!("an agent ends its process: {text}")
+    }
+}
+
 /// One process with its pager.
 #[derive(Debug)]
 pub(super) struct Rig {
     space: Model,
     pub(super) session: Session<Model>,
+    pub(super) forks: Forks<Model>,
+    said: Said,
     pub(super) disk: Disk,
-    bounce: ModelMapping,
+    /// Knobs of the session, and of its children's.
+    settings: Vec<(String, String)>,
+    /// What it shares with them.
+    device: Option<Arc<Fd>>,
     share: u32,
     /// The thread that makes pages private.
     pub(super) private: Tid,
@@ -86,20 +117,42 @@ pub(super) struct Rig {
 impl Rig {
     /// A process whose memory may be `share` pages.
     pub(super) fn new(seed: u64, quirks: Quirks, share: u32, settings: &[(String, String)], failing_bp: u64) -> Self {
+        Self::swapping_to(None, seed, quirks, share, settings, failing_bp)
+    }
+
+    /// The same, that swaps to a device which it shares with its children, if there is one.
+    pub(super) fn swapping_to(
+        device: Option<Fd>,
+        seed: u64,
+        quirks: Quirks,
+        share: u32,
+        settings: &[(String, String)],
+        failing_bp: u64,
+    ) -> Self {
         let mut world = World::new(seed, quirks);
         // Small ones, so that many fit into a small process.
         world.have_huge_pages(16);
         let pid = world.new_process();
-        let private = world.new_thread(pid);
         let space = Model::new(Arc::new(Mutex::new(world)), pid);
+        let disk = Disk::new(space.clone(), failing_bp);
+        let device = device.map(Arc::new);
+        Self::over(space, disk, (settings.to_vec(), device), share, (seed, Vec::new()))
+    }
+
+    /// A process that has yet to take anything under management; `inherited` are its parent's stores, with the seed of its checksums.
+    fn over(
+        space: Model,
+        disk: Disk,
+        (settings, device): (Vec<(String, String)>, Option<Arc<Fd>>),
+        share: u32,
+        (seed, inherited): (u64, Vec<(DeviceId, Store)>),
+    ) -> Self {
+        let pid = space.pid();
+        let private = space.world().new_thread(pid);
         let frames = u64::from(share) * 2 + 4096;
         let staging = space.map_own(OWN_VPN, frames);
         space.register(staging.range(), Modes::MISSING).expect("it was mapped just now");
         let zeroes = space.map_own(OWN_VPN * 2, u64::from(ZEROES_PAGES));
-        let bounce = space.map_own(OWN_VPN * 3, 1);
-        bounce_page(&space, &bounce);
-        let disk = Disk::new(space.clone(), failing_bp);
-        let store = Store::modelled(SLOTS);
         let is_refused = Arc::new(AtomicBool::new(false));
         let unsharer =
             ModelPrivate { space: space.clone(), thread: private, asked: 0, is_refused: Arc::clone(&is_refused) };
@@ -114,15 +167,69 @@ impl Rig {
             pages_max: PAGES_MAX,
             seed,
         };
+        let own = device.as_deref().map_or_else(|| Store::modelled(SLOTS), on_device);
+        let slots: u32 = inherited.iter().map(|(_, store)| store.slots_max()).sum();
+        let slots = slots + own.slots_max() + SLOTS * 3;
         let config =
-            live_config(settings, PAGES_MAX, u64::from(share), SLOTS * 4).build().expect("the settings are known");
+            live_config(&settings, PAGES_MAX, u64::from(share), slots).build().expect("the settings are known");
         let mut pager = Pager::new(Core::new(config), LiveMachine::new(parts), 0, None);
         pager.exclude(OWN_VPN << PAGE_SHIFT, (OWN_VPN * 8) << PAGE_SHIFT);
-        pager.machine_mut().add_store(DeviceId(0), store);
-        let spec = DeviceSpec { slots: SLOTS, priority: None, rotational: false, synchronous: false, inherited: false };
-        pager.step(1, Event::DeviceAdded { device: DeviceId(0), spec });
+        let free = (0..).map(DeviceId).find(|device| inherited.iter().all(|(taken, _)| taken != device));
+        let own = (free.expect("few devices are inherited"), own);
+        for (id, store) in inherited.into_iter().chain([own]) {
+            let spec = store.spec();
+            pager.machine_mut().add_store(id, store);
+            pager.step(1, Event::DeviceAdded { device: id, spec });
+        }
         let session = Session::new(pager, 0, UNSEEN_PAGES);
-        Self { space, session, disk, bounce, share, private, is_refused, out_of_memory: false }
+        let forks = Forks::new(doorbells(&space), false);
+        let said = Said::default();
+        Self { space, session, forks, said, disk, settings, device, share, private, is_refused, out_of_memory: false }
+    }
+
+    /// The agent of a forked child of this process, which takes over what comes through `call`. None: its parent has ended. `is_careless`: by
+    /// mistake some of it is left out.
+    pub(super) fn of_child(&self, child: Pid, call: &Fd, is_careless: bool) -> Option<Self> {
+        let mut inheritance = match Inheritance::receive(call, false) {
+            Ok(inheritance) => inheritance,
+            Err(SetupError::Step(_, Errno::ECONNRESET)) => return None,
+            Err(error) => panic!("a child cannot take over its memory: {error}"),
+        };
+        let space = self.space.of_process(child);
+        let disk = self.disk.of_process(space.clone());
+        let inherited = (inheritance.seed, std::mem::take(&mut inheritance.stores));
+        let settings = (self.settings.clone(), self.device.clone());
+        let mut rig = Self::over(space, disk, settings, self.share, inherited);
+        let (now, pager) = (rig.now(), &mut rig.session.pager);
+        let mut at = 0;
+        while let Ok(Some(vma)) = pager.machine_mut().space_mut().mapping_at_or_after(at) {
+            pager.take_over_vma(now, &vma, &inheritance.regions, false).expect("it is registered");
+            at = vma.end;
+        }
+        if is_careless {
+            inheritance.runs.pop();
+        }
+        inheritance.take_over_runs(pager, now);
+        // Who has ended meanwhile needs no word.
+        let _ = tell_taken(call);
+        rig.adopt();
+        Some(rig)
+    }
+
+    /// What its agent has told the supervisor since it was heard last.
+    pub(super) fn hear(&self) -> Vec<Vec<u8>> {
+        self.said.0.take()
+    }
+
+    /// Forks of it are announced.
+    pub(super) fn is_managed(&self) -> bool {
+        self.pager().machine().mappings.managed_pages() > 0
+    }
+
+    /// The pages of the two doorbells.
+    pub(super) fn doorbells(&self) -> [u64; 2] {
+        let range = self.forks.doorbells();
+        [0, 1].map(|which| (range.page(which).start() / PAGE_BYTES) as u64)
     }
 
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
@@ -144,18 +251,19 @@ impl Rig {
     /// As the agent adopts.
     pub(super) fn adopt(&mut self) {
         let now = self.now();
-        let Self { session, disk, bounce, space, .. } = self;
-        Serving { disk, bounce, space }.look(&mut session.pager, now, None);
+        let Self { session, forks, said, .. } = self;
+        Serving { forks, said }.look(&mut session.pager, now, None);
     }
 
     /// One turn of the loop.
     pub(super) fn turn(&mut self, dice: &mut Dice) {
         let now = self.now();
-        let Self { session, disk, bounce, space, .. } = self;
-        let mut serving = Serving { disk, bounce, space };
+        let Self { session, forks, said, .. } = self;
+        let mut serving = Serving { forks, said };
         session.read_messages(now, &mut serving).expect("the model can be read");
         session.answer_faults(now, &mut serving);
         session.work(now);
+        forks.serve(said, &mut session.pager, now);
         session.mark_lost(|_| {});
         self.out_of_memory |= session.take_failed_fault(now).is_some();
         if dice.chance(2_000) {
@@ -169,18 +277,21 @@ impl Rig {
 
     fn tick(&mut self) {
         let (now, anon_pages) = (self.now(), self.resident());
-        let Self { session, disk, bounce, space, .. } = self;
+        let Self { session, forks, said, .. } = self;
         session.pager.begin_writes(now);
         // Mappings may have changed since the last look.
         let kept = Kept { size_pages: now, anon_pages };
-        session.look_at_memory(now, kept, &mut Serving { disk, bounce, space });
+        session.look_at_memory(now, kept, &mut Serving { forks, said });
         let unseen = u32::try_from(session.unseen_pages()).expect("few pages");
-        session.set_budget(now, self.share.saturating_sub(unseen).max(64));
+        if !forks.is_under_way() {
+            session.set_budget(now, self.share.saturating_sub(unseen).max(64));
+        }
     }
 
     /// Nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
-        self.disk.is_idle() && !self.session.is_polling()
+        let is_forking = self.forks.is_under_way() || self.forks.is_waiting_for_child();
+        self.disk.is_idle() && !self.session.is_polling() && !is_forking
     }
 
     /// One thread's call, to its end, with the pager at work.
@@ -240,8 +351,8 @@ impl Rig {
     /// Everything that is written to this place fails from now on.
     pub(super) fn break_place(&mut self, place: PlaceId) {
         let stores = self.session.pager.machine().stores();
-        let file = stores.iter().find(|(_, store)| store.place() == place).map(|(_, store)| store.file().raw());
-        self.disk.break_file(file.expect("a place of the session"));
+        let store = stores.iter().find(|(_, store)| store.place() == place).map(|(_, store)| store);
+        self.disk.break_file(store.expect("a place of the session").file());
     }
 
     /// From now on the process may have so many pages.
@@ -254,9 +365,8 @@ impl Rig {
 
 /// What the model's process asks of a session.
 struct Serving<'a> {
-    disk: &'a Disk,
-    bounce: &'a ModelMapping,
-    space: &'a Model,
+    forks: &'a mut Forks<Model>,
+    said: &'a Said,
 }
 
 impl Host<Model> for Serving<'_> {
@@ -279,53 +389,17 @@ impl Host<Model> for Serving<'_> {
         true
     }
 
-    fn forked(&mut self, pager: &mut Pager<Model>, _now: Nanos, child: Model) {
-        self.fill_child(pager, &child);
+    fn takes(&mut self, pager: &mut Pager<Model>, now: Nanos, address: u64) -> bool {
+        let address = usize::try_from(address).expect("addresses are 64 bit");
+        let is_doorbell = self.forks.is_doorbell(address);
+        if is_doorbell {
+            self.forks.ring(pager, now, address);
+        }
+        is_doorbell
     }
-}
 
-impl Serving<'_> {
-    /// What the parent's agent does for a child that was not announced: everything is filled in.
-    fn fill_child(&self, pager: &Pager<Model>, child: &Model) {
-        let machine = pager.machine();
-        let mappings: Vec<_> = child.world().mappings(child.pid()).to_vec();
-        let wiped = |vpn: u64| {
-            let mut wiped = mappings.iter().filter(|mapping| mapping.fork == ForkPolicy::Wipe);
-            wiped.any(|mapping| (mapping.start..mapping.end).contains(&vpn))
-        };
-        for region in machine.mappings.regions() {
-            for (vpn, page) in (region.vpn..).zip(region.range.pages()) {
-                let view = pager.core().page(page);
-                if view.discarded || wiped(vpn) {
-                    continue;
-                }
-                if view.flight != Flight::Reading
-                    && let Some(frame) = machine.resident_frame(page)
-                {
-                    fill(child, vpn, frame);
-                    continue;
-                }
-                if view.state == PageState::Mapped && view.flight != Flight::Reading {
-                    continue;
-                }
-                let Some((device, slot)) = view.slot else {
-                    if view.state == PageState::Poisoned {
-                        let _ = child.poison_run(managed(vpn, 1), Wake::Later);
-                    }
-                    continue;
-                };
-                let stores = machine.stores();
-                let (_, store) = stores.iter().find(|(id, _)| *id == device).expect("a slot's device is there");
-                let value = self.disk.slot(store.file().raw(), u64::from(slot.0));
-                self.space.device_store(self.bounce.range().start(), value);
-                fill(child, vpn, self.bounce.range());
-            }
-        }
-        // It runs natively from then on.
-        for mapping in mappings.iter().filter(|mapping| mapping.registered) {
-            let pages = u32::try_from(mapping.end - mapping.start).expect("few pages");
-            child.unregister(managed(mapping.start, pages)).expect("it is registered");
-        }
+    fn forked(&mut self, pager: &mut Pager<Model>, now: Nanos, child: ModelChild) {
+        self.forks.on_fork(self.said, pager, now, child);
     }
 }
 
@@ -335,23 +409,37 @@ fn map_frames(space: &Model, frames: u64, first: u32) -> Result<ModelMapping, Er
     space.register(staging.range(), Modes::MISSING).map(|()| staging)
 }
 
-fn fill(child: &Model, vpn: u64, from: ManagedRange) {
-    for _ in 0..1000 {
-        let filled = child.copy_run(managed(vpn, 1), from, Wake::Later);
-        match filled.stop {
-            None | Some(Stop::Present | Stop::Gone | Stop::Hole) => return,
-            Some(Stop::NoMemory | Stop::Again) => {}
-            Some(_) => panic!("a page of a forked child cannot be filled: {filled:?}"),
-        }
-    }
-    panic!("a page of a forked child cannot be filled");
+/// A block device that processes share: a file stands for it.
+pub(super) fn device() -> Fd {
+    let device = fd::memfd(c"pagetide-test").expect("a memory file");
+    file::truncate(&device, DEVICE_BYTES).expect("it may grow");
+    device
 }
 
-/// The bounce page has memory from the start.
-fn bounce_page(space: &Model, bounce: &ModelMapping) {
+/// A process's own part of a device.
+fn on_device(device: &Fd) -> Store {
+    let path = Text::<64>::format(format_args!("/proc/self/fd/{}", device.raw()));
+    let opened = Fd::open(path.as_c_str(), flags::READ_WRITE, 0).expect("it may be opened again");
+    let division = Division::of_bytes(DEVICE_BYTES);
+    let slots = division.expect("there is room").slots();
+    let offer = DeviceOffer { place: PlaceId(0), slots, priority: None, rotational: false, division };
+    let mut store = Store::new(offer, opened.into()).expect("a few checksums");
+    // Where others have taken all, it has no slots for now.
+    let _ = store.grow(0, 0);
+    store
+}
+
+/// The doorbells, with a page behind them that has memory, and the page that children inherit.
+fn doorbells(space: &Model) -> Doorbells<ModelMapping> {
+    let pages = Doorbells::<ModelMapping>::PAGES as u64;
+    let bells = space.map_own(OWN_VPN * 3, pages);
+    let pid = space.pid();
+    // Where no parent has its own.
+    let witness = space.map_own_inherited(OWN_VPN * 7 + u64::from(pid.0), 1);
     let mut world = space.world();
-    let thread = world.new_thread(space.pid());
-    world.will(thread, Call::Store((bounce.range().start() / PAGE_BYTES) as u64, 1));
+    let thread = world.new_thread(pid);
+    world.will(thread, Call::Store(OWN_VPN * 3 + pages - 1, 1));
     world.step(thread);
-    world.take_log();
+    drop(world);
+    Doorbells::new(space, bells, witness).expect("they were mapped just now")
 }

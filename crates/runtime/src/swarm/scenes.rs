@@ -160,6 +160,18 @@ fn pages_that_nobody_can_make_private_stay_and_are_served() {
     assert_eq!(rig.pager().machine().stats.moved_out_pages, 0, "a page that is shared cannot leave");
 }
 
+/// The kernel has no memory for some pages of a copy when they are to be filled: they were left out, and read as zero.
+#[test]
+fn pages_of_a_copy_for_which_there_is_no_memory_are_filled_when_there_is() {
+    let quirks = Quirks { no_memory: 3_000, ..Quirks::NONE };
+    let (mut rig, tid) = process_in(quirks, 96, 300);
+    let Answer::Child(child) = rig.perform(tid, Call::Fork) else { panic!("a fork ends with a child") };
+    let of_child = rig.world().new_thread(child);
+    for page in HOME..HOME + 300 {
+        assert_eq!(rig.perform(of_child, Call::Load(page)), Answer::Value(page), "page {page:#x}");
+    }
+}
+
 /// Huge pages from before the budget was near: parts of them leave, and they are split for it.
 #[test]
 fn parts_of_huge_pages_leave_and_come_back() {

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Happened, Mapping, Pid, Rights, Tid};
 use pagetide_sys::Errno;
 
+use super::rig::OWN_VPN;
+
 /// A page of a program.
 #[derive(Clone, Copy, Debug)]
 struct PageTruth {
@@ -51,6 +53,10 @@ impl Truth {
 
     pub(super) fn forget(&mut self, pid: Pid) {
         self.pages.retain(|&(owner, _), _| owner != pid);
+        let owners = &self.owners;
+        self.touching.retain(|(tid, _)| owners.get(tid) != Some(&pid));
+        self.forking.retain(|&(_, parent, child)| parent != pid && child != pid);
+        self.pinned.retain(|tid, _| owners.get(tid) != Some(&pid));
         self.owners.retain(|_, owner| *owner != pid);
         self.under_way.retain(|&(_, owner, _)| owner != pid);
     }
@@ -118,6 +124,7 @@ impl Truth {
                 self.under_way.extend(extents.map(|extent| (tid, pid, extent)));
             }
             Happened::Copied(tid, child) => self.copy(tid, child),
+            Happened::Started(_, pid, tid) => self.add_thread(tid, pid),
             Happened::Looked(pid, extent) => self.each(pid, extent, |page| page.guard_was_seen = page.guarded),
             Happened::Covered(pid, vpn) => self.covered(pid, vpn),
             Happened::Ended(tid, call, answer) => {
@@ -197,6 +204,8 @@ impl Truth {
     fn ended(&mut self, tid: Tid, pid: Pid, call: Call, answer: Answer, losses: bool) {
         let done = answer == Answer::Done;
         match call {
+            // A doorbell is the runtime's.
+            Call::Load(OWN_VPN..) => {}
             Call::Load(vpn) => self.check(pid, vpn, false, answer, losses),
             Call::Store(vpn, value) => {
                 self.check(pid, vpn, true, answer, losses);

@@ -1,0 +1,41 @@
+//! What an agent says to its supervisor by itself.
+
+use pagetide_sys::fd::Fd;
+use pagetide_sys::text::Text;
+use pagetide_sys::{signal, socket, thread};
+
+use crate::agent::Agent;
+use crate::fork::Voice;
+use crate::protocol::SAY;
+
+/// Why the runtime cannot go on.
+pub(crate) fn die(supervisor: &Fd, text: std::fmt::Arguments<'_>) -> ! {
+    say(supervisor, text);
+    // SIGKILL as the kernel's own memory killer does: no handler of the program runs on memory that is not there.
+    let killed = signal::kill(thread::getpid(), signal::number::KILL);
+    unreachable!("a process may kill itself: {killed:?}")
+}
+
+/// A line for the person who started the run.
+pub(crate) fn say(supervisor: &Fd, text: std::fmt::Arguments<'_>) {
+    let mut packet = Text::<1024>::new();
+    packet.push_bytes(SAY);
+    let _ = std::fmt::Write::write_fmt(&mut packet, text);
+    // If nobody listens any more there is nobody to tell.
+    let _ = socket::send(supervisor, packet.as_bytes(), &[], true);
+}
+
+impl Voice for Agent {
+    fn tell(&self, word: &[u8]) {
+        // If it has ended, so does this process as soon as it looks.
+        let _ = socket::send(&self.supervisor, word, &[], true);
+    }
+
+    fn say(&self, text: std::fmt::Arguments<'_>) {
+        say(&self.supervisor, text);
+    }
+
+    fn die(&self, text: std::fmt::Arguments<'_>) -> ! {
+        die(&self.supervisor, text)
+    }
+}
