@@ -2,32 +2,17 @@
 // random order, as a server's processes do beside the one that has a request. With SHARED MiB, which all have from their parent, none of
 // them is paged before the work begins; else all are.
 #define _GNU_SOURCE
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
+#include "numbered.h"
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CHILDREN_MAX = 64, PAGE_WORDS = 512, TOUCHES = 200000 };
-
-static uint64_t *map(size_t pages) {
-    uint64_t *words = mmap(NULL, pages * PAGE_WORDS * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (words == MAP_FAILED) {
-        perror("sleepers: mmap");
-        exit(2);
-    }
-    for (size_t page = 0; page < pages; page++) {
-        words[page * PAGE_WORDS] = page | 1ull << 63;
-    }
-    return words;
-}
+enum { CHILDREN_MAX = 64, TOUCHES = 200000 };
 
 // How many of the pages are not as they were mapped.
 static uint64_t wrong_of(const uint64_t *words, size_t pages) {
     uint64_t wrong = 0;
     for (size_t page = 0; page < pages; page++) {
-        wrong += words[page * PAGE_WORDS] != (page | 1ull << 63);
+        wrong += words[page * PAGE_WORDS] != ((uint64_t)page << 32 | 1);
     }
     return wrong;
 }
@@ -75,7 +60,7 @@ int main(int argc, char **argv) {
     for (int touch = 0; touch < TOUCHES; touch++) {
         random = random * 6364136223846793005ull + 1442695040888963407ull;
         size_t page = (random >> 33) % pages;
-        wrong += words[page * PAGE_WORDS] != (page | 1ull << 63);
+        wrong += words[page * PAGE_WORDS] != ((uint64_t)page << 32 | 1);
     }
     close(over[1]);
     for (int number = 0; number < processes; number++) {

@@ -1,27 +1,10 @@
 // unequal STREAM RANDOM TOUCHES: a process goes through STREAM MiB again and again, while its parent touches pages of RANDOM MiB, TOUCHES
 // times. To the first one more memory is worth nothing, to the second one all that it has lacks.
 #define _GNU_SOURCE
+#include "numbered.h"
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { PAGE_WORDS = 512 };
-
-static uint64_t *map(size_t pages) {
-    uint64_t *words = mmap(NULL, pages * PAGE_WORDS * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (words == MAP_FAILED) {
-        perror("unequal: mmap");
-        exit(2);
-    }
-    for (size_t page = 0; page < pages; page++) {
-        words[page * PAGE_WORDS] = page << 32;
-    }
-    return words;
-}
 
 // Until the other end of the pipe is closed. How many pages were wrong.
 static uint64_t stream(size_t pages, int over, int ready) {
@@ -32,7 +15,7 @@ static uint64_t stream(size_t pages, int over, int ready) {
             if (page % 256 == 0 && poll(&end, 1, 0) != 0) {
                 return wrong;
             }
-            wrong += words[page * PAGE_WORDS]++ != (page << 32) + round;
+            wrong += words[page * PAGE_WORDS]++ != (page << 32 | 1) + round;
         }
     }
 }

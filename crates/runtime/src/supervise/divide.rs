@@ -99,31 +99,25 @@ impl Supervisor {
         }
     }
 
-    /// What memory is worth to each, from time to time, and so the parts of those that are short.
+    /// What memory is worth to each, from time to time, and so the parts of those that are short. `managed`: ascending.
     fn weigh(&mut self, now: Nanos, managed: &[usize], claims: &mut [Claim]) {
         if self.shares == SharesChoice::Worth && managed.len() > 1 && now >= self.next_weighing {
             self.next_weighing = now + worth::SPAN_NS;
-            let pressed: Vec<i32> = claims
-                .iter()
-                .zip(managed)
-                .filter(|(claim, _)| claim.pressed)
-                .map(|(_, &index)| self.tree.list[index].pid)
-                .collect();
-            let mut short = Vec::with_capacity(pressed.len());
-            for process in &mut self.tree.list {
-                let Some(link) = &process.link else { continue };
+            let mut short = Vec::with_capacity(managed.len());
+            for (index, process) in self.tree.list.iter_mut().enumerate() {
+                let (Ok(place), Some(link)) = (managed.binary_search(&index), &process.link) else { continue };
                 let entry = link.control.entry();
                 let returns = entry.returns.each_ref().map(|word| word.load(Ordering::Relaxed));
                 let waited_us = entry.waited_us.load(Ordering::Relaxed);
                 process.worth.look(now, returns, waited_us, process.resident, self.budget_pages);
-                if pressed.contains(&process.pid) {
+                if claims[place].pressed {
                     short.push((&mut process.worth, process.resident));
                 }
             }
             weigh(&mut short);
-        }
-        for (claim, &index) in claims.iter_mut().zip(managed) {
-            claim.weight = self.tree.list[index].worth.weight;
+            for (claim, &index) in claims.iter_mut().zip(managed) {
+                claim.weight = self.tree.list[index].worth.weight;
+            }
         }
     }
 
