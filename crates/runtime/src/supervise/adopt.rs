@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use pagetide_sys::fd::Fd;
 use pagetide_sys::text::Text;
-use pagetide_sys::{file, proc, signal, socket};
+use pagetide_sys::{clock, file, proc, signal, socket};
 
 use crate::control::Control;
 use crate::foothold::{self, View};
@@ -12,6 +12,7 @@ use crate::protocol::{ALONE, CHILD, Hello};
 use crate::setup::BUDGET_PAGES_MIN;
 use crate::shares;
 use crate::supervise::image;
+use crate::supervise::near::time_to_fill_ns;
 use crate::supervise::places::Place;
 use crate::supervise::start::{self, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
@@ -65,7 +66,11 @@ impl Tree {
 impl Supervisor {
     /// Threads that have mapped more than was left wait for a word.
     pub(super) fn answer_bells(&mut self) {
-        let left = self.left_pages();
+        let now = clock::now();
+        for process in &mut self.tree.list {
+            process.promised = process.promised.filter(|&(_, until)| now < until);
+        }
+        let mut left = self.left_pages();
         for index in 0..self.tree.list.len() {
             let process = &self.tree.list[index];
             let (Words::At(at), Some(view)) = (process.words, process.view) else { continue };
@@ -89,10 +94,13 @@ impl Supervisor {
                 self.ask(index);
                 continue;
             }
-            let left = if process.is_refused { u64::MAX } else { left };
-            start::write(process.thread, at + foothold::LEFT_AT, &left.to_ne_bytes());
+            let process = &mut self.tree.list[index];
+            process.promised = Some((process.own_part() + view.wanted_pages, now + time_to_fill_ns(view.wanted_pages)));
+            process.rings = true;
+            left = left.saturating_sub(view.wanted_pages);
+            let word = if process.is_refused { u64::MAX } else { left };
+            start::write(process.thread, at + foothold::LEFT_AT, &word.to_ne_bytes());
             start::write(process.thread, at + foothold::WANTED_AT, &0_u64.to_ne_bytes());
-            self.tree.list[index].rings = true;
         }
     }
 

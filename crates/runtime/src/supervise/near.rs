@@ -10,6 +10,8 @@ use crate::supervise::start::Starting;
 
 /// How fast a program can fill fresh memory natively, generously: sets how often we look.
 const FILL_BYTES_PER_MS: u64 = 4 << 20;
+/// Who may fill fresh memory begins within this time.
+const FILLED_NS: Nanos = 10_000_000;
 /// Time between two looks for a child that was forked.
 const BIRTH_LOOK_NS: Nanos = 100_000;
 /// Time between two looks while threads are stopped until the memory of their process is managed.
@@ -20,6 +22,11 @@ const GROWING_LOOK_NS: Nanos = 250_000;
 const GROWN_PAGES_MIN: u64 = 64;
 /// An agent is started if the budget would be full in this time: until the next look, and until the process has stopped.
 const LEAD_MS: u64 = 4;
+
+/// In this time so many pages are filled, if they are at all, and seen.
+pub(super) const fn time_to_fill_ns(pages: u64) -> Nanos {
+    FILLED_NS.saturating_add(pages.saturating_mul(4 * 1_000_000 * PAGE_BYTES / FILL_BYTES_PER_MS))
+}
 
 impl Supervisor {
     /// How long the budget surely holds: the time in which a program could fill half of what is left. A thread that rings waits for

@@ -63,6 +63,8 @@ pub(super) struct Process {
     pub(super) is_refused: bool,
     /// Its threads have mapped more than was left before.
     pub(super) rings: bool,
+    /// What it keeps, and has just been let fill; and until when it may not have done so yet.
+    pub(super) promised: Option<(u64, Nanos)>,
     /// A forked child whose memory was filled by its parent's agent, and which may still wait for an agent of its own.
     pub(super) is_complete: bool,
     /// It waits for an agent, and nobody has told of it, at the last look.
@@ -99,6 +101,7 @@ impl Process {
             starting: None,
             is_refused: false,
             rings: false,
+            promised: None,
             is_complete: false,
             is_orphan: false,
             is_gone: false,
