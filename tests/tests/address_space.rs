@@ -74,6 +74,12 @@ fn a_child_finds_a_guard_that_is_made_beside_the_fork_or_what_was_there_before()
     expect_right("guards-and-forks");
 }
 
+/// An agent that looked now and then found 10 MiB filled beyond a budget of 16.
+#[test]
+fn memory_that_is_mapped_while_others_page_keeps_to_the_budget() {
+    expect_right("fresh-memory");
+}
+
 #[test]
 fn pages_lent_to_a_pipe_by_number_arrive_as_they_were() {
     expect_right("raw-vmsplice");

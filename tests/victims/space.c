@@ -261,6 +261,20 @@ static void guards_and_forks(void) {
     EXPECT(pthread_join(thread, NULL) == 0);
 }
 
+// Memory that is mapped while others are paged is managed before it is filled, also if as much was unmapped before.
+static void fresh_memory(void) {
+    for (int round = 1; round <= 20; round++) {
+        uint64_t pages = ballast_pages / 2;
+        unsigned char *memory = map(pages);
+        fill(memory, pages, (unsigned)round);
+        usleep(1000 * (round % 4));
+        for (uint64_t page = 0; page < pages; page++) {
+            EXPECT(is_filled(memory, page, (unsigned)round));
+        }
+        EXPECT(munmap(memory, pages * PAGE) == 0);
+    }
+}
+
 static void *waits_for_the_end(void *arg) {
     pthread_barrier_wait(arg);
     return NULL;
@@ -1202,6 +1216,7 @@ static const struct {
     {"guard-pages", guard_pages},
     {"guard-pages-by-syscall", guard_pages_by_syscall},
     {"guards-and-forks", guards_and_forks},
+    {"fresh-memory", fresh_memory},
     {"fresh-threads", fresh_threads},
     {"raw-vmsplice", raw_vmsplice},
     {"raw-zerocopy", raw_zerocopy},

@@ -40,7 +40,7 @@ use crate::fork::Forks;
 use crate::pager::Pager;
 use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, RING};
 use crate::serve::{self, Files, Served};
-use crate::session::{Host, Kept, POLL_NS, Session};
+use crate::session::{Host, Kept, MappingsMark, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{self, HELD};
 use crate::store::SwapFile;
@@ -279,10 +279,7 @@ impl Agent {
         if is_awaited || now >= managed.next_tick {
             self.tick(managed, now);
         }
-        if is_awaited && !managed.session.is_looking() {
-            foothold::looked();
-        }
-        if busy {
+        if busy || foothold::is_awaited() {
             return 0;
         }
         let is_free = || managed.load.as_ref().is_some_and(LoadFile::has_cpus_for_all);
@@ -337,9 +334,14 @@ impl Agent {
         self.watch(managed, now);
         managed.session.pager.begin_writes(now);
         let Ok(statm) = managed.statm.read() else { return };
-        let kept = Kept { size_pages: statm.size_pages, anon_pages: statm.anon_pages() };
+        let mappings = MappingsMark { size_pages: statm.size_pages, asked: foothold::asked() };
         let Managed { session, forks, .. } = managed;
-        session.look_at_memory(now, kept, &mut Serving { agent: self, forks });
+        session.look_at_memory(
+            now,
+            Kept { mappings, anon_pages: statm.anon_pages() },
+            &mut Serving { agent: self, forks },
+        );
+        foothold::looked(session.looked_for());
         setup::publish_often(self.entry(), &mut managed.session, now);
         managed.session.pager.count_unpaged(now);
         self.tell_of_written_files(&managed.session.pager);

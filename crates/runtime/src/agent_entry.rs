@@ -152,7 +152,7 @@ fn note_library(_mapping: std::ops::Range<usize>) {}
 
 /// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
 pub fn mapped(bytes: usize) {
-    foothold::mapped(bytes);
+    foothold::mapped(bytes, || serve::ring(false) || fork::wake_agent());
 }
 
 /// Has mmap(2) with these arguments mapped such memory?

@@ -17,7 +17,6 @@ use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::thread;
 
-use crate::serve;
 use crate::space::PAGE_SHIFT;
 
 /// A mapping of fewer bytes is not worth a look.
@@ -30,6 +29,9 @@ const WAITS_MAX: u32 = 4000;
 static UNSEEN: AtomicUsize = AtomicUsize::new(0);
 /// They may be this part of the budget, beside `BYTES_MIN`.
 const UNSEEN_PART: u64 = 32;
+/// Looks that the agent was asked for, and how many of these requests it has met: who comes while it looks waits for another look.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+static LOOKED: AtomicU32 = AtomicU32::new(0);
 static IS_FILTERED: AtomicBool = AtomicBool::new(false);
 /// After so many (20 ms) who waits for the agent goes on: it looks anyway, and may have a fork to see to.
 const LOOKS_MAX: u32 = 40;
@@ -252,6 +254,8 @@ pub(crate) fn restart(state: u32, reset: impl FnOnce()) {
     let state = if FOOTHOLD.state.swap(BUSY, Ordering::AcqRel) == COMPLETE { NATIVE } else { state };
     reset();
     FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
+    ASKED.store(0, Ordering::Relaxed);
+    LOOKED.store(0, Ordering::Relaxed);
     // What the supervisor has said last was said to another process, maybe long ago.
     FOOTHOLD.left_pages.store(left_at_first(budget_pages()), Ordering::Relaxed);
     FOOTHOLD.pid.store(thread::getpid(), Ordering::Release);
@@ -291,10 +295,11 @@ pub(crate) const fn is_fresh(protection: usize, flags: usize) -> bool {
 }
 
 /// The program has mapped so much fresh private memory: manage it before it is filled, if it does not fit into what is left.
-pub(crate) fn mapped(bytes: usize) {
+/// `wake` wakes the agent of a process that has one; false: it cannot be woken.
+pub(crate) fn mapped(bytes: usize, wake: impl FnOnce() -> bool) {
     match FOOTHOLD.state.load(Ordering::Acquire) {
         NATIVE => wait_for_word(bytes),
-        MANAGED => wait_until_looked_at(bytes),
+        MANAGED => wait_until_looked_at(bytes, wake),
         _ => {}
     }
 }
@@ -316,26 +321,31 @@ fn wait_for_word(bytes: usize) {
     FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
 }
 
-/// An agent looks now and then, late on a busy machine, and fresh memory is filled at some MiB a millisecond. One that can be woken is asked
-/// to look as soon as a part of the budget has been mapped.
-fn wait_until_looked_at(bytes: usize) {
+/// An agent looks now and then, late on a busy machine, and fresh memory is filled at some MiB a millisecond. It is asked to look as soon
+/// as a part of the budget has been mapped.
+fn wait_until_looked_at(bytes: usize, wake: impl FnOnce() -> bool) {
     let unseen = UNSEEN.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
     let most = BYTES_MIN as u64 + (budget_pages() << PAGE_SHIFT) / UNSEEN_PART;
     if (unseen as u64) < most || IS_FILTERED.load(Ordering::Relaxed) {
         return;
     }
     UNSEEN.store(0, Ordering::Relaxed);
-    FOOTHOLD.wanted_pages.fetch_max(1, Ordering::AcqRel);
-    if !serve::ring(false) {
-        FOOTHOLD.wanted_pages.store(0, Ordering::Relaxed);
+    let request = ASKED.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+    if !wake() {
         return;
     }
     for _ in 0..LOOKS_MAX {
-        if !is_awaited() {
+        let looked = LOOKED.load(Ordering::Acquire);
+        if is_met(request, looked) {
             return;
         }
-        futex::wait(&FOOTHOLD.state, MANAGED, Some(WAIT_NS), Scope::Private);
+        futex::wait(&LOOKED, looked, Some(WAIT_NS), Scope::Private);
     }
+}
+
+/// Is this request among the first so many? Both count round.
+const fn is_met(request: u32, looked: u32) -> bool {
+    looked.wrapping_sub(request) < 1 << 31
 }
 
 /// The program has a system call filter, which may end a thread that waits.
@@ -343,15 +353,21 @@ pub(crate) fn note_filter() {
     IS_FILTERED.store(true, Ordering::Relaxed);
 }
 
-/// In the agent: a thread waits until the mappings have been looked at.
-pub(crate) fn is_awaited() -> bool {
-    FOOTHOLD.wanted_pages.load(Ordering::Acquire) != 0
+/// In the agent: so many looks were asked for.
+pub(crate) fn asked() -> u32 {
+    ASKED.load(Ordering::Acquire)
 }
 
-/// In the agent: they have been.
-pub(crate) fn looked() {
-    FOOTHOLD.wanted_pages.store(0, Ordering::Release);
-    futex::wake(&FOOTHOLD.state, u32::MAX, Scope::Private);
+/// In the agent: a look was asked for and has not ended.
+pub(crate) fn is_awaited() -> bool {
+    asked() != LOOKED.load(Ordering::Relaxed)
+}
+
+/// In the agent: a look has ended that began when so many were asked for.
+pub(crate) fn looked(asked: u32) {
+    if LOOKED.swap(asked, Ordering::Release) != asked {
+        futex::wake(&LOOKED, u32::MAX, Scope::Private);
+    }
 }
 
 /// Words for tests, so many words behind the beginning of a cache line.
@@ -383,6 +399,13 @@ impl<const BY: usize> Shifted<BY> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_asks_while_it_looks_waits_for_another_look() {
+        let (first, second) = (u32::MAX, 0);
+        assert!(is_met(first, u32::MAX) && !is_met(second, u32::MAX), "the second came while it looked");
+        assert!(is_met(first, 0) && is_met(second, 0) && !is_met(1, 0));
+    }
 
     #[test]
     fn words_are_known_by_their_magic_version_and_place() {

@@ -60,10 +60,18 @@ pub(crate) trait Host<K: AddressSpace> {
 /// What the process keeps, as its kernel tells it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
-    /// Changes whenever mappings do.
-    pub(crate) size_pages: u64,
+    pub(crate) mappings: MappingsMark,
     /// Anonymous memory.
     pub(crate) anon_pages: u64,
+}
+
+/// What changes when mappings do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MappingsMark {
+    /// What is mapped.
+    pub(crate) size_pages: u64,
+    /// How often threads have said that they map much.
+    pub(crate) asked: u32,
 }
 
 /// An order that was not carried out yet.
@@ -85,9 +93,10 @@ pub(crate) struct Session<K: AddressSpace = Linux> {
     latency: [u64; LATENCY_BUCKETS],
     orders: VecDeque<Order>,
     answers: VecDeque<(u64, Answer)>,
-    last_size_pages: u64,
-    /// How large the process was when the look that is under way began.
-    looked_size_pages: Option<u64>,
+    /// The last look that has ended.
+    looked: MappingsMark,
+    /// The look that is under way, if any.
+    looking: Option<MappingsMark>,
     /// Pages that are there and that the pager does not know.
     unseen_pages: u64,
     /// As many as the last look at the list of mappings has left, or fewer. Not as many as there were last: what comes slowly would
@@ -117,8 +126,8 @@ impl<K: AddressSpace> Session<K> {
             latency: [0; LATENCY_BUCKETS],
             orders: VecDeque::new(),
             answers: VecDeque::new(),
-            last_size_pages: 0,
-            looked_size_pages: None,
+            looked: MappingsMark::default(),
+            looking: None,
             unseen_pages: 0,
             unseen_base: 0,
             unseen_slack,
@@ -239,34 +248,34 @@ impl<K: AddressSpace> Session<K> {
     pub(crate) fn look_at_memory(&mut self, now: Nanos, kept: Kept, host: &mut impl Host<K>) {
         let unseen = |session: &Self| kept.anon_pages.saturating_sub(session.pager.known_pages());
         let most = self.unseen_base + self.unseen_slack;
-        let is_much = unseen(self) > most + UNSEEN_MUCH * self.unseen_slack;
-        let is_wanted =
-            self.looked_size_pages.is_some() || kept.size_pages != self.last_size_pages || unseen(self) > most;
+        // It looks at every page that is managed: a twentieth of the time at most.
+        let may_reconcile = now >= self.next_reconcile;
+        let is_much = may_reconcile && unseen(self) > most + UNSEEN_MUCH * self.unseen_slack;
+        let is_wanted = self.looking.is_some() || kept.mappings != self.looked || unseen(self) > most;
         let until = (!is_much).then(|| self.pager.machine().space().now() + LOOK_NS);
         if is_wanted {
-            self.looked_size_pages.get_or_insert(kept.size_pages);
+            self.looking.get_or_insert(kept.mappings);
         }
         if is_wanted && host.look(&mut self.pager, now, until) {
             // A look in pieces does not know of what has come since behind it.
-            self.last_size_pages = self.looked_size_pages.take().expect("it was wanted");
-            if unseen(self) > most && now >= self.next_reconcile {
+            self.looked = self.looking.take().expect("it was wanted");
+            if may_reconcile && unseen(self) > most {
                 self.pager.reconcile(now);
-                // It looks at every page that is managed: a twentieth of the time at most.
                 let end = self.pager.machine().space().now();
                 self.next_reconcile = end + RECONCILE_NS.max(20 * end.saturating_sub(now));
                 if self.pager.takes_small_for(unseen(self)) {
                     host.look(&mut self.pager, now, None);
                 }
+                self.unseen_base = unseen(self);
             }
-            self.unseen_base = unseen(self);
         }
         self.unseen_pages = unseen(self);
         self.unseen_base = self.unseen_base.min(self.unseen_pages);
     }
 
-    /// A look at the mappings has not come to its end.
-    pub(crate) const fn is_looking(&self) -> bool {
-        self.looked_size_pages.is_some()
+    /// How often it had been asked for a look when the last one began that has ended.
+    pub(crate) const fn looked_for(&self) -> u32 {
+        self.looked.asked
     }
 
     /// Pages that are there and that the pager does not know, as last seen.

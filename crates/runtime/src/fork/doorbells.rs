@@ -8,7 +8,7 @@ use pagetide_sys::uffd::Modes;
 /// Registered, so that a touch of a bell is told, and so that the kernel tells of every copy: `witness` is in each.
 #[derive(Debug)]
 pub(crate) struct Doorbells<M> {
-    /// The two doorbells, and a page behind them.
+    /// The two doorbells, the page of [`Self::look`], and a page behind them.
     bells: M,
     /// A page that every child inherits.
     witness: M,
@@ -16,12 +16,12 @@ pub(crate) struct Doorbells<M> {
 
 impl<M: OwnMapping> Doorbells<M> {
     /// Pages of [`Self::new`]'s `bells`.
-    pub(crate) const PAGES: usize = 3;
+    pub(crate) const PAGES: usize = 4;
 
     /// In memory of ours, which is not registered yet; children have a copy of `witness`, of one page.
     pub(crate) fn new<K: AddressSpace<Mapping = M>>(space: &K, bells: M, witness: M) -> Result<Self, Errno> {
         let doorbells = Self { bells, witness };
-        space.register(doorbells.range(), Modes::MISSING)?;
+        space.register(doorbells.bells.range().part(0, 3 * mem::PAGE_BYTES), Modes::MISSING)?;
         space.register(doorbells.witness.range(), Modes::MISSING)?;
         Ok(doorbells)
     }
@@ -30,8 +30,13 @@ impl<M: OwnMapping> Doorbells<M> {
         self.bells.range().part(0, 2 * mem::PAGE_BYTES)
     }
 
+    /// Nothing is ever there. Who discards it is told of to the agent, and goes on as soon as that reads it.
+    pub(crate) fn look(&self) -> ManagedRange {
+        self.bells.range().page(2)
+    }
+
     /// A page for what is read for a child.
     pub(super) fn bounce(&self) -> ManagedRange {
-        self.bells.range().page(2)
+        self.bells.range().page(3)
     }
 }

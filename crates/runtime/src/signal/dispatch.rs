@@ -233,7 +233,7 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     }
     drop(change);
     if changes {
-        foothold::mapped(fresh_bytes(number, arguments, answer));
+        crate::agent_entry::mapped(fresh_bytes(number, arguments, answer));
     }
     answer
 }

@@ -28,7 +28,7 @@ use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
 use crate::pager::Pager;
 use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer as Done, Command, PlaceId};
-use crate::session::{Host, Kept, Session};
+use crate::session::{Host, Kept, MappingsMark, Session};
 use crate::setup::{SetupError, live_config, swap_file};
 use crate::space::PAGE_SHIFT;
 use crate::space::unshare::MakePrivate;
@@ -280,8 +280,8 @@ impl Rig {
         let Self { session, forks, said, .. } = self;
         session.pager.begin_writes(now);
         // Mappings may have changed since the last look.
-        let kept = Kept { size_pages: now, anon_pages };
-        session.look_at_memory(now, kept, &mut Serving { forks, said });
+        let mappings = MappingsMark { size_pages: now, asked: 0 };
+        session.look_at_memory(now, Kept { mappings, anon_pages }, &mut Serving { forks, said });
         let unseen = u32::try_from(session.unseen_pages()).expect("few pages");
         if !forks.is_under_way() {
             session.set_budget(now, self.share.saturating_sub(unseen).max(64));
