@@ -309,8 +309,7 @@ impl Supervisor {
 
     /// What of the budget nobody keeps.
     fn left_pages(&self) -> u64 {
-        let promised = |process: &Process| process.promised.map_or(0, |(pages, _)| pages).max(process.own_part());
-        let counted = |process: &Process| if process.is_managed() { process.resident } else { promised(process) };
+        let counted = |process: &Process| if process.is_managed() { process.resident } else { process.own_part() };
         self.countable_pages().saturating_sub(self.tree.list.iter().map(counted).fold(0, u64::saturating_add))
     }
 

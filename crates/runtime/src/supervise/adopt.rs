@@ -67,10 +67,12 @@ impl Supervisor {
     /// Threads that have mapped more than was left wait for a word.
     pub(super) fn answer_bells(&mut self) {
         let now = clock::now();
-        for process in &mut self.tree.list {
-            process.promised = process.promised.filter(|&(_, until)| now < until);
-        }
         let mut left = self.left_pages();
+        for process in &mut self.tree.list {
+            process.promised = process.promised.filter(|&(_, until)| now < until && process.link.is_none());
+            let promised = process.promised.map_or(0, |(pages, _)| pages.saturating_sub(process.own_part()));
+            left = left.saturating_sub(promised);
+        }
         for index in 0..self.tree.list.len() {
             let process = &self.tree.list[index];
             let (Words::At(at), Some(view)) = (process.words, process.view) else { continue };
