@@ -3,7 +3,8 @@
 //! Max-min fairness (`shares`) leaves each process what it keeps, up to an equal share, however long ago it was used. As reclaim of all
 //! memory together would, this looks at ages. A process that reads pages back tells by how many it reads in a time how long a page of it
 //! stays in memory, and how long it stays away. One whose threads have not run for longer than either keeps older pages, or pages that it
-//! will want later: it lends a quarter of what it keeps, and a quarter of the rest when that is out. It has it back when it faults.
+//! will want later: it lends a quarter of what it keeps, and a quarter of the rest when that is out. It has it back when it faults, when pages
+//! of it are read without a fault (swapoff), and when nobody is short any more.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,7 +69,16 @@ impl Lent {
         }
     }
 
-    /// Others need what it keeps, `resident` pages, more. Never less than `least`.
+    /// Others exchange what they keep in the time `others`, if they do: who has not run for longer lends of its `resident` pages. Never
+    /// keeps less than `least`.
+    fn look(&mut self, now: Nanos, others: Option<Nanos>, resident: u64, least: u64) {
+        match others {
+            None => self.keeps = None,
+            Some(others) if now.saturating_sub(self.since) > others.max(QUIET_NS) => self.lend(resident, least),
+            Some(_) => {}
+        }
+    }
+
     fn lend(&mut self, resident: u64, least: u64) {
         let keeps = self.keeps.unwrap_or(resident).min(resident);
         if resident <= keeps + keeps / 16 {
@@ -122,7 +132,7 @@ impl Supervisor {
     }
 
     fn claim(&mut self, index: usize, now: Nanos) -> Claim {
-        let longest = self.exchanged_in.max(QUIET_NS);
+        let exchanged_in = self.exchanged_in;
         let process = &mut self.tree.list[index];
         let entry = process.link.as_ref().map(|link| link.control.entry());
         let read = |word: fn(&Entry) -> &AtomicU64| entry.map_or(0, |entry| word(entry).load(Ordering::Relaxed));
@@ -131,11 +141,12 @@ impl Supervisor {
         let major_faults = read(|entry| &entry.major_faults);
         let since = Some(read(|entry| &entry.quiet_since)).filter(|&since| since != 0);
         process.lent.note(read(|entry| &entry.counters[Counter::pgfault as usize]), since);
-        if now.saturating_sub(process.lent.since) > longest {
-            process.lent.lend(process.resident, BUDGET_PAGES_MIN.saturating_add(read(|entry| &entry.pinned_pages)));
-        }
         let swapped_in = read(|entry| &entry.counters[Counter::pswpin as usize]);
         process.exchange.look(now, swapped_in, process.resident, read(|entry| &entry.away_pages));
+        // Who has pages read without a fault is drained (swapoff): it sleeps, and needs what it had.
+        let others = Some(exchanged_in).filter(|&time| time < Nanos::MAX && process.exchange.takes.is_none());
+        let least = BUDGET_PAGES_MIN.saturating_add(read(|entry| &entry.pinned_pages));
+        process.lent.look(now, others, process.resident, least);
         let keeps = process.lent.keeps;
         let is_at_share = keeps.is_none() && process.resident + process.resident / 16 >= share;
         if major_faults > process.major_faults {
@@ -166,6 +177,20 @@ mod tests {
         assert_eq!((lent.keeps, lent.since), (None, Nanos::MAX), "it has faulted");
         lent.lend(500, 600);
         assert_eq!(lent.keeps, Some(500), "no more than it has");
+    }
+
+    #[test]
+    fn who_sleeps_lends_while_somebody_is_short_and_no_longer() {
+        let mut lent = Lent::default();
+        lent.note(7, Some(50));
+        lent.look(50 + QUIET_NS, Some(9), 10_000, 600);
+        assert_eq!(lent.keeps, None, "it may just have been waited for");
+        lent.look(51 + QUIET_NS, Some(2 * QUIET_NS), 10_000, 600);
+        assert_eq!(lent.keeps, None, "the others' pages are older");
+        lent.look(51 + QUIET_NS, Some(9), 10_000, 600);
+        assert_eq!(lent.keeps, Some(7_500));
+        lent.look(52 + QUIET_NS, None, 7_500, 600);
+        assert_eq!(lent.keeps, None, "nobody is short, or it is drained");
     }
 
     #[test]
