@@ -12,6 +12,7 @@ mod alone;
 mod answers;
 mod begin;
 mod beside;
+mod grant;
 mod inherited;
 mod look;
 mod native;
@@ -34,6 +35,7 @@ use pagetide_sys::{Errno, clock, thread};
 pub(crate) use unsupervised::end_unsupervised;
 pub(crate) use voice::{die, say};
 
+use crate::agent::grant::Grant;
 use crate::agent::rest::Rest;
 use crate::control::{Control, Entry};
 use crate::fork::Forks;
@@ -97,6 +99,7 @@ pub(crate) struct Managed {
     stuck_told: bool,
     full_told: bool,
     frames_told: bool,
+    grant: Grant,
     next_tick: Nanos,
     next_measure: Nanos,
     /// Who the program's first thread was.
@@ -488,9 +491,22 @@ impl Agent {
                 ),
             );
         });
-        if let Some((_, page)) = managed.session.take_failed_fault(clock::now()) {
+        if !managed.session.has_failed_fault() {
+            return;
+        }
+        let now = clock::now();
+        let before = managed.session.pager.core().budget();
+        if !managed.forks.is_under_way() {
+            self.set_budget(managed, now);
+        }
+        let is_raised = managed.session.pager.core().budget() > before;
+        let [share, budget] =
+            [&self.entry().share_pages, &self.entry().budget_pages].map(|word| word.load(Ordering::Relaxed));
+        let grant = &mut managed.grant;
+        let may_be_raised = || is_raised || grant.may_come(now, share, budget);
+        if let Some((_, page)) = managed.session.take_failed_fault(now, may_be_raised) {
             if self.measure_stuck(managed) {
-                self.set_budget(managed, clock::now());
+                self.set_budget(managed, now);
                 managed.session.pager.machine_mut().wake_waiters(page);
                 return;
             }
@@ -550,6 +566,7 @@ impl Managed {
             stuck_told: false,
             full_told: false,
             frames_told: false,
+            grant: Grant::default(),
             next_tick: now,
             next_measure: now,
             first: Credentials::own().ok(),

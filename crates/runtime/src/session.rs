@@ -231,13 +231,22 @@ impl<K: AddressSpace> Session<K> {
         }
     }
 
-    /// A fault that cannot be answered: the swap space is full.
+    /// True if `take_failed_fault` has something to tell.
+    pub(crate) fn has_failed_fault(&self) -> bool {
+        self.pager.machine().outbox.out_of_memory.is_some()
+    }
+
+    /// A fault that cannot be answered: the swap space is full, and the budget, which may be raised soon or not.
     ///
     /// A place that is being drained is given back first: its slots may be what is missing, and the fault is to be asked again.
-    pub(crate) fn take_failed_fault(&mut self, now: Nanos) -> Option<(TaskId, PageIdx)> {
+    pub(crate) fn take_failed_fault(
+        &mut self,
+        now: Nanos,
+        may_be_raised: impl FnOnce() -> bool,
+    ) -> Option<(TaskId, PageIdx)> {
         let (task, page) = self.pager.machine_mut().outbox.out_of_memory.take()?;
         // A thread that serves itself may have found no slot just before more were backed.
-        if self.pager.take_grown() || self.devices.give_back(&mut self.pager, now) {
+        if self.pager.take_grown() || may_be_raised() || self.devices.give_back(&mut self.pager, now) {
             self.pager.machine_mut().wake_waiters(page);
             return None;
         }

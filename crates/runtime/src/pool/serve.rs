@@ -62,7 +62,7 @@ impl State {
         if self.watch.is_watched() && session.pager.machine().requests_ended() != ended {
             sleepers.tell_watcher();
         }
-        if let Some(failed) = session.take_failed_fault(now)
+        if let Some(failed) = session.take_failed_fault(now, || false)
             && self.failed.len() < FAILED_FAULTS
         {
             self.failed.push(failed);

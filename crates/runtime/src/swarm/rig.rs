@@ -265,7 +265,7 @@ impl Rig {
         session.work(now);
         forks.serve(said, &mut session.pager, now);
         session.mark_lost(|_| {});
-        self.out_of_memory |= session.take_failed_fault(now).is_some();
+        self.out_of_memory |= session.take_failed_fault(now, || false).is_some();
         if dice.chance(2_000) {
             self.tick();
         }
