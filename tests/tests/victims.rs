@@ -115,6 +115,24 @@ fn processes_that_keep_more_than_the_budget_together_end_right_and_are_told_of()
     }
 }
 
+/// A Lisp's heap may be executed, all of it: it was counted, and not paged.
+#[test]
+fn memory_that_may_be_executed_is_paged_in_both_modes() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let scratch = Scratch::new();
+        let binary = victim::build(&scratch, "code");
+        let run = PagetideRun::new(&scratch, 16 * MIB).mode(mode);
+        let ended = run.wrap(&program(&binary, &["64"]).deadline_s(180)).run(&scratch, "code");
+        ended.expect_success().expect_no_process_left();
+        assert_eq!(ended.stdout(), "16384 functions\n", "{}", ended.report());
+        run.stats().expect_laws().expect_paging(48 * 256).expect_peak();
+    }
+}
+
 fn ranges_keep_their_bytes(seed: &str) {
     if !need::has(&[Feature::Uffd]) {
         return;

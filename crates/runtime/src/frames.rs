@@ -5,7 +5,10 @@
 //! read, so that the steady state neither allocates nor zeroes). The whole area is registered with the userfaultfd, which
 //! makes a hole fault instead of filling silently, and is what UFFDIO_MOVE asks of a destination.
 //!
-//! This file is bookkeeping only: two bitmaps and their counts. It makes no system call.
+//! This file is bookkeeping only: bitmaps and their counts. It makes no system call.
+//!
+//! The kernel moves pages only between mappings of the same rights, so frames are of two kinds. A page that may be executed is moved out
+//! into one that may be, too; into the program it is copied if its frame is of the other kind.
 //!
 //! Invariants: a frame is in exactly one state; `spare` and `held` counts equal the bitmaps; only the memory of spare and
 //! held frames counts against the budget.
@@ -13,6 +16,25 @@
 /// A frame of the staging area, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Frame(pub(crate) u32);
+
+/// What may be done with the memory of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It is read and written.
+    Plain,
+    /// And executed.
+    Executable,
+}
+
+impl Kind {
+    /// The other one.
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Plain => Self::Executable,
+            Self::Executable => Self::Plain,
+        }
+    }
+}
 
 /// `len` neighbouring frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,18 +124,21 @@ impl Bits {
 #[derive(Debug)]
 pub(crate) struct Frames {
     total: u32,
-    holes: Bits,
+    /// By [`Kind`].
+    holes: [Bits; 2],
     spare: Bits,
+    /// Those that may be executed: first, and the one behind the last.
+    executable: Vec<(u32, u32)>,
 }
 
 impl Frames {
-    /// `total` frames, all holes.
+    /// `total` plain frames, all holes.
     pub(crate) fn new(total: u32) -> Self {
         let mut holes = Bits::new(total);
         for frame in 0..total {
             holes.set(frame);
         }
-        Self { total, holes, spare: Bits::new(total) }
+        Self { total, holes: [holes, Bits::new(total)], spare: Bits::new(total), executable: Vec::new() }
     }
 
     /// Numbers of frames.
@@ -121,11 +146,28 @@ impl Frames {
         self.total
     }
 
-    /// Numbers below `total` from now on; the new ones are in no state yet.
-    pub(crate) fn extend(&mut self, total: u32) {
-        self.total = total;
-        self.holes.extend(total);
-        self.spare.extend(total);
+    /// So many frames more, all holes, behind one that is left out.
+    pub(crate) fn grow(&mut self, more: u32, kind: Kind) {
+        let first = self.total + 1;
+        self.total = first + more;
+        for bits in self.holes.iter_mut().chain([&mut self.spare]) {
+            bits.extend(self.total);
+        }
+        if kind == Kind::Executable {
+            self.executable.push((first, self.total));
+        }
+        (first..self.total).for_each(|frame| self.now_hole(Frame(frame)));
+    }
+
+    /// How many there are that may be executed.
+    pub(crate) fn executable_count(&self) -> u32 {
+        self.executable.iter().map(|(first, end)| end - first).sum()
+    }
+
+    /// Of what kind the frame is.
+    pub(crate) fn kind(&self, frame: Frame) -> Kind {
+        let is_executable = self.executable.iter().any(|&(first, end)| first <= frame.0 && frame.0 < end);
+        if is_executable { Kind::Executable } else { Kind::Plain }
     }
 
     /// Frames with memory that nobody needs.
@@ -135,14 +177,15 @@ impl Frames {
 
     /// Frames without memory.
     pub(crate) const fn hole_count(&self) -> u32 {
-        self.holes.count
+        self.holes[0].count + self.holes[1].count
     }
 
-    /// Take a run of at most `most` holes to hold pages that are moved in. None: the area is full.
-    pub(crate) fn take_holes(&mut self, most: u32) -> Option<FrameRun> {
-        let run = self.holes.find(most, 1)?;
+    /// Take a run of at most `most` holes to hold pages that are moved in. None: there is none left of this kind.
+    pub(crate) fn take_holes(&mut self, most: u32, kind: Kind) -> Option<FrameRun> {
+        let holes = &mut self.holes[kind as usize];
+        let run = holes.find(most, 1)?;
         for frame in run.frames() {
-            self.holes.clear(frame.0);
+            holes.clear(frame.0);
         }
         Some(run)
     }
@@ -166,12 +209,13 @@ impl Frames {
     /// The held frame's memory has left it (moved into the program).
     pub(crate) fn now_hole(&mut self, frame: Frame) {
         debug_assert!(!self.spare.has(frame.0), "a spare frame does not become a hole by a move");
-        self.holes.set(frame.0);
+        let kind = self.kind(frame);
+        self.holes[kind as usize].set(frame.0);
     }
 
     /// The held frame's content is not needed any more; its memory stays.
     pub(crate) fn now_spare(&mut self, frame: Frame) {
-        debug_assert!(!self.holes.has(frame.0), "a hole has no memory to spare");
+        debug_assert!(!self.holes.iter().any(|holes| holes.has(frame.0)), "a hole has no memory to spare");
         self.spare.set(frame.0);
     }
 }
@@ -193,21 +237,21 @@ mod tests {
     #[test]
     fn runs_of_holes_are_taken_in_order_and_wrap() {
         let mut frames = Frames::new(130);
-        assert_eq!(frames.take_holes(100), Some(run(0, 100)));
-        assert_eq!(frames.take_holes(100), Some(run(100, 30)), "the area ends at 130");
-        assert_eq!(frames.take_holes(1), None);
+        assert_eq!(frames.take_holes(100, Kind::Plain), Some(run(0, 100)));
+        assert_eq!(frames.take_holes(100, Kind::Plain), Some(run(100, 30)), "the area ends at 130");
+        assert_eq!(frames.take_holes(1, Kind::Plain), None);
         frames.now_hole(Frame(64));
         frames.now_hole(Frame(65));
         frames.now_hole(Frame(3));
-        assert_eq!(frames.take_holes(8), Some(run(3, 1)), "the cursor was at the end: the search wraps");
-        assert_eq!(frames.take_holes(8), Some(run(64, 2)));
+        assert_eq!(frames.take_holes(8, Kind::Plain), Some(run(3, 1)), "the cursor was at the end: the search wraps");
+        assert_eq!(frames.take_holes(8, Kind::Plain), Some(run(64, 2)));
         assert_eq!(frames.hole_count(), 0);
     }
 
     #[test]
     fn a_frame_goes_from_hole_to_held_to_spare_to_held_to_hole() {
         let mut frames = Frames::new(4);
-        let held = frames.take_holes(2).expect("all frames are holes");
+        let held = frames.take_holes(2, Kind::Plain).expect("all frames are holes");
         for frame in held.frames() {
             frames.now_spare(frame);
         }
@@ -221,7 +265,7 @@ mod tests {
     #[test]
     fn a_run_that_is_too_short_is_passed_over() {
         let mut frames = Frames::new(64);
-        frames.take_holes(64).expect("all frames are holes");
+        frames.take_holes(64, Kind::Plain).expect("all frames are holes");
         for frame in [3, 9, 10, 11] {
             frames.now_spare(Frame(frame));
         }
@@ -231,9 +275,26 @@ mod tests {
     }
 
     #[test]
+    fn frames_of_each_kind_are_taken_apart_and_go_back_where_they_were() {
+        let mut frames = Frames::new(70);
+        assert_eq!(frames.take_holes(1, Kind::Executable), None);
+        frames.grow(10, Kind::Executable);
+        frames.grow(5, Kind::Plain);
+        assert_eq!((frames.total(), frames.hole_count(), frames.executable_count()), (87, 85, 10));
+        assert_eq!(frames.take_holes(99, Kind::Executable), Some(run(71, 10)));
+        assert_eq!(frames.take_holes(99, Kind::Executable), None);
+        frames.now_spare(Frame(72));
+        assert_eq!(frames.take_spare(9, 1), Some(run(72, 1)), "memory is memory");
+        frames.now_hole(Frame(72));
+        assert_eq!(frames.take_holes(99, Kind::Executable), Some(run(72, 1)));
+        assert_eq!(frames.take_holes(99, Kind::Plain), Some(run(0, 70)));
+        assert_eq!(frames.take_holes(99, Kind::Plain), Some(run(82, 5)));
+    }
+
+    #[test]
     fn runs_cross_word_borders() {
         let mut frames = Frames::new(256);
-        assert_eq!(frames.take_holes(60), Some(run(0, 60)));
-        assert_eq!(frames.take_holes(140), Some(run(60, 140)));
+        assert_eq!(frames.take_holes(60, Kind::Plain), Some(run(0, 60)));
+        assert_eq!(frames.take_holes(140, Kind::Plain), Some(run(60, 140)));
     }
 }

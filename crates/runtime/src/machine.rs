@@ -32,7 +32,7 @@ use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
 use crate::control::MACHINE_COUNTERS;
-use crate::frames::{Frame, FrameRun, Frames};
+use crate::frames::{Frame, FrameRun, Frames, Kind};
 use crate::io::{Direction, Engine, Requests, Transfer};
 use crate::own;
 use crate::session::command::PlaceId;
@@ -465,7 +465,10 @@ impl<K: AddressSpace> LiveMachine<K> {
         if let Some(run) = self.spare_run(most, least) {
             return Some(run);
         }
-        let run = self.frames.take_holes(most.min(ZEROES_PAGES)).expect("the staging area is larger than the budget");
+        let run = self
+            .frames
+            .take_holes(most.min(ZEROES_PAGES), Kind::Plain)
+            .expect("the staging area is larger than the budget");
         let answer = self.space.copy_run(self.frames_memory(run), self.zeroes(run.len), Wake::Later);
         let done = pages_of(answer.done);
         for frame in run.frames().skip(done as usize) {

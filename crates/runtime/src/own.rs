@@ -25,8 +25,16 @@ static OWN: Mutex<Ranges> = Mutex::new(Ranges { list: [(0, 0); RANGES], len: 0 }
 
 /// Private anonymous memory of our own, backed when it is used, absent in forked children.
 pub(crate) fn map(bytes: usize, populate: bool) -> Result<Mapping, Errno> {
+    map_as(bytes, AnonOptions { protection: Protection::ReadWrite, populate, inherit: false })
+}
+
+/// The same, for bytes of the program that may be executed. EACCES: a security module does not allow that.
+pub(crate) fn map_executable(bytes: usize) -> Result<Mapping, Errno> {
+    map_as(bytes, AnonOptions { protection: Protection::ReadWriteExecute, populate: false, inherit: false })
+}
+
+fn map_as(bytes: usize, options: AnonOptions) -> Result<Mapping, Errno> {
     limits::make_room(bytes);
-    let options = AnonOptions { protection: Protection::ReadWrite, populate, inherit: false };
     let mapping = Mapping::anonymous(bytes, options)?;
     // A program that locks all its future mappings (MCL_FUTURE) does not mean ours, and pages cannot be moved between locked and
     // other memory.

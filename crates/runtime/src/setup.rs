@@ -18,6 +18,7 @@ use pagetide_sys::{Errno, clock, sysinfo, thread};
 use crate::agent::{self, Agent};
 use crate::control::Entry;
 use crate::engine::{ThreadEngine, UringEngine};
+use crate::frames::Kind;
 use crate::io::Engine;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES, frames_for};
 use crate::pager::Pager;
@@ -302,15 +303,20 @@ pub(crate) fn machine(
     held: Option<&'static Held>,
 ) -> Result<LiveMachine, SetupError> {
     let zeroes = step("the zero pages", own::map((ZEROES_PAGES as usize) << PAGE_SHIFT, false))?;
-    let staging = map_frames(&space, frames_for(budget_pages), 0).inspect_err(|_| own::forget(zeroes.range()));
+    let staging =
+        map_frames(&space, frames_for(budget_pages), 0, Kind::Plain).inspect_err(|_| own::forget(zeroes.range()));
     let staging = step("the staging area", staging)?;
     let parts = MachineParts { space, engine, unsharer, held, staging, map_frames, zeroes, pages_max: PAGES_MAX, seed };
     Ok(LiveMachine::new(parts))
 }
 
 /// So many frames, registered.
-fn map_frames(space: &Linux, frames: u64, _first: u32) -> Result<Mapping, Errno> {
-    let staging = own::map(usize::try_from(frames << PAGE_SHIFT).expect("addresses are 64 bit"), false)?;
+fn map_frames(space: &Linux, frames: u64, _first: u32, kind: Kind) -> Result<Mapping, Errno> {
+    let bytes = usize::try_from(frames << PAGE_SHIFT).expect("addresses are 64 bit");
+    let staging = match kind {
+        Kind::Plain => own::map(bytes, false)?,
+        Kind::Executable => own::map_executable(bytes)?,
+    };
     // No child inherits it anyway, but no other memory of ours is advised so: while the area is not registered, for a moment, the kernel
     // must not make it one with a neighbour, from which it cannot be split again where the program has used up all mappings.
     let registered = mem::advise(staging.range(), mem::Advice::WipeOnFork)

@@ -245,6 +245,12 @@ impl Mappings {
         &self.list
     }
 
+    /// May the page be executed? As the last look has left it.
+    pub(crate) fn is_executable(&self, vpn: u64) -> bool {
+        let at = self.list.partition_point(|mapping| mapping.to <= vpn);
+        self.list.get(at).is_some_and(|mapping| mapping.from <= vpn && mapping.rights.exec)
+    }
+
     /// The native mapping that covers this page, or the next one, and its reason. As the last look has left it.
     pub(crate) fn native_at_or_after(&self, vpn: u64) -> Option<(&Mapping, Why)> {
         let after = self.list.partition_point(|mapping| mapping.to <= vpn);

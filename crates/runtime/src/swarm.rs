@@ -213,7 +213,9 @@ impl Swarm {
             181..185 => {
                 let rights = [Rights::None, Rights::Read, Rights::ReadWrite][self.dice.index(3)];
                 calls.extend([Call::Protect(extent, rights), Call::Load(extent.start)]);
-                calls.push(Call::Protect(extent, Rights::ReadWrite));
+                // From then on some of it may be executed: those pages need frames of other rights.
+                let after = if extent.start.is_multiple_of(3) { Rights::All } else { Rights::ReadWrite };
+                calls.push(Call::Protect(extent, after));
             }
             185..188 => {
                 calls.extend([Call::Lock(extent), Call::Load(extent.start), Call::Unlock(extent)]);

@@ -395,8 +395,7 @@ impl World {
     fn touch(&mut self, tid: Tid, pid: Pid, vpn: u64, write: bool) -> Touch {
         let process = self.process(pid);
         let Some(&mapping) = process.at(vpn) else { return Touch::Dead(Answer::Segv) };
-        let may = if write { mapping.rights == Rights::ReadWrite } else { mapping.rights != Rights::None };
-        if !may {
+        if !mapping.rights.allow(write) {
             return Touch::Dead(Answer::Segv);
         }
         match process.entries.get(&vpn).copied() {
@@ -569,7 +568,7 @@ impl World {
                 Entry::Zero | Entry::Poison | Entry::Guard => None,
             });
             let is_pinned = pages.into_iter().any(|page| self.is_pinned(page));
-            if mapping.rights != Rights::ReadWrite || !is_full || is_pinned {
+            if !mapping.rights.allow(true) || !is_full || is_pinned {
                 answer = Answer::Failed(match (is_full, is_pinned) {
                     (false, _) => Errno::EBUSY,
                     (true, true) => Errno::EAGAIN,

@@ -44,6 +44,19 @@ pub enum Rights {
     Read,
     /// Loads and stores.
     ReadWrite,
+    /// And execution.
+    All,
+}
+
+impl Rights {
+    /// A load, or a store, is allowed.
+    pub const fn allow(self, write: bool) -> bool {
+        match self {
+            Self::None => false,
+            Self::Read => !write,
+            Self::ReadWrite | Self::All => true,
+        }
+    }
 }
 
 /// What a forked child gets of a mapping.

@@ -92,9 +92,9 @@ fn vma_of(mapping: &Mapping) -> Vma<'static> {
     Vma {
         start: address(mapping.start),
         end: address(mapping.end),
-        read: mapping.rights != Rights::None,
-        write: mapping.rights == Rights::ReadWrite,
-        exec: false,
+        read: mapping.rights.allow(false),
+        write: mapping.rights.allow(true),
+        exec: mapping.rights == Rights::All,
         shared: mapping.kind == Kind::Shared,
         offset: 0,
         device: (0, 0),
@@ -160,6 +160,13 @@ impl Model {
         // SAFETY: an address of the model is never used as one of this process.
         let range = unsafe { ManagedRange::new(address(vpn), address(pages)) };
         ModelMapping { range, space: self.clone() }
+    }
+
+    /// The same, which may be executed.
+    pub fn map_own_executable(&self, vpn: u64, pages: u64) -> ModelMapping {
+        let mapping = self.map_own(vpn, pages);
+        self.world().process_mut(self.pid).change(vpn, vpn + pages, |mapping| mapping.rights = Rights::All);
+        mapping
     }
 
     /// The same, which children have a copy of.
@@ -261,7 +268,7 @@ impl Model {
         let is_inside = target.end >= to_end && source.end >= from_end;
         let is_alike = target.rights == source.rights && target.locked == source.locked;
         let is_private = target.kind != Kind::Shared && source.kind != Kind::Shared;
-        let is_movable = source.rights == Rights::ReadWrite && target.registered;
+        let is_movable = source.rights.allow(true) && target.registered;
         (!(is_inside && is_alike && is_private && is_movable)).then_some(Stop::Invalid)
     }
 

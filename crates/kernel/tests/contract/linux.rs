@@ -152,6 +152,7 @@ fn call(call: Call) -> Result<Ended, Errno> {
                 Rights::None => Protection::None,
                 Rights::Read => Protection::Read,
                 Rights::ReadWrite => Protection::ReadWrite,
+                Rights::All => Protection::ReadWriteExecute,
             };
             mem::protect(range(extent), protection).map(|()| Ended::Done)
         }

@@ -42,6 +42,7 @@ const STATES: [State; 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Plain,
+    Executable,
     ReadOnly,
     NoAccess,
     Locked,
@@ -52,8 +53,9 @@ enum Place {
     Unregistered,
 }
 
-const PLACES: [Place; 9] = [
+const PLACES: [Place; 10] = [
     Place::Plain,
+    Place::Executable,
     Place::ReadOnly,
     Place::NoAccess,
     Place::Locked,
@@ -107,6 +109,7 @@ fn make<S: Stage>(stage: &mut S, place: Place, state: State) -> Extent {
         Place::Shared => Made::Shared,
         Place::Stack => Made::Stack,
         Place::Plain
+        | Place::Executable
         | Place::ReadOnly
         | Place::NoAccess
         | Place::Locked
@@ -146,6 +149,7 @@ fn make<S: Stage>(stage: &mut S, place: Place, state: State) -> Extent {
     }
     match place {
         Place::Plain | Place::Stack | Place::Shared => {}
+        Place::Executable => drop(quietly(stage, Call::Protect(extent, Rights::All))),
         Place::ReadOnly => drop(quietly(stage, Call::Protect(extent, Rights::Read))),
         Place::NoAccess => drop(quietly(stage, Call::Protect(extent, Rights::None))),
         Place::Locked => drop(quietly(stage, Call::Lock(extent))),

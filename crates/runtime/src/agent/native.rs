@@ -16,7 +16,7 @@ impl Agent {
             (Why::NoIndices, 1, "lie beyond the 64 GiB of addresses that can be managed"),
             (Why::Refused, 1, "belong to another userfaultfd"),
             (Why::ReadOnly, quarter, "may not be written"),
-            (Why::Executable, quarter, "may be executed"),
+            (Why::Executable, quarter, "may be executed, and not written"),
             (Why::Stack, quarter, "are the stack of the first thread"),
         ];
         for (why, least, text) in reasons {

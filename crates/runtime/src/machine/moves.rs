@@ -14,7 +14,7 @@ use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
 
 use super::deferred::with_range;
 use super::{LiveMachine, PAGE, Unsharing, ZEROES_PAGES, managed};
-use crate::frames::{Frame, FrameRun};
+use crate::frames::{Frame, FrameRun, Kind};
 use crate::space::held::{Held, Leading};
 use crate::space::unshare::WAITING_MAX;
 use crate::space::{PAGE_SHIFT, is_aside};
@@ -88,6 +88,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         let piece = PageRange::new(piece.first, unmarked.max(1));
         // Memory that is there already goes first: beside it a fresh page would exceed the budget.
         let answer = if unmarked > 0
+            && self.kind_at(vpn) == Kind::Plain
             && let Some(run) = self.spare_run(piece.len.min(ZEROES_PAGES), 1)
         {
             self.zero_from_spare(managed(vpn, run.len), run)
@@ -143,9 +144,9 @@ impl<K: AddressSpace> LiveMachine<K> {
         let len = 1 + u32::try_from((1..piece.len).take_while(neighbours).count()).expect("at most piece.len");
         let piece = PageRange::new(piece.first, len);
         let (to, from) = (managed(vpn, len), self.frames_memory(FrameRun { first, len }));
+        let is_cheaper = self.move_cost.is_dear() && len <= COPY_PAGES_MAX;
         // What the kernel may refer to goes back as it is, not as a copy.
-        let mut is_copy = self.move_cost.is_dear()
-            && len <= COPY_PAGES_MAX
+        let mut is_copy = (is_cheaper || self.frames.kind(first) != self.kind_at(vpn))
             && !self.is_stuck
             && !self.lends()
             && self.unmarked(vpn, piece) == len;
@@ -324,24 +325,22 @@ impl<K: AddressSpace> LiveMachine<K> {
                 return pages;
             }
         };
-        let Some(run) = self.frames.take_holes(piece.len) else {
+        let kind = self.kind_at(vpn);
+        let Some((mut piece, mut answer)) = self.move_out(vpn, piece, kind) else {
             answers.push(Event::Unmapped { range: piece, answer: MoveAnswer::Busy });
             return piece.len;
         };
-        let piece = PageRange::new(piece.first, run.len);
-        let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
-        let answer = self.move_timed(to, from, OwnSide::To, Wake::Later);
-        drop(taking);
-        let done = pages_of(answer.done);
-        self.stats.moved_out_pages += u64::from(done);
-        self.woken.len = 0;
-        for (offset, frame) in (0..).zip(run.frames()) {
-            if offset < done {
-                self.set_frame(PageIdx(piece.first.0 + offset), frame);
-            } else {
-                self.frames.now_hole(frame);
-            }
+        // Its rights may have changed since the last look.
+        if answer.done == 0
+            && answer.stop == Some(Stop::Invalid)
+            && piece.len == 1
+            && let Some(other) = self.move_out(vpn, piece, kind.other())
+        {
+            (piece, answer) = other;
         }
+        drop(taking);
+        self.woken.len = 0;
+        let done = pages_of(answer.done);
         if let Some(half) = half_to_retry(piece, answer) {
             return self.unmap_run(core, vpn, half, busy, answers);
         }
@@ -376,6 +375,26 @@ impl<K: AddressSpace> LiveMachine<K> {
             Stop::Present | Stop::Other(_) => panic!("page {next:?} cannot be moved out: {stop:?}"),
         }
         done + 1
+    }
+}
+
+impl<K: AddressSpace> LiveMachine<K> {
+    /// Move pages into frames of a kind, as many as there are in a row: how many that was asked for, and what came of it. None: there are
+    /// no such frames.
+    fn move_out(&mut self, vpn: u64, piece: PageRange, kind: Kind) -> Option<(PageRange, RangeAnswer)> {
+        let run = self.frames.take_holes(piece.len, kind)?;
+        let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
+        let answer = self.move_timed(to, from, OwnSide::To, Wake::Later);
+        let done = pages_of(answer.done);
+        self.stats.moved_out_pages += u64::from(done);
+        for (offset, frame) in (0..).zip(run.frames()) {
+            if offset < done {
+                self.set_frame(PageIdx(piece.first.0 + offset), frame);
+            } else {
+                self.frames.now_hole(frame);
+            }
+        }
+        Some((PageRange::new(piece.first, run.len), answer))
     }
 }
 

@@ -7,14 +7,14 @@ use pagetide_sys::Errno;
 use pagetide_sys::mem::ManagedRange;
 
 use super::LiveMachine;
-use crate::frames::{Frame, FrameRun, Frames};
+use crate::frames::{Frame, FrameRun, Kind};
 use crate::space::PAGE_SHIFT;
 
 /// Frames beyond twice the budget, so that runs are found: 64 MiB of addresses.
 const SLACK_PAGES: u64 = 16 << 10;
 
-/// Maps so many frames, registered. The first one's number tells the pieces apart.
-pub(crate) type MapFrames<K> = fn(&K, u64, u32) -> Result<<K as AddressSpace>::Mapping, Errno>;
+/// Maps so many frames of a kind, registered. The first one's number tells the pieces apart.
+pub(crate) type MapFrames<K> = fn(&K, u64, u32, Kind) -> Result<<K as AddressSpace>::Mapping, Errno>;
 
 /// Frames for a budget.
 pub(crate) fn frames_for(budget_pages: u64) -> u64 {
@@ -58,22 +58,47 @@ impl<M: OwnMapping> Staging<M> {
 impl<K: AddressSpace> LiveMachine<K> {
     /// Have frames for a budget of so many pages. False: no more can be mapped.
     pub(crate) fn reserve_frames(&mut self, budget_pages: u32) -> bool {
-        let (wanted, have) = (frames_for(u64::from(budget_pages)), u64::from(self.frames.total()));
+        let wanted = frames_for(u64::from(budget_pages));
+        // With fewer that may be executed, such pages stay in memory longer.
+        let _ = self.frames.executable_count() == 0 || self.reserve(wanted, Kind::Executable);
+        self.reserve(wanted, Kind::Plain)
+    }
+
+    /// Have frames for pages that may be executed. False: they cannot be mapped.
+    pub(crate) fn reserve_executable(&mut self) -> bool {
+        self.frames.executable_count() > 0 || self.reserve(self.plain_frames(), Kind::Executable)
+    }
+
+    fn plain_frames(&self) -> u64 {
+        u64::from(self.frames.total() - self.frames.executable_count())
+    }
+
+    fn reserve(&mut self, wanted: u64, kind: Kind) -> bool {
+        let have = match kind {
+            Kind::Plain => self.plain_frames(),
+            Kind::Executable => u64::from(self.frames.executable_count()),
+        };
         if wanted <= have {
             return true;
         }
         // Half as much again at least: few pieces, however often it grows.
         let more = (wanted - have).max(have / 2);
         let first = self.frames.total() + 1;
-        let Ok(mapping) = (self.map_frames)(&self.space, more, first) else { return false };
-        self.frames.grow(u32::try_from(more).expect("less than 2^32 frames in all"));
+        let Ok(mapping) = (self.map_frames)(&self.space, more, first, kind) else { return false };
+        self.frames.grow(u32::try_from(more).expect("less than 2^32 frames in all"), kind);
         self.staging.pieces.push((first, mapping));
         true
     }
 
+    /// Of what kind the frame of a page must be to be moved, as the last look has left it.
+    pub(super) fn kind_at(&self, vpn: u64) -> Kind {
+        let is_executable = self.frames.executable_count() > 0 && self.mappings.is_executable(vpn);
+        if is_executable { Kind::Executable } else { Kind::Plain }
+    }
+
     /// The largest budget that there are frames for.
     pub(crate) fn budget_pages_max(&self) -> u32 {
-        let frames = u64::from(self.frames.total()).saturating_sub(SLACK_PAGES) / 2;
+        let frames = self.plain_frames().saturating_sub(SLACK_PAGES) / 2;
         u32::try_from(frames).expect("less than the frames")
     }
 
@@ -89,16 +114,5 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// True if the addresses from here on are frames.
     pub(crate) fn is_staging(&self, start: usize) -> bool {
         self.staging.ranges().any(|range| range.start() == start)
-    }
-}
-
-impl Frames {
-    /// So many frames more, all holes, behind one that is left out.
-    fn grow(&mut self, more: u32) {
-        let first = self.total() + 1;
-        self.extend(first + more);
-        for frame in first..first + more {
-            self.now_hole(Frame(frame));
-        }
     }
 }

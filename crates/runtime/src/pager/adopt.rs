@@ -41,9 +41,12 @@ impl<K: AddressSpace> Pager<K> {
         let mut from = listed.from;
         while from < listed.to {
             let (to, verdict) = self.machine().mappings.judge(&listed, from);
+            let is_plain = !listed.rights.exec || matches!(verdict, Verdict::Native(_));
+            let has_frames = is_plain || self.machine_mut().reserve_executable();
             let standing = match verdict {
                 Verdict::Managed => Some(Standing::Managed),
                 Verdict::Native(why) => Some(Standing::Native(why)),
+                Verdict::Wanted if !has_frames => Some(Standing::Native(Why::Executable)),
                 Verdict::Wanted => self.adopt_range(now, from, to, listed.backing == Backing::Heap),
             };
             if let Some(standing) = standing {
@@ -96,6 +99,10 @@ impl<K: AddressSpace> Pager<K> {
         let first = regions.partition_point(|region| region.vpn + region.pages <= from);
         let regions = regions[first..].iter().take_while(|region| region.vpn < to).filter(|_| vma.is_private_anon());
         for region in regions {
+            if vma.exec {
+                // Without frames for them, such pages stay in memory.
+                self.machine_mut().reserve_executable();
+            }
             self.take_over_region(now, region.vpn.max(from), (region.vpn + region.pages).min(to), is_signal_mode)?;
         }
         Ok(())

@@ -5,8 +5,8 @@
 //!
 //! 1. What the kernel itself put there, files, and memory shared with others are not managed (a private mapping of a file
 //!    holds written pages of its own, which a userfaultfd cannot manage: they count against the budget).
-//! 2. The first thread's stack, and what cannot be read and written, or can be executed, stay native (the kernel moves pages only
-//!    between mappings of the same rights, and our frames are not to be executed). Memory that is managed
+//! 2. The first thread's stack, and what cannot be read and written, stay native (the kernel moves pages only between mappings of the same
+//!    rights, and out of none that cannot be written). Memory that is managed
 //!    already stays managed whatever becomes of its protection, its lock or its fork policy.
 //! 3. A piece that was in use before the runtime (`agent_entry.rs` says what of it), or is the runtime's own, is never managed: the
 //!    agent would wait for itself.
@@ -92,6 +92,7 @@ pub(crate) enum Why {
     ReadOnly,
     /// No access at present.
     NoAccess,
+    /// To be executed, and not to be written at present; or we may have no memory of these rights.
     Executable,
     /// It existed before the runtime.
     Before,
@@ -180,8 +181,8 @@ impl Listed {
             Backing::Shared => Some(Why::Shared),
             Backing::PrivateFile => Some(Why::PrivateFile),
             Backing::Stack => Some(Why::Stack),
-            Backing::Anon | Backing::Heap if self.rights.exec => Some(Why::Executable),
             Backing::Anon | Backing::Heap if self.rights.read && self.rights.write => None,
+            Backing::Anon | Backing::Heap if self.rights.exec => Some(Why::Executable),
             Backing::Anon | Backing::Heap if self.rights.read => Some(Why::ReadOnly),
             Backing::Anon | Backing::Heap => Some(Why::NoAccess),
         }
@@ -278,7 +279,8 @@ mod tests {
         assert_eq!(judge(anon(10, 100)), Verdict::Wanted);
         assert_eq!(judge(anon(0, 100)), Verdict::Native(Why::Before));
         assert_eq!(judge(anon(10, 25)), Verdict::Native(Why::Small));
-        assert_eq!(judge(may(true, true, true, anon(0, 100))), Verdict::Native(Why::Executable));
+        assert_eq!(judge(may(true, false, true, anon(0, 100))), Verdict::Native(Why::Executable));
+        assert_eq!(judge(may(true, true, true, anon(10, 100))), Verdict::Wanted);
         assert_eq!(judge(may(true, false, false, anon(0, 100))), Verdict::Native(Why::ReadOnly));
         assert_eq!(judge(may(false, false, false, anon(0, 3))), Verdict::Native(Why::NoAccess));
         assert_eq!(judge(Listed { backing: Backing::Stack, ..anon(0, 3) }), Verdict::Native(Why::Stack));

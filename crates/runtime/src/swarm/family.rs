@@ -316,7 +316,7 @@ fn at_gate(calls: &[Call]) -> Vec<Call> {
 #[test]
 fn a_swarm_of_processes_that_fork_loses_no_store() {
     let (mut checked, mut played) = (0, Played::default());
-    let (seeds, are_usual) = super::seeds(12, &[]);
+    let (seeds, are_usual) = super::seeds(32, &[]);
     for seed in seeds {
         eprintln!("seed {seed}");
         let mut swarm = Swarm::new(seed, 0);

@@ -18,7 +18,7 @@ fn why(mapping: &Mapping) -> Option<Why> {
         (Kind::Stack, _) => Some(Why::Stack),
         (Kind::Anon, Rights::None) => Some(Why::NoAccess),
         (Kind::Anon, Rights::Read) => Some(Why::ReadOnly),
-        (Kind::Anon, Rights::ReadWrite) => (mapping.end - mapping.start < SMALL).then_some(Why::Small),
+        (Kind::Anon, Rights::ReadWrite | Rights::All) => (mapping.end - mapping.start < SMALL).then_some(Why::Small),
     }
 }
 
@@ -46,7 +46,8 @@ pub(super) fn assert_reconciled(rig: &mut Rig) {
         let kernel = kernel.unwrap_or_else(|| panic!("{found:?} is no part of a mapping"));
         let standing = if kernel.registered { Some(Standing::Managed) } else { why(kernel).map(Standing::Native) };
         assert_eq!(Some(found.standing), standing, "{found:?} of {kernel:?}");
-        assert_eq!((found.rights.read, found.rights.write), may(kernel.rights), "{found:?} of {kernel:?}");
+        let rights = (found.rights.read, found.rights.write, found.rights.exec);
+        assert_eq!(rights, may(kernel.rights), "{found:?} of {kernel:?}");
         let backing = match kernel.kind {
             Kind::Anon => Backing::Anon,
             Kind::Stack => Backing::Stack,
@@ -74,12 +75,8 @@ pub(super) fn assert_reconciled(rig: &mut Rig) {
     }
 }
 
-const fn may(rights: Rights) -> (bool, bool) {
-    match rights {
-        Rights::None => (false, false),
-        Rights::Read => (true, false),
-        Rights::ReadWrite => (true, true),
-    }
+fn may(rights: Rights) -> (bool, bool, bool) {
+    (rights.allow(false), rights.allow(true), rights == Rights::All)
 }
 
 /// One call of a script.
@@ -87,7 +84,7 @@ fn drawn(dice: &mut Dice) -> Call {
     let start = AREA + dice.below(PAGES);
     let pages = 1 + dice.below((AREA + PAGES - start).min(60));
     let extent = Extent::new(start, pages);
-    let rights = [Rights::None, Rights::Read, Rights::ReadWrite][dice.index(3)];
+    let rights = [Rights::None, Rights::Read, Rights::ReadWrite, Rights::All][dice.index(4)];
     let policy = [ForkPolicy::Copy, ForkPolicy::Dont, ForkPolicy::Wipe][dice.index(3)];
     match dice.below(20) {
         0..4 => Call::Map(extent),

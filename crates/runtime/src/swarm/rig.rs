@@ -24,6 +24,7 @@ use crate::extents::Division;
 use crate::fork::doorbells::Doorbells;
 use crate::fork::takeover::{Inheritance, tell_taken};
 use crate::fork::{Forks, Voice};
+use crate::frames::Kind;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
 use crate::pager::Pager;
 use crate::protocol::DeviceOffer;
@@ -404,8 +405,12 @@ impl Host<Model> for Serving<'_> {
 }
 
 /// More frames, beside those that there are.
-fn map_frames(space: &Model, frames: u64, first: u32) -> Result<ModelMapping, Errno> {
-    let staging = space.map_own(OWN_VPN * 4 + 2 * u64::from(first), frames);
+fn map_frames(space: &Model, frames: u64, first: u32, kind: Kind) -> Result<ModelMapping, Errno> {
+    let vpn = OWN_VPN * 4 + 2 * u64::from(first);
+    let staging = match kind {
+        Kind::Plain => space.map_own(vpn, frames),
+        Kind::Executable => space.map_own_executable(vpn, frames),
+    };
     space.register(staging.range(), Modes::MISSING).map(|()| staging)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use pagetide_core::config::SwapoffMode;
-use pagetide_kernel::model::{Answer, Call, Extent, Gate, Happened, Mapping, Progress, Quirks, Tid};
+use pagetide_kernel::model::{Answer, Call, Extent, Gate, Happened, Mapping, Progress, Quirks, Rights, Tid};
 
 use super::Dice;
 use super::rig::Rig;
@@ -169,6 +169,32 @@ fn pages_of_a_copy_for_which_there_is_no_memory_are_filled_when_there_is() {
     let of_child = rig.world().new_thread(child);
     for page in HOME..HOME + 300 {
         assert_eq!(rig.perform(of_child, Call::Load(page)), Answer::Value(page), "page {page:#x}");
+    }
+}
+
+/// The kernel moves pages only between mappings of the same rights. Some change theirs while they are in memory, others while they are out.
+#[test]
+fn pages_that_may_be_executed_leave_and_come_back() {
+    let (mut rig, tid) = process(400, 300);
+    let half = Extent::new(HOME, 150);
+    assert_eq!(rig.perform(tid, Call::Protect(half, Rights::All)), Answer::Done);
+    rig.adopt();
+    // Not in any list that was read.
+    rig.world().map(rig.pid(), Mapping { rights: Rights::All, ..Mapping::anon(HOME + 400, HOME + 600) });
+    rig.adopt();
+    let fresh = HOME + 400..HOME + 500;
+    for page in fresh.clone() {
+        assert_eq!(rig.perform(tid, Call::Store(page, page)), Answer::Done);
+    }
+    rig.set_share(96);
+    rig.rest();
+    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
+    assert_eq!(rig.pager().machine().stats.busy_pages, 0, "nothing keeps them");
+    let (read_only, all) = (Extent::new(HOME + 140, 20), Extent::new(HOME + 200, 50));
+    assert_eq!(rig.perform(tid, Call::Protect(read_only, Rights::Read)), Answer::Done);
+    assert_eq!(rig.perform(tid, Call::Protect(all, Rights::All)), Answer::Done);
+    for page in (HOME..HOME + 300).chain(fresh) {
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(page), "page {page:#x}");
     }
 }
 

@@ -64,7 +64,7 @@ impl Truth {
     /// The pages of a process whose content is known and can be read.
     pub(super) fn readable(&self, pid: Pid) -> impl Iterator<Item = u64> {
         let pages = self.pages.range((pid, 0)..=(pid, u64::MAX));
-        pages.filter(|(_, page)| page.rights != Rights::None && !page.guarded).map(|(&(_, vpn), _)| vpn)
+        pages.filter(|(_, page)| page.rights.allow(false) && !page.guarded).map(|(&(_, vpn), _)| vpn)
     }
 
     fn changed(call: Call) -> [Option<Extent>; 2] {
@@ -175,9 +175,7 @@ impl Truth {
         }
         self.checked += 1;
         let page = self.pages.get(&(pid, vpn));
-        let may = page.is_some_and(|page| {
-            !page.guarded && if write { page.rights == Rights::ReadWrite } else { page.rights != Rights::None }
-        });
+        let may = page.is_some_and(|page| !page.guarded && page.rights.allow(write));
         let what = format!("page {vpn:#x} of {pid:?}, {page:?}");
         match answer {
             Answer::Segv => assert!(!may || page.is_some_and(|page| page.value.is_none()), "SIGSEGV at {what}"),
