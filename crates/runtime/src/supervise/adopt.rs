@@ -29,6 +29,11 @@ impl Process {
         self.link.is_none() && self.starting.is_none() && !self.is_refused && !self.is_borrower && self.resident > 0
     }
 
+    /// Pages that it was let fill, and is not seen to have filled.
+    fn promised_pages(&self) -> u64 {
+        self.promised.map_or(0, |(pages, _)| pages.saturating_sub(self.own_part()))
+    }
+
     /// It will be managed soon.
     pub(super) fn is_about_to_start(&self) -> bool {
         let rings = self.view.is_some_and(|view| view.state == foothold::NATIVE && view.wanted_pages > 0);
@@ -67,12 +72,11 @@ impl Supervisor {
     /// Threads that have mapped more than was left wait for a word.
     pub(super) fn answer_bells(&mut self) {
         let now = clock::now();
-        let mut left = self.left_pages();
         for process in &mut self.tree.list {
             process.promised = process.promised.filter(|&(_, until)| now < until && process.link.is_none());
-            let promised = process.promised.map_or(0, |(pages, _)| pages.saturating_sub(process.own_part()));
-            left = left.saturating_sub(promised);
         }
+        let left_of_all = self.left_pages();
+        let mut promised: u64 = self.tree.list.iter().map(Process::promised_pages).sum();
         for index in 0..self.tree.list.len() {
             let process = &self.tree.list[index];
             let (Words::At(at), Some(view)) = (process.words, process.view) else { continue };
@@ -86,6 +90,9 @@ impl Supervisor {
             if view.budget_pages != self.budget_pages {
                 process.correct_budget(at, view, self.budget_pages);
             }
+            // What it was let fill itself it may never fill, as a JVM does.
+            let of_others = promised.saturating_sub(process.promised_pages());
+            let left = left_of_all.saturating_sub(of_others);
             if view.wanted_pages == 0 {
                 if view.left_pages != u64::MAX && view.left_pages != left && process.rings {
                     start::write(process.thread, at + foothold::LEFT_AT, &left.to_ne_bytes());
@@ -99,7 +106,7 @@ impl Supervisor {
             let process = &mut self.tree.list[index];
             process.promised = Some((process.own_part() + view.wanted_pages, now + time_to_fill_ns(view.wanted_pages)));
             process.rings = true;
-            left = left.saturating_sub(view.wanted_pages);
+            promised = of_others + process.promised_pages();
             let word = if process.is_refused { u64::MAX } else { left };
             start::write(process.thread, at + foothold::LEFT_AT, &word.to_ne_bytes());
             start::write(process.thread, at + foothold::WANTED_AT, &0_u64.to_ne_bytes());
