@@ -80,6 +80,14 @@ fn memory_that_is_mapped_while_others_page_keeps_to_the_budget() {
     expect_right("fresh-memory");
 }
 
+/// What a process was let fill counts against others: a JVM had its agent early, before it had written what is taken when it starts.
+#[test]
+fn memory_that_is_mapped_and_never_filled_starts_no_agent() {
+    if let Some((_, stats)) = run_case("before-mapped-only") {
+        assert_eq!(stats.number("managed_processes"), 0, "{}", stats.text());
+    }
+}
+
 #[test]
 fn pages_lent_to_a_pipe_by_number_arrive_as_they_were() {
     expect_right("raw-vmsplice");

@@ -261,6 +261,14 @@ static void guards_and_forks(void) {
     EXPECT(pthread_join(thread, NULL) == 0);
 }
 
+// More than the budget in all, of which nothing is ever filled.
+static void mapped_only_before(void) {
+    for (int round = 0; round < 4; round++) {
+        map(ballast_pages / 4);
+        usleep(2000);
+    }
+}
+
 // Memory that is mapped while others are paged is managed before it is filled, also if as much was unmapped before.
 static void fresh_memory(void) {
     for (int round = 1; round <= 20; round++) {
@@ -1245,6 +1253,7 @@ static const struct {
     {"deep-stack-of-a-thread", deep_stack_of_a_thread},
     {"private-file", private_file},
     {"before-private-file", private_file_before},
+    {"before-mapped-only", mapped_only_before},
     {"before-signals", signals_before},
     {"reserved-at-load", reserved_at_load},
     {"static-data", static_data},
