@@ -115,7 +115,7 @@ fn java_with_its_own_heap_and_collector_prints_the_same() {
         // A heap that is touched at once is the peak, whatever of the machine's own files is in the page cache already.
         let heap = ["-Xms64m", "-Xmx200m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC"];
         let classes = classes.display().to_string();
-        let argv = [&["java"][..], &heap, &["-cp", &classes, "Heap", "30000"]].concat();
+        let argv = [&["java"][..], &heap, &["-cp", &classes, "Heap", "90000"]].concat();
         let program = Program::new(argv).deadline_s(300);
         Budgeted::new(program)
             .peak_gap("its class archive is written after paging has begun: a private file mapping that is not paged")
