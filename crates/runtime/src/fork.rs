@@ -70,8 +70,6 @@ const FILL_TRIES: u32 = 100_000;
 
 /// Address of the doorbells; 0 while this process is native.
 static DOORBELLS: AtomicUsize = AtomicUsize::new(0);
-/// Address of the page that is discarded to wake the agent; 0 where that is not told of.
-static LOOK: AtomicUsize = AtomicUsize::new(0);
 /// One fork at a time.
 static FORKING: Baton = Baton::new();
 /// The fork that is under way was announced to the agent.
@@ -113,7 +111,6 @@ pub(crate) fn parent() {
 /// After a fork, in the child's only thread: true if its memory was managed in the parent.
 pub(crate) fn child() -> bool {
     DOORBELLS.store(0, Ordering::Relaxed);
-    LOOK.store(0, Ordering::Relaxed);
     FORKING.forget();
     guards::forget();
     ANNOUNCED.swap(false, Ordering::Relaxed)
@@ -124,15 +121,15 @@ pub(crate) fn child_goes_on() {
     SignalSet(MASK.load(Ordering::Relaxed)).restore();
 }
 
-/// Wake the agent, which the kernel tells of faults. False: it cannot be woken so.
+/// Wake the agent, which the kernel tells of faults and of what is discarded. False: it cannot be woken so.
 pub(crate) fn wake_agent() -> bool {
-    let page = LOOK.load(Ordering::Acquire);
+    let doorbells = DOORBELLS.load(Ordering::Acquire);
     // A copy that nobody was told of, and a child of vfork, would wake the agent of another process, or nobody's.
-    if page == 0 || foothold::owner() != thread::getpid() {
+    if doorbells == 0 || foothold::owner() != thread::getpid() {
         return false;
     }
-    // SAFETY: the page is ours and mapped as long as its address is published, and nothing is there.
-    let page = unsafe { ManagedRange::new(page, mem::PAGE_BYTES) };
+    // SAFETY: the page behind the doorbells is ours and mapped as long as their address is published, and nothing is there.
+    let page = unsafe { ManagedRange::new(doorbells + 2 * mem::PAGE_BYTES, mem::PAGE_BYTES) };
     mem::advise(page, mem::Advice::DontNeed).is_ok()
 }
 
@@ -636,8 +633,5 @@ impl Forks {
     /// Memory is managed from now on: forks are announced.
     pub(crate) fn publish(&self) {
         DOORBELLS.store(self.doorbells().start(), Ordering::Release);
-        if !self.is_seen {
-            LOOK.store(self.doorbells.look().start(), Ordering::Release);
-        }
     }
 }

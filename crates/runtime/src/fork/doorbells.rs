@@ -8,7 +8,8 @@ use pagetide_sys::uffd::Modes;
 /// Registered, so that a touch of a bell is told, and so that the kernel tells of every copy: `witness` is in each.
 #[derive(Debug)]
 pub(crate) struct Doorbells<M> {
-    /// The two doorbells, the page of [`Self::look`], and a page behind them.
+    /// The two doorbells; a page where nothing ever is, which is discarded to wake the agent: who does goes on as soon as that has read
+    /// of it; and a page behind them.
     bells: M,
     /// A page that every child inherits.
     witness: M,
@@ -28,11 +29,6 @@ impl<M: OwnMapping> Doorbells<M> {
 
     pub(crate) fn range(&self) -> ManagedRange {
         self.bells.range().part(0, 2 * mem::PAGE_BYTES)
-    }
-
-    /// Nothing is ever there. Who discards it is told of to the agent, and goes on as soon as that reads it.
-    pub(crate) fn look(&self) -> ManagedRange {
-        self.bells.range().page(2)
     }
 
     /// A page for what is read for a child.

@@ -376,9 +376,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
         done + 1
     }
-}
 
-impl<K: AddressSpace> LiveMachine<K> {
     /// Move pages into frames of a kind, as many as there are in a row: how many that was asked for, and what came of it. None: there are
     /// no such frames.
     fn move_out(&mut self, vpn: u64, piece: PageRange, kind: Kind) -> Option<(PageRange, RangeAnswer)> {

@@ -59,8 +59,10 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Have frames for a budget of so many pages. False: no more can be mapped.
     pub(crate) fn reserve_frames(&mut self, budget_pages: u32) -> bool {
         let wanted = frames_for(u64::from(budget_pages));
-        // With fewer that may be executed, such pages stay in memory longer.
-        let _ = self.frames.executable_count() == 0 || self.reserve(wanted, Kind::Executable);
+        if self.frames.executable_count() > 0 {
+            // With fewer of them such pages stay in memory longer.
+            self.reserve(wanted, Kind::Executable);
+        }
         self.reserve(wanted, Kind::Plain)
     }
 

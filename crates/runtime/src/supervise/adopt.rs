@@ -104,7 +104,9 @@ impl Supervisor {
                 continue;
             }
             let process = &mut self.tree.list[index];
-            process.promised = Some((process.own_part() + view.wanted_pages, now + time_to_fill_ns(view.wanted_pages)));
+            // The program may write any number; one that can have no agent gets what it asks for.
+            let wanted = view.wanted_pages.min(left);
+            process.promised = Some((process.own_part() + wanted, now + time_to_fill_ns(wanted)));
             process.rings = true;
             promised = of_others + process.promised_pages();
             let word = if process.is_refused { u64::MAX } else { left };
