@@ -3,6 +3,7 @@
 //! The supervisor is their subreaper, so every process of the tree is its descendant, whatever started it and whatever it loaded. It
 //! walks the lists of children that the kernel keeps, now and then, and as soon as somebody opens the preloaded object.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -290,6 +291,15 @@ impl Tree {
     pub(super) fn away(&self) -> u64 {
         self.list.iter().map(Process::swapped_pages).fold(0, u64::saturating_add)
     }
+
+    /// The processes that have most, in memory and in swap space: so many at most.
+    pub(super) fn largest(&self, most: usize) -> Vec<&Process> {
+        let mut largest: Vec<&Process> = self.list.iter().filter(|process| !process.is_gone).collect();
+        // Each is asked once: an agent may say another number a moment later, and an order that changes ends the sorting.
+        largest.sort_by_cached_key(|process| Reverse(process.resident.saturating_add(process.swapped_pages())));
+        largest.truncate(most);
+        largest
+    }
 }
 
 /// The children of all threads of a process.
@@ -299,4 +309,42 @@ fn children(pid: i32) -> Vec<i32> {
     lists
         .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetide_sys::{socket, thread};
+
+    use super::*;
+
+    /// The supervisor panicked in the midst of a run of a hundred processes, which ended with it.
+    #[test]
+    fn the_largest_are_found_while_their_agents_say_other_numbers() {
+        let mut tree = Tree::default();
+        let mut pages = Vec::new();
+        for number in 0..200 {
+            let (control, file) = Control::create().expect("a memfd");
+            pages.push(Control::open(&file).expect("the same page"));
+            let (socket, _) = socket::pair().expect("a socket pair");
+            let mut process = Process::new(thread::getpid(), 1);
+            (process.resident, process.link) = (number, Some(Link { socket, control }));
+            tree.list.push(process);
+        }
+        std::thread::scope(|scope| {
+            let agents = scope.spawn(|| {
+                let mut number = 1_u64;
+                for _ in 0..20_000 {
+                    for page in &pages {
+                        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        page.entry().away_pages.store(number >> 33, Ordering::Relaxed);
+                    }
+                }
+            });
+            while !agents.is_finished() {
+                assert_eq!(tree.largest(16).len(), 16);
+            }
+        });
+        pages.iter().for_each(|page| page.entry().away_pages.store(0, Ordering::Relaxed));
+        assert_eq!(tree.largest(2).iter().map(|process| process.resident).collect::<Vec<_>>(), [199, 198]);
+    }
 }

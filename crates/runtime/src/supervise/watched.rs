@@ -271,9 +271,7 @@ impl Supervisor {
     pub(super) fn snapshot(&self, report: &RunReport, totals: &Totals) -> Snapshot {
         let (first, last) = (self.watched.marks.front().copied().unwrap_or_default(), Mark::of(totals));
         let list = &self.tree.list;
-        let mut largest: Vec<&Process> = list.iter().filter(|process| !process.is_gone).collect();
-        largest.sort_by_key(|process| std::cmp::Reverse(process.resident.saturating_add(process.swapped_pages())));
-        largest.truncate(PROCESSES_MAX);
+        let largest = self.tree.largest(PROCESSES_MAX);
         let buckets = totals.latency.iter().enumerate().filter(|&(_, &faults)| faults > 0);
         let count = |number: usize| u64::try_from(number).expect("a length");
         Snapshot {
