@@ -108,8 +108,8 @@ fn processes_that_keep_more_than_the_budget_together_end_right_and_are_told_of()
         stats.expect_laws();
         let peak = stats.number("peak_resident_bytes");
         assert!(
-            peak <= 24 * 7 * MIB / 2,
-            "{peak} bytes: more than 2 MiB of each and what cannot be paged\n{}",
+            peak <= 24 * 3 * MIB / 2,
+            "{peak} bytes: more than 512 KiB of each and what cannot be paged\n{}",
             stats.text()
         );
     }

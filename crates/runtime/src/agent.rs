@@ -441,7 +441,7 @@ impl Agent {
         let outside = managed.session.unseen_pages() + overhead.sums + overhead.page_tables;
         self.entry().pinned_pages.store(outside + managed.stuck_pages, Ordering::Relaxed);
         foothold::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
-        let budget = share.saturating_sub(outside).max(setup::BUDGET_PAGES_MIN);
+        let budget = share.saturating_sub(outside).max(u64::from(setup::SHARE_PAGES_MIN));
         // Beside what cannot be taken out, the rest needs room to be paged in.
         let budget = if managed.stuck_pages == 0 { budget } else { budget.max(managed.stuck_pages + budget / 4) };
         if !managed.session.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX)) && !managed.frames_told {

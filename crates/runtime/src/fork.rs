@@ -236,8 +236,7 @@ impl<K: AddressSpace> Forks<K> {
             self.is_copied = false;
         }
         if which == 0 && !self.held {
-            let half =
-                (pager.core().budget() / 2).max(u32::try_from(setup::BUDGET_PAGES_MIN).expect("a small constant"));
+            let half = (pager.core().budget() / 2).max(setup::SHARE_PAGES_MIN);
             pager.shrink_for_fork(now, half);
             self.shrinking = Some((half, now + SHRINK_NS));
         }

@@ -25,7 +25,7 @@ use pagetide_sys::pagemap::Run;
 use crate::machine::{Answered, LiveMachine};
 use crate::origins;
 use crate::patience::Patience;
-use crate::setup::BUDGET_PAGES_MIN;
+use crate::setup::SHARE_PAGES_MIN;
 use crate::space::recent::Recent;
 use crate::space::unpaged::Unpaged;
 use crate::space::{Change, PAGE_SHIFT};
@@ -466,7 +466,7 @@ impl<K: AddressSpace> Pager<K> {
     }
 
     fn set_core_budget(&mut self, now: Nanos, granted: u32) {
-        let least = u32::try_from(BUDGET_PAGES_MIN).expect("a small constant").min(self.budget_pages);
+        let least = SHARE_PAGES_MIN.min(self.budget_pages);
         let pages = self.fork_pages.unwrap_or_else(|| self.budget_pages.saturating_sub(granted).max(least));
         let pages = pages.max(self.lent_budget);
         if pages != self.core().budget() {

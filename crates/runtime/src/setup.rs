@@ -41,8 +41,10 @@ pub(crate) const PAGES_MAX: u32 = 1 << 24;
 pub(crate) const SLOTS_LATER: u32 = 1 << 23;
 /// More than the rings of an engine take.
 const RINGS_BYTES: usize = 256 << 10;
-/// No process is squeezed below this, whatever lies outside of our management: 2 MiB.
+/// The smallest budget of a session: 2 MiB.
 pub(crate) const BUDGET_PAGES_MIN: u64 = 512;
+/// One of many processes is not squeezed below this, whatever lies outside of our management: 512 KiB (see `shares::floor`).
+pub(crate) const SHARE_PAGES_MIN: u32 = 128;
 
 /// Why a pager cannot be set up.
 #[derive(Debug)]

@@ -2,7 +2,10 @@
 //!
 //! Max-min fair: nobody gets more than it can use while another would use more. A process that reads from its swap file can use anything,
 //! and gets a part by its weight; one that does not can use what it keeps and some room to grow. Shares shrink at once and grow only into
-//! what is really free, so that the sum of what is kept never exceeds the budget by more than what is in flight.
+//! what is really free, so that the sum of what is kept never exceeds the budget by more than what is in flight. Below a floor no share
+//! falls: where the floors are more than the budget, they are what is kept.
+
+use crate::setup::{BUDGET_PAGES_MIN, SHARE_PAGES_MIN};
 
 /// One managed process, as the supervisor sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,12 +14,21 @@ pub(crate) struct Claim {
     pub(crate) resident: u64,
     /// Pages it may keep at present.
     pub(crate) share: u64,
+    /// It cannot keep fewer: [`floor`], and what cannot be paged.
+    pub(crate) least: u64,
     /// It read from its swap file since the last look, or is at its share.
     pub(crate) pressed: bool,
     /// It sleeps, and is to keep no more than this while it does.
     pub(crate) keeps: Option<u64>,
     /// It gets so many parts; without pressure an equal part at least.
     pub(crate) weight: u64,
+}
+
+/// What each of so many processes that page keeps, whatever others need: 2 MiB, as long as that is no more than half of the budget, and
+/// never less than [`SHARE_PAGES_MIN`].
+pub(crate) fn floor(budget: u64, processes: usize) -> u64 {
+    let part = budget / 2 / u64::try_from(processes.max(1)).expect("a length");
+    part.clamp(u64::from(SHARE_PAGES_MIN), BUDGET_PAGES_MIN)
 }
 
 /// The weight of one of whom nothing is known.
@@ -72,8 +84,9 @@ pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
         let heads = u64::try_from(claims.len() - place).expect("a length");
         let weighed = left.saturating_mul(claim.weight) / weights;
         let part = if claim.pressed { weighed } else { weighed.max(left / heads) };
-        fair[index] = demand(claim, room_max).min(part);
-        left -= fair[index];
+        let demand = demand(claim, room_max);
+        fair[index] = demand.min(part.max(claim.least));
+        left = left.saturating_sub(fair[index]);
         weights -= claim.weight;
     }
     // What nobody asks for goes to all alike: it is free, and asking takes time.
@@ -100,7 +113,7 @@ mod tests {
     use super::*;
 
     const fn claim(resident: u64, share: u64, pressed: bool) -> Claim {
-        Claim { resident, share, pressed, keeps: None, weight: WEIGHT }
+        Claim { resident, share, least: 0, pressed, keeps: None, weight: WEIGHT }
     }
 
     #[test]
@@ -120,6 +133,23 @@ mod tests {
     fn a_buffer_of_a_small_process_is_not_told_of() {
         assert!(!is_stuck(200, 256) && !is_stuck(3_000, 4_000));
         assert!(is_stuck(3_001, 4_000) && is_stuck(256, 256));
+    }
+
+    #[test]
+    fn floors_are_half_of_the_budget_at_most_and_no_share_falls_below() {
+        let floors = [1, 4, 16, 64, 1_000].map(|processes| floor(16_384, processes));
+        assert_eq!(floors, [512, 512, 512, 128, 128]);
+        assert_eq!(floor(16_384, 32), 256);
+        let light = Claim { least: 700, weight: 1, ..claim(900, 900, true) };
+        assert_eq!(
+            divide(10_000, &[light, claim(9_100, 9_100, true)]),
+            [700, 9_100],
+            "what it gives up is not free yet"
+        );
+        let calm = Claim { least: 700, ..claim(50, 60, false) };
+        assert!(divide(10_000, &[calm, claim(9_900, 9_900, true)])[0] < 700, "it does not use it");
+        let shares = divide(1_000, &[light; 5]);
+        assert_eq!(shares, [700; 5], "floors are kept beyond the budget");
     }
 
     #[test]

@@ -385,14 +385,18 @@ impl Supervisor {
     /// no paging helps.
     pub(super) fn tell_of_floors(&mut self, resident: u64) {
         let allowed = self.budget_pages + self.budget_pages / 50 + EXCESS_PAGES;
-        if resident <= allowed || self.pinned_pages() <= self.budget_pages {
+        if resident <= allowed || self.pinned_pages(self.budget_pages) <= self.budget_pages {
             return;
         }
         let paging = self.tree.list.iter().filter(|process| process.is_managed()).count();
-        let [floor, resident, budget] = [BUDGET_PAGES_MIN, resident, self.budget_pages].map(|pages| pages >> 8);
+        let floor_kib = shares::floor(self.budget_pages, paging) * 4;
+        let [resident, budget] = [resident, self.budget_pages].map(|pages| pages >> 8);
+        let (who, advice) = match paging {
+            1 => ("the process that pages".into(), "give it more"),
+            _ => (format!("{paging} processes page at once, and each"), "give it more, or start fewer at once"),
+        };
         let text = format!(
-            "{paging} processes page at once, and each keeps {floor} MiB and what cannot be paged: {resident} MiB together, beyond \
-             the budget of {budget} MiB; give it more, or start fewer at once"
+            "{who} keeps {floor_kib} KiB and what cannot be paged: {resident} MiB in all, beyond the budget of {budget} MiB; {advice}"
         );
         self.tell_once("floors", &text);
     }

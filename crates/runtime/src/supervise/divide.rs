@@ -16,8 +16,8 @@ use super::Supervisor;
 use super::tree::Process;
 use super::worth::{self, weigh};
 use crate::control::Entry;
-use crate::setup::{BUDGET_PAGES_MIN, SharesChoice};
-use crate::shares::{Claim, divide};
+use crate::setup::SharesChoice;
+use crate::shares::{Claim, divide, floor};
 
 /// The threads of a process that lends have not run for so long at least: some looks of its agent.
 const QUIET_NS: Nanos = 20_000_000;
@@ -95,7 +95,8 @@ impl Supervisor {
         let managed: Vec<usize> = (0..list.len()).filter(|&index| claims(&list[index])).collect();
         let natives: u64 = list.iter().filter(|process| !claims(process)).map(Process::own_part).sum();
         let now = clock::now();
-        let mut claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index, now)).collect();
+        let floor = floor(self.budget_pages, managed.len());
+        let mut claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index, floor, now)).collect();
         self.weigh(now, &managed, &mut claims);
         let times = managed.iter().filter_map(|&index| self.tree.list[index].exchange.takes);
         self.exchanged_in = times.min().unwrap_or(Nanos::MAX);
@@ -131,7 +132,7 @@ impl Supervisor {
         }
     }
 
-    fn claim(&mut self, index: usize, now: Nanos) -> Claim {
+    fn claim(&mut self, index: usize, floor: u64, now: Nanos) -> Claim {
         let exchanged_in = self.exchanged_in;
         let process = &mut self.tree.list[index];
         let entry = process.link.as_ref().map(|link| link.control.entry());
@@ -145,7 +146,7 @@ impl Supervisor {
         process.exchange.look(now, swapped_in, process.resident, read(|entry| &entry.away_pages));
         // Who has pages read without a fault is drained (swapoff): it sleeps, and needs what it had.
         let others = Some(exchanged_in).filter(|&time| time < Nanos::MAX && process.exchange.takes.is_none());
-        let least = BUDGET_PAGES_MIN.saturating_add(read(|entry| &entry.pinned_pages));
+        let least = floor.saturating_add(read(|entry| &entry.pinned_pages).min(process.resident));
         process.lent.look(now, others, process.resident, least);
         let keeps = process.lent.keeps;
         let is_at_share = keeps.is_none() && process.resident + process.resident / 16 >= share;
@@ -153,7 +154,7 @@ impl Supervisor {
             (process.major_faults, process.read_at) = (major_faults, now);
         }
         let pressed = entry.is_none() || now < process.read_at + SPAN_NS || is_at_share;
-        Claim { resident: process.resident, share, pressed, keeps, weight: process.worth.weight }
+        Claim { resident: process.resident, share, least, pressed, keeps, weight: process.worth.weight }
     }
 }
 

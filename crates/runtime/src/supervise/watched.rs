@@ -21,7 +21,7 @@ use super::{BUDGET_BYTES_MIN, RunOptions, RunReport, Supervisor, SwapSpec};
 use crate::control::{latency_of_bucket, machine_counter};
 use crate::error::{Error, ErrorKind};
 use crate::session::command::PlaceState;
-use crate::setup;
+use crate::shares;
 use crate::space::PAGE_BYTES;
 use crate::watch::message::PROCESSES_MAX;
 use crate::watch::place::{self, Place};
@@ -304,11 +304,12 @@ impl Supervisor {
     /// Another budget for the whole run: the shares follow from the next turn of the loop on.
     fn change_budget(&mut self, bytes: u64) -> Answer {
         let mib = |pages: u64| pages.div_ceil(256);
-        let (pages, before, pinned) = (bytes / PAGE_BYTES, self.budget_pages, self.pinned_pages());
+        let (pages, before) = (bytes / PAGE_BYTES, self.budget_pages);
         if bytes < BUDGET_BYTES_MIN {
             let (kib, least) = (bytes >> 10, BUDGET_BYTES_MIN >> 20);
             return Answer::Refused(format!("a budget of {kib} KiB is under the minimum of {least} MiB"));
         }
+        let pinned = self.pinned_pages(pages);
         if pages < pinned {
             let text = format!(
                 "{} MiB are less than the {} MiB that cannot be paged out (locked, read-only, our own tables)",
@@ -334,15 +335,16 @@ impl Supervisor {
         Answer::Done(format!("budget {} MiB, was {} MiB", mib(pages), mib(before)))
     }
 
-    /// What no budget can make leave.
-    pub(super) fn pinned_pages(&self) -> u64 {
+    /// What such a budget could not make leave.
+    pub(super) fn pinned_pages(&self, budget_pages: u64) -> u64 {
         let managed = self.tree.list.iter().filter(|process| process.is_managed());
+        let floor = shares::floor(budget_pages, managed.clone().count());
         let pinned = managed.map(|process| {
             let entry = process.link.as_ref().map(|link| link.control.entry());
             // The program may write its page: a number to compare with, and no more.
             let told = entry.map_or(0, |entry| entry.pinned_pages.load(Ordering::Relaxed)).min(process.resident);
             let locked = proc::status(Some(process.pid)).map_or(0, |status| status.locked_bytes / PAGE_BYTES);
-            told.max(locked.min(process.resident)).max(setup::BUDGET_PAGES_MIN)
+            told.max(locked.min(process.resident)).max(floor)
         });
         pinned.sum()
     }
