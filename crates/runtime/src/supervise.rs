@@ -499,7 +499,8 @@ impl Supervisor {
             absences: self.repriced.absences(totals.absences(), self.needed_max.saturating_sub(self.budget_pages)),
             fault_latency_ns: summary(&totals.latency),
             // A program that ends at once may not have been seen.
-            processes: totals.processes.max(1),
+            // An agent may have come and gone between two looks.
+            processes: totals.processes.max(totals.managed_processes).max(1),
             managed_processes: totals.managed_processes,
         }
     }

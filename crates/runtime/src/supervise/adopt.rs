@@ -385,7 +385,7 @@ impl Supervisor {
     /// no paging helps.
     pub(super) fn tell_of_floors(&mut self, resident: u64) {
         let allowed = self.budget_pages + self.budget_pages / 50 + EXCESS_PAGES;
-        if resident <= allowed || self.pinned_pages(self.budget_pages) <= self.budget_pages {
+        if self.is_paused || resident <= allowed || self.pinned_pages(self.budget_pages) <= self.budget_pages {
             return;
         }
         let paging = self.tree.list.iter().filter(|process| process.is_managed()).count();
