@@ -13,8 +13,8 @@ use crate::snapshot::state;
 use crate::{machine, output};
 
 /// Time between two looks at a place that is being emptied, and looks between two lines about it.
-const LOOK_NS: u64 = 100_000_000;
-const LOOKS_TOLD: u64 = 10;
+const LOOK_NS: u64 = 20_000_000;
+const LOOKS_TOLD: u64 = 50;
 
 /// Gives the order.
 pub(crate) fn run(args: &CtlArgs) -> Result<(), Failure> {
