@@ -87,6 +87,25 @@ fn processes_that_fill_fresh_memory_at_once_stay_in_a_hard_limit() {
     burst.peak_gap("many processes fill memory natively at once").check(&scratch);
 }
 
+/// Of one that had become another program before its agent was started it was said that it does not answer, and cannot be paged.
+#[test]
+fn programs_that_execute_themselves_again_and_again_end_right() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let scratch = Scratch::new();
+        let binary = victim::build(&scratch, "again");
+        let run = PagetideRun::new(&scratch, 8 * MIB).mode(mode);
+        let ended = run.wrap(&program(&binary, &["6", "60", "3000"]).deadline_s(180)).run(&scratch, "again");
+        ended.expect_success().expect_no_process_left();
+        assert_eq!(ended.stdout(), "0 wrong\n", "{}", ended.report());
+        assert!(!ended.stderr().contains("cannot be paged"), "{}", ended.report());
+        run.stats().expect_laws();
+    }
+}
+
 /// What each of them keeps is more than the budget, which was exceeded by several times without a word. Each was let fill what was left
 /// for all: 74 to 188 MiB were resident together.
 #[test]

@@ -14,7 +14,7 @@ use crate::shares;
 use crate::supervise::image;
 use crate::supervise::near::time_to_fill_ns;
 use crate::supervise::places::Place;
-use crate::supervise::start::{self, Refusal, Starting};
+use crate::supervise::start::{self, Oddity, Refusal, Starting};
 use crate::supervise::tree::{Link, Process, Tree, Words};
 use crate::supervise::{Birth, FaultMode, Supervisor};
 
@@ -280,6 +280,8 @@ impl Supervisor {
         match refusal {
             Refusal::Ended(Some(status)) => self.note_end(pid, status),
             Refusal::Ended(None) => self.tree.list[index].is_refused = false,
+            // It runs another program by now: the next look seeks its words.
+            Refusal::Foreign(Oddity::Words) if !process.has_words() => {}
             Refusal::Filter => self.tell_once("filter", &format!("process {name} has a system call filter: {counts}")),
             Refusal::Lasting => {
                 let why = "uses io_uring or AIO, which signal mode cannot serve";

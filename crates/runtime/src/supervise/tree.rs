@@ -122,6 +122,11 @@ impl Process {
         self.link.as_ref().is_some_and(|link| link.control.entry().is_managed())
     }
 
+    /// Its words are where they were found.
+    pub(super) fn has_words(&self) -> bool {
+        matches!(self.words, Words::At(at) if start::read(self.thread, at).is_some())
+    }
+
     /// Pages of it that are paged out, and not in memory as well.
     pub(super) fn swapped_pages(&self) -> u64 {
         self.told(|entry| &entry.away_pages)
