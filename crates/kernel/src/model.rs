@@ -12,6 +12,7 @@
 
 mod calls;
 mod gate;
+mod huge;
 mod memory;
 mod port;
 mod space;

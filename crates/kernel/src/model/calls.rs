@@ -552,53 +552,6 @@ impl World {
         }
     }
 
-    /// Where a userfaultfd is told of missing pages, none may be missing: the huge page would fill it in.
-    fn collapse(&mut self, pid: Pid, Extent { start, end }: Extent) -> Answer {
-        let huge = self.huge_pages.max(1);
-        let mut answer = Answer::Done;
-        for start in (start.next_multiple_of(huge)..end).step_by(usize::try_from(huge).expect("few pages")) {
-            let stop = start + huge;
-            let process = self.process(pid);
-            let Some(mapping) = process.at(start).filter(|m| stop <= end.min(m.end) && m.huge) else { continue };
-            let there = process.entries.range(start..stop);
-            let written = there.clone().filter(|(_, entry)| matches!(entry, Entry::Page { .. })).count();
-            let is_full = written as u64 == huge || (!mapping.registered && written == there.count());
-            let pages = process.entries.range(start..stop).filter_map(|(_, entry)| match entry {
-                Entry::Page { page, .. } => Some(*page),
-                Entry::Zero | Entry::Poison | Entry::Guard => None,
-            });
-            let is_pinned = pages.into_iter().any(|page| self.is_pinned(page));
-            if !mapping.rights.allow(true) || !is_full || is_pinned {
-                answer = Answer::Failed(match (is_full, is_pinned) {
-                    (false, _) => Errno::EBUSY,
-                    (true, true) => Errno::EAGAIN,
-                    (true, false) => Errno::EINVAL,
-                });
-                continue;
-            }
-            self.make_huge(pid, start, stop);
-        }
-        answer
-    }
-
-    /// Now and then the kernel makes a huge page by itself.
-    pub(super) fn collapse_somewhere(&mut self) {
-        if !self.chance(self.quirks.collapsed) {
-            return;
-        }
-        let places: Vec<(Pid, u64, u64)> = self
-            .processes
-            .iter()
-            .flat_map(|(&pid, process)| process.mappings.iter().map(move |m| (pid, m.start, m.end)))
-            .filter(|&(_, start, end)| end - start >= self.huge_pages && self.huge_pages > 0)
-            .collect();
-        let Some(count) = u64::try_from(places.len()).ok().filter(|count| *count > 0) else { return };
-        let (pid, start, end) = places[usize::try_from(self.dice % count).expect("few mappings")];
-        let at = start + (self.dice >> 20) % (end - start);
-        let start = at / self.huge_pages * self.huge_pages;
-        self.collapse(pid, Extent { start, end: start + self.huge_pages });
-    }
-
     fn guard_install(&mut self, pid: Pid, Extent { start, end }: Extent) -> Answer {
         let process = self.process(pid);
         if process.within(start, end).any(|mapping| mapping.locked) {

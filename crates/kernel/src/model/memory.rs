@@ -1,6 +1,6 @@
 //! Pages, page table entries and mappings: the nouns of the model.
 
-use super::{Pid, World};
+use super::World;
 
 /// A page of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,38 +172,6 @@ impl World {
     pub(super) fn is_pinned(&self, id: PageId) -> bool {
         let page = self.page(id);
         page.pins > 0 || (page.huge > 0 && self.pages.iter().any(|other| other.huge == page.huge && other.pins > 0))
-    }
-
-    /// The huge page that this page is a part of is one no more.
-    pub(super) fn split_huge(&mut self, id: PageId) {
-        let huge = self.page(id).huge;
-        if huge > 0 {
-            self.pages.iter_mut().filter(|page| page.huge == huge).for_each(|page| page.huge = 0);
-        }
-    }
-
-    /// The pages that one store to `vpn` fills: a mapping that may have huge pages, where nothing is yet and nobody is asked.
-    pub(super) fn huge_place(&self, pid: Pid, vpn: u64) -> Option<(u64, u64)> {
-        let start = vpn.checked_div(self.huge_pages)? * self.huge_pages;
-        let end = start + self.huge_pages;
-        let process = self.process(pid);
-        let fits = |m: &Mapping| m.huge && !m.registered && m.kind == Kind::Anon && m.start <= start && end <= m.end;
-        (process.at(vpn).is_some_and(fits) && process.entries.range(start..end).next().is_none())
-            .then_some((start, end))
-    }
-
-    /// A huge page in place of what is at `[start, end)`, with the same content.
-    pub(super) fn make_huge(&mut self, pid: Pid, start: u64, end: u64) {
-        self.huge_made += 1;
-        for vpn in start..end {
-            let before = self.process(pid).entries.get(&vpn).copied();
-            let entry = self.new_page(before.map_or(0, |entry| self.value_of(entry)));
-            if let Entry::Page { page, .. } = entry {
-                self.page_mut(page).huge = self.huge_made;
-            }
-            self.process_mut(pid).entries.insert(vpn, entry);
-            before.into_iter().for_each(|entry| self.release(entry));
-        }
     }
 
     /// One pin less.
