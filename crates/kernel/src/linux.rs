@@ -3,12 +3,13 @@
 //! Safety rests on what the ranges promise ([`ManagedRange::new`]): the caller of [`AddressSpace::look`] and
 //! [`AddressSpace::clear`] names memory of its own.
 
+use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping};
 use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
 use pagetide_sys::smaps::{Flags, SmapsText};
 use pagetide_sys::uffd::{Modes, Msg, RangeAnswer, RawMsg, ReadAnswer, Uffd, Wake};
-use pagetide_sys::{Errno, clock, fd::Fd, proc};
+use pagetide_sys::{Errno, clock, proc};
 
 use crate::port::{AddressSpace, Faults, Message, OwnMapping, Sizes};
 
@@ -174,6 +175,10 @@ impl AddressSpace for Linux {
             each(&mapping.vma, mapping.flags);
         }
         Ok(())
+    }
+
+    fn end_of(&self, number: i32) -> Result<Fd, Errno> {
+        fd::pidfd(number)
     }
 
     fn sizes(&self) -> Sizes {

@@ -155,6 +155,11 @@ impl World {
         self.process_mut(pid).monitor.is_own = true;
     }
 
+    /// The runtime of this process has not asked to be told of copies: nothing of them is registered, and nobody waits.
+    pub fn tells_no_copy(&mut self, pid: Pid) {
+        self.process_mut(pid).monitor.tells_no_copy = true;
+    }
+
     /// The process ends, wherever its threads are: its memory is gone at once, and so is a copy whose call has not ended.
     pub fn end_process(&mut self, pid: Pid) {
         let unborn: Vec<Pid> =
@@ -187,4 +192,6 @@ struct Monitor {
     changing: u32,
     /// The process's own runtime has it. A parent that closes what it holds of it ends nothing.
     is_own: bool,
+    /// Nobody has asked for messages about forks.
+    tells_no_copy: bool,
 }

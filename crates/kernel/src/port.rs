@@ -214,6 +214,12 @@ pub trait AddressSpace: Faults {
     /// The list cannot be read, or is not understood.
     fn flagged_mappings(&self, each: &mut dyn FnMut(&Vma<'_>, Flags)) -> Result<(), Errno>;
 
+    /// What is readable, or hung up, as soon as process `number` has ended: a child of this one.
+    ///
+    /// # Errors
+    /// ESRCH: it has ended, and nothing is left of it.
+    fn end_of(&self, number: i32) -> Result<Fd, Errno>;
+
     /// What the process has beside its pages, as far as is known.
     fn sizes(&self) -> Sizes;
 

@@ -73,6 +73,8 @@ pub enum Call {
     Unpin(u64),
     /// fork
     Fork,
+    /// `PR_SET_THP_DISABLE`: no page of the process, and of children that are copied from it, becomes a huge one; or they may again.
+    ForbidHuge(bool),
     /// What the threads of a program do at a gate of their own.
     AtGate(Gate),
 }
@@ -371,6 +373,10 @@ impl World {
             Call::Unlock(extent) => Some(self.set(pid, extent, |mapping| mapping.locked = false)),
             Call::OnFork(extent, policy) => Some(self.set(pid, extent, |mapping| mapping.fork = policy)),
             Call::Fork => Some(self.fork(tid, pid)),
+            Call::ForbidHuge(is_forbidden) => {
+                self.process_mut(pid).has_no_huge = is_forbidden;
+                Some(Answer::Done)
+            }
             Call::AtGate(what) => self.at_gate(pid, what),
         }
     }
@@ -584,6 +590,9 @@ impl World {
     fn fork(&mut self, tid: Tid, pid: Pid) -> Answer {
         let child = self.copy_space(pid);
         self.log.push(Happened::Copied(tid, child));
+        if self.process(pid).monitor.tells_no_copy {
+            self.process_mut(child).change(0, u64::MAX, |mapping| mapping.registered = false);
+        }
         if self.process(child).mappings.iter().any(|mapping| mapping.registered) {
             self.tell(tid, pid, Change::Fork(child));
         }

@@ -21,7 +21,9 @@ impl World {
         let start = vpn.checked_div(self.huge_pages)? * self.huge_pages;
         let end = start + self.huge_pages;
         let process = self.process(pid);
-        let fits = |m: &Mapping| m.huge && !m.registered && m.kind == Kind::Anon && m.start <= start && end <= m.end;
+        let is_allowed = |m: &Mapping| m.huge && !process.has_no_huge;
+        let fits =
+            |m: &Mapping| is_allowed(m) && !m.registered && m.kind == Kind::Anon && m.start <= start && end <= m.end;
         (process.at(vpn).is_some_and(fits) && process.entries.range(start..end).next().is_none())
             .then_some((start, end))
     }
@@ -42,6 +44,9 @@ impl World {
 
     /// Where a userfaultfd is told of missing pages, none may be missing: the huge page would fill it in.
     pub(super) fn collapse(&mut self, pid: Pid, Extent { start, end }: Extent) -> Answer {
+        if self.process(pid).has_no_huge {
+            return Answer::Failed(Errno::EINVAL);
+        }
         let huge = self.huge_pages.max(1);
         let mut answer = Answer::Done;
         for start in (start.next_multiple_of(huge)..end).step_by(usize::try_from(huge).expect("few pages")) {

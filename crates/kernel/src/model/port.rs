@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pagetide_sys::Errno;
-use pagetide_sys::fd::Fd;
+use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{self, Vma};
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::pagemap::{Categories, Run, Scanned};
@@ -533,6 +533,15 @@ impl AddressSpace for Model {
         let mappings = self.enter().process(self.pid).mappings.clone();
         mappings.iter().for_each(|mapping| each(&vma_of(mapping), flags_of(mapping)));
         Ok(())
+    }
+
+    fn end_of(&self, number: i32) -> Result<Fd, Errno> {
+        let child = u32::try_from(number).map_or(Err(Errno::ESRCH), |number| Ok(Pid(number)))?;
+        let mut world = self.enter();
+        let process = world.processes.get_mut(&child).ok_or(Errno::ESRCH)?;
+        let (hangup, held) = fd::pipe(0)?;
+        process.ends.push(held);
+        Ok(hangup)
     }
 
     fn sizes(&self) -> Sizes {

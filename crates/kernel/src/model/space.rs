@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use pagetide_sys::fd::Fd;
+
 use super::calls::{Change, EventNote};
 use super::gate::Passers;
 use super::memory::{Entry, ForkPolicy, Kind, Mapping};
@@ -16,6 +18,10 @@ pub(super) struct Process {
     pub(super) entries: BTreeMap<u64, Entry>,
     pub(super) monitor: Monitor,
     pub(super) gate: Passers,
+    /// No page of it becomes a huge one.
+    pub(super) has_no_huge: bool,
+    /// Each closes when the process ends.
+    pub(super) ends: Vec<Fd>,
 }
 
 impl Process {
@@ -128,8 +134,8 @@ impl World {
     /// A copy of the address space, as fork makes it.
     pub(super) fn copy_space(&mut self, parent: Pid) -> Pid {
         let child = self.new_process();
-        let mut copy = Process::default();
         let from = self.process_mut(parent);
+        let mut copy = Process { has_no_huge: from.has_no_huge, ..Process::default() };
         copy.mappings = from.mappings.iter().filter(|m| m.fork != ForkPolicy::Dont).copied().collect();
         let mut shared = Vec::new();
         let Process { mappings, entries, .. } = from;

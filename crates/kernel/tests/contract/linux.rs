@@ -12,13 +12,12 @@ use pagetide_kernel::{Faults, Linux};
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Protection, Remap};
 use pagetide_sys::uffd::{Features, RangeAnswer, Reach, ReadMode, Uffd, Wake};
-use pagetide_sys::{Errno, file, syscall};
+use pagetide_sys::{Errno, file, proc, syscall};
 
 use crate::scripts::HUGE_PAGES;
 use crate::stage::{Made, OnMessage, Stage};
 
-const EVENTS: Features = Features::EVENT_FORK
-    .with(Features::EVENT_REMAP)
+const EVENTS: Features = Features::EVENT_REMAP
     .with(Features::EVENT_REMOVE)
     .with(Features::EVENT_UNMAP)
     .with(Features::MOVE)
@@ -26,6 +25,7 @@ const EVENTS: Features = Features::EVENT_FORK
 const MADV_COLLAPSE: usize = 25;
 const MADV_GUARD_INSTALL: usize = 102;
 const MADV_GUARD_REMOVE: usize = 103;
+const PR_SET_THP_DISABLE: usize = 41;
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -56,7 +56,16 @@ pub(crate) struct OnLinux {
 
 impl OnLinux {
     pub(crate) fn new() -> Option<Self> {
-        Some(Self { space: Linux::new(uffd(EVENTS)?), children: Vec::new(), pins: Vec::new() })
+        Self::told_of(EVENTS.with(Features::EVENT_FORK))
+    }
+
+    /// A runtime that is told of no copies.
+    pub(crate) fn without_copies() -> Option<Self> {
+        Self::told_of(EVENTS)
+    }
+
+    fn told_of(features: Features) -> Option<Self> {
+        Some(Self { space: Linux::new(uffd(features)?), children: Vec::new(), pins: Vec::new() })
     }
 }
 
@@ -178,6 +187,11 @@ fn call(call: Call) -> Result<Ended, Errno> {
         Call::Pin(vpn) => pin(range(Extent::new(vpn, 1))),
         Call::Unpin(_) => Err(Errno::ENOSYS),
         Call::Fork => fork(),
+        Call::ForbidHuge(is_forbidden) => {
+            let on = usize::from(is_forbidden);
+            // SAFETY: sets an attribute of the process.
+            unsafe { syscall!(k::__NR_prctl, PR_SET_THP_DISABLE, on, 0, 0, 0) }.map(|_| Ended::Done)
+        }
     }
 }
 
@@ -257,6 +271,18 @@ impl Stage for OnLinux {
                 self.pins.push(ring);
                 "Done".to_owned()
             }
+            Err(errno) => format!("Failed({})", errno.name()),
+        }
+    }
+
+    fn child(&self) -> i32 {
+        i32::try_from(self.children.last().expect("a child").0).expect("a process number")
+    }
+
+    fn load_in_child(&mut self, page: u64) -> String {
+        let mut word = [0; 8];
+        match proc::read_memory(self.child(), page * PAGE_BYTES as u64, &mut word) {
+            Ok(()) => format!("Value({})", u64::from_le_bytes(word)),
             Err(errno) => format!("Failed({})", errno.name()),
         }
     }

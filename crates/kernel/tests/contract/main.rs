@@ -53,3 +53,10 @@ fn linux_and_the_model_answer_every_script_alike() {
         compare(name, &linux, &on_model(&mut OnModel::new()));
     }
 }
+
+#[test]
+fn linux_and_the_model_copy_alike_where_nobody_is_told() {
+    let _alone = linux::alone();
+    let Some(mut linux) = OnLinux::without_copies() else { return };
+    compare("copies", &scripts::copies(&mut linux), &scripts::copies(&mut OnModel::without_copies()));
+}

@@ -20,6 +20,13 @@ pub(crate) struct OnModel {
 }
 
 impl OnModel {
+    /// A runtime that is told of no copies.
+    pub(crate) fn without_copies() -> Self {
+        let stage = Self::new();
+        stage.space.world().tells_no_copy(stage.space.pid());
+        stage
+    }
+
     pub(crate) fn new() -> Self {
         let mut world = World::new(1, Quirks::NONE);
         world.have_huge_pages(HUGE_PAGES);
@@ -93,6 +100,21 @@ impl Stage for OnModel {
             }
         }
         panic!("{call:?} does not end");
+    }
+
+    fn child(&self) -> i32 {
+        i32::try_from(self.children.last().expect("a child").0).expect("a small number")
+    }
+
+    fn load_in_child(&mut self, page: u64) -> String {
+        let mut world = self.space.world();
+        let thread = world.new_thread(*self.children.last().expect("a child"));
+        world.will(thread, Call::Load(page));
+        match world.step(thread) {
+            Progress::Ended(Answer::Segv | Answer::Bus) => "Failed(EFAULT)".to_owned(),
+            Progress::Ended(answer) => format!("{answer:?}"),
+            progress => panic!("a load that nobody is told of {progress:?}"),
+        }
     }
 
     fn end_children(&mut self) {

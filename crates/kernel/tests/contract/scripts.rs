@@ -4,6 +4,7 @@
 
 use pagetide_kernel::model::{Call, Extent, ForkPolicy, Rights};
 use pagetide_kernel::{AddressSpace, Faults, Message};
+use pagetide_sys::fd::{self, PollFd, events};
 use pagetide_sys::pagemap::{Categories, Run};
 use pagetide_sys::uffd::{Modes, RangeAnswer, Wake};
 
@@ -373,6 +374,27 @@ pub(crate) fn forks<S: Stage>(stage: &mut S) -> Vec<String> {
     lines
 }
 
+/// What a child finds in memory that is registered in its parent, of whose forks nobody is told.
+pub(crate) fn copies<S: Stage>(stage: &mut S) -> Vec<String> {
+    let mut lines = Vec::new();
+    for state in [State::Missing, State::Zero, State::Written, State::Poisoned, State::Guarded] {
+        for policy in [ForkPolicy::Copy, ForkPolicy::Dont, ForkPolicy::Wipe] {
+            let extent = make(stage, Place::Plain, state);
+            quietly(stage, Call::OnFork(extent, policy));
+            let mut heard = Vec::new();
+            let answer = stage.perform(Call::Fork, &mut |_, message| {
+                heard.extend(message.map(|message| named(message, extent.start)));
+            });
+            let found = stage.load_in_child(extent.start);
+            let end = stage.space().end_of(stage.child()).expect("it runs");
+            let is_over = || fd::poll(&mut [PollFd::new(&end, events::IN)], Some(0)) == Ok(1);
+            let (before, _) = (is_over(), stage.end_children());
+            lines.push(format!("{state:?}, {policy:?}: {heard:?}, {answer}; {found}; ended {before}, {}", is_over()));
+        }
+    }
+    lines
+}
+
 /// How many pages of the extent are there.
 fn present<S: Stage>(stage: &S, extent: Extent) -> u64 {
     let mut runs = [Run::default(); 600];
@@ -435,6 +457,11 @@ pub(crate) fn huge_pages<S: Stage>(stage: &mut S) -> Vec<String> {
     }
     lines.push(format!("MADV_COLLAPSE of what is there: {}", quietly(stage, Call::Collapse(region))));
     lines.push(format!("afterwards {} pages{}", present(stage, region), values(stage, region, &[0, 9, 511])));
+    for is_forbidden in [true, false] {
+        quietly(stage, Call::ForbidHuge(is_forbidden));
+        let answer = quietly(stage, Call::Collapse(region));
+        lines.push(format!("MADV_COLLAPSE where PR_SET_THP_DISABLE is {is_forbidden}: {answer}"));
+    }
     let frame = frames(stage, 1, false);
     let answer = told(ask(stage, Asked::MoveOut, Extent::new(region.start + 9, 1), frame));
     lines.push(format!("a page of it: {answer}; {} left; frame{}", present(stage, region), shown(stage, frame, true)));

@@ -51,6 +51,12 @@ pub(crate) trait Stage: Sized {
     /// The answer, as both stages write it.
     fn perform(&mut self, call: Call, on_message: OnMessage<'_, Self>) -> String;
 
+    /// The number of the child that was made last.
+    fn child(&self) -> i32;
+
+    /// What a load from this page of the child that was made last comes to.
+    fn load_in_child(&mut self, page: u64) -> String;
+
     /// All children end.
     fn end_children(&mut self);
 }
