@@ -54,6 +54,7 @@ use pagetide_sys::{Errno, file, thread};
 use crate::agent::{Agent, die};
 use crate::fork::doorbells::Doorbells;
 use crate::fork::newborn::Newborn;
+use crate::fork::seen::{Seen, Talk};
 use crate::fork::snapshot::{RegionRecord, SlotRun, snapshot};
 use crate::machine::managed;
 use crate::pager::Pager;
@@ -163,10 +164,8 @@ struct Lease {
 pub(crate) struct Forks<K: AddressSpace = Linux> {
     doorbells: Doorbells<K::Mapping>,
     newborn: Option<Newborn<K::Child>>,
-    /// In signal mode, where forks are seen before they are made: the child to come.
-    is_seen: bool,
-    expected: Option<Newborn<K::Child>>,
-    is_copied: bool,
+    /// In signal mode, where forks are seen before they are made.
+    seen: Option<Seen<K::Child>>,
     /// What the supervisor says of the newborn: the socket of its agent, or that it will have none.
     answered: Option<Option<Fd>>,
     leases: Vec<Lease>,
@@ -180,14 +179,12 @@ pub(crate) struct Forks<K: AddressSpace = Linux> {
 }
 
 impl<K: AddressSpace> Forks<K> {
-    /// `is_seen`: forks are seen before they are made, and the kernel does not tell of them.
-    pub(crate) const fn new(doorbells: Doorbells<K::Mapping>, is_seen: bool) -> Self {
+    /// `talk`: where forks are seen before they are made, and the kernel does not tell of them.
+    pub(crate) fn new(doorbells: Doorbells<K::Mapping>, talk: Option<&'static Talk>) -> Self {
         Self {
             doorbells,
             newborn: None,
-            is_seen,
-            expected: None,
-            is_copied: false,
+            seen: talk.map(Seen::new),
             answered: None,
             leases: Vec::new(),
             held: false,
@@ -233,7 +230,9 @@ impl<K: AddressSpace> Forks<K> {
         self.rung_at = now;
         if which == 0 {
             self.reset(pager, 1);
-            self.is_copied = false;
+            if let Some(seen) = &mut self.seen {
+                seen.begin();
+            }
         }
         if which == 0 && !self.held {
             let half = (pager.core().budget() / 2).max(setup::SHARE_PAGES_MIN);
@@ -301,7 +300,7 @@ impl<K: AddressSpace> Forks<K> {
         let settled = pager.core().is_settled() && !pager.machine().has_deferred() || now > self.held_at + SETTLE_NS;
         // Compressed pages may take longer: the child is to find them on the disk, not all at once in its memory.
         if self.rung[0] && self.held && settled && pager.machine().is_tier_flushed() {
-            if self.is_seen && self.expected.is_none() && !self.expect_copy(voice, pager, now) {
+            if !self.expect_copy(voice, pager, now) {
                 return false;
             }
             self.answer(pager, 0);
@@ -623,7 +622,7 @@ pub(crate) fn begin(agent: &Agent, pager: &Pager) -> Forks {
         Doorbells::new(pager.machine().space(), bells, witness)
     });
     match prepared {
-        Ok(doorbells) => Forks::new(doorbells, agent.hello().signal_mode),
+        Ok(doorbells) => Forks::new(doorbells, agent.hello().signal_mode.then_some(&seen::TALK)),
         Err(errno) => die(agent.supervisor(), format_args!("forks cannot be prepared: {}", errno.name())),
     }
 }

@@ -16,11 +16,12 @@ mod orders;
 mod reconciled;
 mod rig;
 mod scenes;
+mod seen;
 mod truth;
 
 use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Gate, Happened, Mapping, Pid, Quirks, Rights, Tid};
 
-use rig::Rig;
+use rig::{ForkMode, Ground, Rig};
 use truth::Truth;
 
 /// Seeds of every run, beside those that have found something.
@@ -115,6 +116,10 @@ struct Swarm {
 
 impl Swarm {
     fn new(seed: u64, spoiled: u32) -> Self {
+        Self::with_forks(seed, spoiled, ForkMode::Told)
+    }
+
+    fn with_forks(seed: u64, spoiled: u32, forks: ForkMode) -> Self {
         let mut dice = Dice::new(seed);
         let mut often = |most: u64| if dice.chance(5_000) { 0 } else { u32::try_from(dice.below(most)).unwrap_or(0) };
         let quirks = Quirks {
@@ -134,7 +139,8 @@ impl Swarm {
         let profile = PROFILES[dice.index(PROFILES.len())];
         let settings = [("profile".to_owned(), profile.to_owned())];
         let device = is_on_device(seed).then(rig::device);
-        let rig = Rig::swapping_to(device, seed, quirks, share, &settings, failing_bp);
+        let ground = Ground::new((seed, quirks), (share, failing_bp), (&settings, device), forks);
+        let rig = Rig::over(ground, seed, Vec::new());
         let mut swarm = Self {
             rig,
             dice,
@@ -242,15 +248,21 @@ impl Swarm {
             197..199 => calls = self.plan_fork(index),
             _ => {}
         }
+        if self.rig.ground.forks == ForkMode::Seen && !self.is_forking(tid) {
+            calls = seen::at_gate(calls);
+        }
         let mut world = self.rig.world();
         calls.into_iter().for_each(|call| world.will(tid, call));
     }
 
     fn hear(&mut self) {
         let log = self.rig.world().take_log();
-        let losses = self.rig.disk.failed_reads() > 0;
+        let losses = self.rig.ground.disk.failed_reads() > 0;
         for happened in log {
             self.truth.hear(happened, losses);
+            if let Happened::Ended(tid, call, answer) = happened {
+                self.go_on_forking(tid, call, answer);
+            }
             if let Some(family) = &mut self.family {
                 if let Some((by, pid, tid)) = family.hear(happened) {
                     let home = self.actors.iter().find(|actor| actor.tid == by).map(|actor| actor.home);
@@ -297,7 +309,7 @@ impl Swarm {
         let steps = self.dice.below(12);
         self.threads_go_on(steps);
         for _ in 0..self.dice.below(3) {
-            self.rig.disk.end_one(&mut self.dice);
+            self.rig.ground.disk.end_one(&mut self.dice);
         }
         self.rig.turn(&mut self.dice);
         self.family_lives();
@@ -315,7 +327,7 @@ impl Swarm {
             for index in 0..self.actors.len() {
                 let Actor { tid, pid, .. } = self.actors[index];
                 let waits = self.family.as_ref().is_some_and(|family| family.waits(pid));
-                if !waits && self.rig.world().calls_left(tid) < 2 {
+                if !waits && !self.is_forking(tid) && self.rig.world().calls_left(tid) < 2 {
                     self.plan(index);
                 }
             }
@@ -328,12 +340,12 @@ impl Swarm {
             }
             if self.is_out_of_memory() {
                 let stands = self.rig.session.report();
-                assert!(self.rig.disk.failed() > 0, "out of memory, and no write has failed: {stands:?}");
+                assert!(self.rig.ground.disk.failed() > 0, "out of memory, and no write has failed: {stands:?}");
                 return;
             }
         }
         self.rig.world().calm();
-        self.rig.disk.heal();
+        self.rig.ground.disk.heal();
         self.settle();
         self.finish_changes();
         self.read_all();
@@ -345,6 +357,10 @@ impl Swarm {
                 assert_eq!(rig.pager().machine().lost_frames(), 0, "a frame is a page's, spare, or a hole");
             }
         }
+    }
+
+    fn is_forking(&self, tid: Tid) -> bool {
+        self.family.as_ref().is_some_and(|family| family.is_making(tid))
     }
 
     fn rigs(&mut self) -> impl Iterator<Item = &mut Rig> {

@@ -34,40 +34,92 @@ const TO_COME: i32 = 0;
 /// There is none.
 pub(crate) const NONE: i32 = -1;
 
-/// What came of the fork: [`TO_COME`], [`NONE`], or the child's number.
-static COPIED: AtomicI32 = AtomicI32::new(TO_COME);
-/// The agent refuses the fork that is announced.
-static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+/// What the forking thread and the agent say to each other about the fork that is under way.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    /// What came of it: [`TO_COME`], [`NONE`], or the child's number.
+    copied: AtomicI32,
+    /// The agent refuses it.
+    is_refused: AtomicBool,
+}
+
+/// About those of this process.
+pub(super) static TALK: Talk = Talk::new();
+
+impl Talk {
+    pub(crate) const fn new() -> Self {
+        Self { copied: AtomicI32::new(TO_COME), is_refused: AtomicBool::new(false) }
+    }
+
+    /// In the forking thread, before it touches doorbell 0.
+    pub(crate) fn begin(&self) {
+        self.copied.store(TO_COME, Ordering::Relaxed);
+        self.is_refused.store(false, Ordering::Relaxed);
+    }
+
+    /// In the forking thread, when doorbell 0 was answered: the copy must not be made.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Acquire)
+    }
+
+    /// In the forking thread, before it touches doorbell 1. `child`: its number, or [`NONE`].
+    pub(crate) fn end(&self, child: i32) {
+        self.copied.store(child, Ordering::Release);
+    }
+}
+
+/// What an agent knows of a fork that is seen.
+#[derive(Debug)]
+pub(super) struct Seen<C: Faults> {
+    talk: &'static Talk,
+    /// The child to come.
+    expected: Option<Newborn<C>>,
+    /// The forking thread has said what came of it.
+    is_over: bool,
+}
 
 /// Before a copy, in the forking thread, with all signals blocked: when this returns, the state of all memory is settled. False: the
 /// copy must not be made, but [`copied`] is to be called.
 pub(crate) fn announce() -> bool {
     foothold::wait_until_managed();
     FORKING.take();
-    COPIED.store(TO_COME, Ordering::Relaxed);
-    IS_REFUSED.store(false, Ordering::Relaxed);
+    TALK.begin();
     touch(DOORBELLS.load(Ordering::Acquire));
-    !IS_REFUSED.load(Ordering::Acquire)
+    !TALK.is_refused()
 }
 
 /// After the copy, in the forking thread: returns when the child needs its parent no more. `child`: its number, or [`NONE`].
 pub(crate) fn copied(child: i32) {
-    COPIED.store(child, Ordering::Release);
+    TALK.end(child);
     touch(DOORBELLS.load(Ordering::Acquire) + mem::PAGE_BYTES);
     FORKING.give_back();
+}
+
+impl<C: Faults> Seen<C> {
+    pub(super) const fn new(talk: &'static Talk) -> Self {
+        Self { talk, expected: None, is_over: false }
+    }
+
+    /// Doorbell 0 was touched.
+    pub(super) const fn begin(&mut self) {
+        self.is_over = false;
+    }
 }
 
 impl<K: AddressSpace> Forks<K> {
     /// True while the state of memory is settled for a copy: no fault is answered.
     pub(crate) const fn is_frozen(&self) -> bool {
-        self.is_seen && self.held && !self.is_copied
+        matches!(&self.seen, Some(seen) if self.held && !seen.is_over)
     }
 
-    /// Note where everything is that the copy will not have. True: the copy may be made, or is refused.
+    /// Where forks are seen: note where everything is that the copy will not have. True: the copy may be made, or is refused.
     pub(super) fn expect_copy(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos) -> bool {
+        let Some(talk) = self.seen.as_ref().filter(|seen| seen.expected.is_none()).map(|seen| seen.talk) else {
+            return true;
+        };
         if let Err(errno) = pager.look_at_fork_policies() {
             voice.say(format_args!("what a forked child is to get cannot be read: {}", errno.name()));
-            IS_REFUSED.store(true, Ordering::Release);
+            talk.is_refused.store(true, Ordering::Release);
             return true;
         }
         let (content, regions) = snapshot(pager);
@@ -81,12 +133,14 @@ impl<K: AddressSpace> Forks<K> {
                 let text = "a fork is refused (ENOMEM): pages cannot be written in time";
                 voice.say(format_args!("process {}: {text}", pagetide_sys::thread::getpid()));
             }
-            IS_REFUSED.store(is_late, Ordering::Release);
+            talk.is_refused.store(is_late, Ordering::Release);
             return is_late;
         }
         let mut newborn = Newborn::new(None, content, regions);
         self.pin(pager, now, &mut newborn);
-        self.expected = Some(newborn);
+        if let Some(seen) = &mut self.seen {
+            seen.expected = Some(newborn);
+        }
         self.answered = None;
         voice.tell(BORN);
         true
@@ -94,17 +148,19 @@ impl<K: AddressSpace> Forks<K> {
 
     /// The forking thread may have said what came of it.
     pub(crate) fn look_at_copy(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos) {
-        let child = COPIED.load(Ordering::Acquire);
-        if !self.is_frozen() || child == TO_COME {
+        let is_frozen = self.is_frozen();
+        let Some(seen) = self.seen.as_mut().filter(|_| is_frozen) else { return };
+        let child = seen.talk.copied.load(Ordering::Acquire);
+        if child == TO_COME {
             return;
         }
-        self.is_copied = true;
-        let Some(mut newborn) = self.expected.take() else { return };
+        seen.is_over = true;
+        let Some(mut newborn) = seen.expected.take() else { return };
         if child == NONE {
             newborn.give_back(pager, now);
             return voice.tell(OVER);
         }
-        newborn.process = fd::pidfd(child);
+        newborn.process = pager.machine().space().end_of(child);
         self.newborn = Some(newborn);
     }
 }

@@ -89,7 +89,7 @@ fn content_whose_place_is_moved_on_its_way_back_follows() {
     rig.world().will(other, Call::Remap(Extent::new(HOME, PAGES), there));
     while rig.world().step(other) != Progress::Sleeps {}
     for _ in 0..50 {
-        rig.disk.end_one(&mut dice);
+        rig.ground.disk.end_one(&mut dice);
         let now = rig.pager().machine().space().now();
         rig.session.work(now);
         rig.world().pass(1_000);

@@ -22,6 +22,7 @@ use super::Dice;
 use super::disk::Disk;
 use crate::extents::Division;
 use crate::fork::doorbells::Doorbells;
+use crate::fork::seen::Talk;
 use crate::fork::takeover::{Inheritance, tell_taken};
 use crate::fork::{Forks, Voice};
 use crate::frames::Kind;
@@ -94,19 +95,70 @@ impl Voice for Said {
     }
 }
 
+/// How forks come to a process's agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ForkMode {
+    /// The kernel tells of each.
+    Told,
+    /// Their makers tell before and after; the kernel tells nothing.
+    Seen,
+}
+
+/// What a process has beside its pager, and its children have in turn.
+#[derive(Clone, Debug)]
+pub(super) struct Ground {
+    space: Model,
+    pub(super) disk: Disk,
+    /// Knobs of sessions.
+    settings: Vec<(String, String)>,
+    /// What all of them swap to, if there is one.
+    device: Option<Arc<Fd>>,
+    /// Pages of memory.
+    share: u32,
+    pub(super) forks: ForkMode,
+}
+
+impl Ground {
+    /// The first process of a world whose `quirks` show by `seed`, of which `failing_bp` requests in 10,000 fail.
+    pub(super) fn new(
+        (seed, quirks): (u64, Quirks),
+        (share, failing_bp): (u32, u64),
+        (settings, device): (&[(String, String)], Option<Fd>),
+        forks: ForkMode,
+    ) -> Self {
+        let mut world = World::new(seed, quirks);
+        // Small ones, so that many fit into a small process.
+        world.have_huge_pages(16);
+        let pid = world.new_process();
+        let space = Model::new(Arc::new(Mutex::new(world)), pid);
+        let disk = Disk::new(space.clone(), failing_bp);
+        Self { space, disk, settings: settings.to_vec(), device: device.map(Arc::new), share, forks }
+    }
+
+    /// The same for another process.
+    fn of_process(&self, pid: Pid) -> Self {
+        let space = self.space.of_process(pid);
+        Self { disk: self.disk.of_process(space.clone()), space, ..self.clone() }
+    }
+
+    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+        self.space.world()
+    }
+
+    pub(super) const fn pid(&self) -> Pid {
+        self.space.pid()
+    }
+}
+
 /// One process with its pager.
 #[derive(Debug)]
 pub(super) struct Rig {
-    space: Model,
+    pub(super) ground: Ground,
     pub(super) session: Session<Model>,
     pub(super) forks: Forks<Model>,
+    /// Where forks are seen: what a forking thread says and hears.
+    pub(super) talk: Option<&'static Talk>,
     said: Said,
-    pub(super) disk: Disk,
-    /// Knobs of the session, and of its children's.
-    settings: Vec<(String, String)>,
-    /// What it shares with them.
-    device: Option<Arc<Fd>>,
-    share: u32,
     /// The thread that makes pages private.
     pub(super) private: Tid,
     /// No thread can be had that makes pages private.
@@ -118,37 +170,17 @@ pub(super) struct Rig {
 impl Rig {
     /// A process whose memory may be `share` pages.
     pub(super) fn new(seed: u64, quirks: Quirks, share: u32, settings: &[(String, String)], failing_bp: u64) -> Self {
-        Self::swapping_to(None, seed, quirks, share, settings, failing_bp)
+        let ground = Ground::new((seed, quirks), (share, failing_bp), (settings, None), ForkMode::Told);
+        Self::over(ground, seed, Vec::new())
     }
 
-    /// The same, that swaps to a device which it shares with its children, if there is one.
-    pub(super) fn swapping_to(
-        device: Option<Fd>,
-        seed: u64,
-        quirks: Quirks,
-        share: u32,
-        settings: &[(String, String)],
-        failing_bp: u64,
-    ) -> Self {
-        let mut world = World::new(seed, quirks);
-        // Small ones, so that many fit into a small process.
-        world.have_huge_pages(16);
-        let pid = world.new_process();
-        let space = Model::new(Arc::new(Mutex::new(world)), pid);
-        let disk = Disk::new(space.clone(), failing_bp);
-        let device = device.map(Arc::new);
-        Self::over(space, disk, (settings.to_vec(), device), share, (seed, Vec::new()))
-    }
-
-    /// A process that has yet to take anything under management; `inherited` are its parent's stores, with the seed of its checksums.
-    fn over(
-        space: Model,
-        disk: Disk,
-        (settings, device): (Vec<(String, String)>, Option<Arc<Fd>>),
-        share: u32,
-        (seed, inherited): (u64, Vec<(DeviceId, Store)>),
-    ) -> Self {
+    /// A process that has yet to take anything under management; `inherited` are its parent's stores, `seed` is that of its checksums.
+    pub(super) fn over(ground: Ground, seed: u64, inherited: Vec<(DeviceId, Store)>) -> Self {
+        let (space, share) = (ground.space.clone(), ground.share);
         let pid = space.pid();
+        if ground.forks == ForkMode::Seen {
+            space.world().tells_no_copy(pid);
+        }
         let private = space.world().new_thread(pid);
         let frames = u64::from(share) * 2 + 4096;
         let staging = space.map_own(OWN_VPN, frames);
@@ -159,7 +191,7 @@ impl Rig {
             ModelPrivate { space: space.clone(), thread: private, asked: 0, is_refused: Arc::clone(&is_refused) };
         let parts = MachineParts {
             space: space.clone(),
-            engine: Box::new(disk.engine()),
+            engine: Box::new(ground.disk.engine()),
             unsharer: Some(Box::new(unsharer)),
             held: None,
             staging,
@@ -168,11 +200,11 @@ impl Rig {
             pages_max: PAGES_MAX,
             seed,
         };
-        let own = device.as_deref().map_or_else(|| Store::modelled(SLOTS), on_device);
+        let own = ground.device.as_deref().map_or_else(|| Store::modelled(SLOTS), on_device);
         let slots: u32 = inherited.iter().map(|(_, store)| store.slots_max()).sum();
         let slots = slots + own.slots_max() + SLOTS * 3;
         let config =
-            live_config(&settings, PAGES_MAX, u64::from(share), slots).build().expect("the settings are known");
+            live_config(&ground.settings, PAGES_MAX, u64::from(share), slots).build().expect("the settings are known");
         let mut pager = Pager::new(Core::new(config), LiveMachine::new(parts), 0, None);
         pager.exclude(OWN_VPN << PAGE_SHIFT, (OWN_VPN * 8) << PAGE_SHIFT);
         let free = (0..).map(DeviceId).find(|device| inherited.iter().all(|(taken, _)| taken != device));
@@ -183,28 +215,27 @@ impl Rig {
             pager.step(1, Event::DeviceAdded { device: id, spec });
         }
         let session = Session::new(pager, 0, UNSEEN_PAGES);
-        let forks = Forks::new(doorbells(&space), false);
+        let talk = (ground.forks == ForkMode::Seen).then(|| &*Box::leak(Box::new(Talk::new())));
+        let forks = Forks::new(doorbells(&space), talk);
         let said = Said::default();
-        Self { space, session, forks, said, disk, settings, device, share, private, is_refused, out_of_memory: false }
+        Self { ground, session, forks, talk, said, private, is_refused, out_of_memory: false }
     }
 
-    /// The agent of a forked child of this process, which takes over what comes through `call`. None: its parent has ended. `is_careless`: by
-    /// mistake some of it is left out.
-    pub(super) fn of_child(&self, child: Pid, call: &Fd, is_careless: bool) -> Option<Self> {
+    /// The agent of a forked child, which takes over what comes through `call`. None: its parent has ended. `is_careless`: by mistake some of
+    /// it is left out.
+    pub(super) fn of_child(ground: &Ground, child: Pid, call: &Fd, is_careless: bool) -> Option<Self> {
         let mut inheritance = match Inheritance::receive(call, false) {
             Ok(inheritance) => inheritance,
             Err(SetupError::Step(_, Errno::ECONNRESET)) => return None,
             Err(error) => panic!("a child cannot take over its memory: {error}"),
         };
-        let space = self.space.of_process(child);
-        let disk = self.disk.of_process(space.clone());
-        let inherited = (inheritance.seed, std::mem::take(&mut inheritance.stores));
-        let settings = (self.settings.clone(), self.device.clone());
-        let mut rig = Self::over(space, disk, settings, self.share, inherited);
+        let inherited = std::mem::take(&mut inheritance.stores);
+        let mut rig = Self::over(ground.of_process(child), inheritance.seed, inherited);
         let (now, pager) = (rig.now(), &mut rig.session.pager);
         let mut at = 0;
         while let Ok(Some(vma)) = pager.machine_mut().space_mut().mapping_at_or_after(at) {
-            pager.take_over_vma(now, &vma, &inheritance.regions, false).expect("it is registered");
+            let is_to_register = ground.forks == ForkMode::Seen;
+            pager.take_over_vma(now, &vma, &inheritance.regions, is_to_register).expect("it can be registered");
             at = vma.end;
         }
         if is_careless {
@@ -234,15 +265,15 @@ impl Rig {
     }
 
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
-        self.space.world()
+        self.ground.world()
     }
 
     pub(super) const fn pid(&self) -> Pid {
-        self.space.pid()
+        self.ground.pid()
     }
 
     fn now(&self) -> Nanos {
-        self.space.now()
+        self.ground.space.now()
     }
 
     pub(super) const fn pager(&self) -> &Pager<Model> {
@@ -262,7 +293,10 @@ impl Rig {
         let Self { session, forks, said, .. } = self;
         let mut serving = Serving { forks, said };
         session.read_messages(now, &mut serving).expect("the model can be read");
-        session.answer_faults(now, &mut serving);
+        serving.forks.look_at_copy(serving.said, &mut session.pager, now);
+        if !serving.forks.is_frozen() {
+            session.answer_faults(now, &mut serving);
+        }
         session.work(now);
         forks.serve(said, &mut session.pager, now);
         session.mark_lost(|_| {});
@@ -285,14 +319,14 @@ impl Rig {
         session.look_at_memory(now, Kept { mappings, anon_pages }, &mut Serving { forks, said });
         let unseen = u32::try_from(session.unseen_pages()).expect("few pages");
         if !forks.is_under_way() {
-            session.set_budget(now, self.share.saturating_sub(unseen).max(64));
+            session.set_budget(now, self.ground.share.saturating_sub(unseen).max(64));
         }
     }
 
     /// Nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
         let is_forking = self.forks.is_under_way() || self.forks.is_waiting_for_child();
-        self.disk.is_idle() && !self.session.is_polling() && !is_forking
+        self.ground.disk.is_idle() && !self.session.is_polling() && !is_forking
     }
 
     /// One thread's call, to its end, with the pager at work.
@@ -316,7 +350,7 @@ impl Rig {
     pub(super) fn step(&mut self, tid: Tid, dice: &mut Dice) -> Progress {
         let progress = self.world().step(tid);
         if !matches!(progress, Progress::Ended(_)) {
-            self.disk.end_one(dice);
+            self.ground.disk.end_one(dice);
             self.turn(dice);
             self.world().pass(1_000);
         }
@@ -326,7 +360,7 @@ impl Rig {
     /// So many turns of the pager, of 0.1 ms each, in which no thread of the program goes on.
     pub(super) fn turns(&mut self, count: u32, dice: &mut Dice) {
         for _ in 0..count {
-            self.disk.end_one(dice);
+            self.ground.disk.end_one(dice);
             self.turn(dice);
             self.world().pass(100_000);
         }
@@ -353,12 +387,12 @@ impl Rig {
     pub(super) fn break_place(&mut self, place: PlaceId) {
         let stores = self.session.pager.machine().stores();
         let store = stores.iter().find(|(_, store)| store.place() == place).map(|(_, store)| store);
-        self.disk.break_file(store.expect("a place of the session").file());
+        self.ground.disk.break_file(store.expect("a place of the session").file());
     }
 
     /// From now on the process may have so many pages.
     pub(super) fn set_share(&mut self, pages: u32) {
-        self.share = pages;
+        self.ground.share = pages;
         let now = self.now();
         self.session.set_budget(now, pages);
     }

@@ -67,6 +67,11 @@ impl Truth {
         pages.filter(|(_, page)| page.rights.allow(false) && !page.guarded).map(|(&(_, vpn), _)| vpn)
     }
 
+    /// True of calls that change the address space.
+    pub(super) fn changes(call: Call) -> bool {
+        Self::changed(call).iter().any(Option::is_some)
+    }
+
     fn changed(call: Call) -> [Option<Extent>; 2] {
         match call {
             Call::Unmap(extent)
@@ -86,6 +91,7 @@ impl Truth {
             | Call::Pin(_)
             | Call::Unpin(_)
             | Call::Fork
+            | Call::ForbidHuge(_)
             | Call::AtGate(_) => [None, None],
         }
     }
@@ -107,6 +113,7 @@ impl Truth {
             | Call::Collapse(_)
             | Call::Unpin(_)
             | Call::Fork
+            | Call::ForbidHuge(_)
             | Call::AtGate(_) => None,
         }
     }
@@ -257,6 +264,7 @@ impl Truth {
             | Call::Populate(_)
             | Call::Collapse(_)
             | Call::Fork
+            | Call::ForbidHuge(_)
             | Call::AtGate(_) => {}
         }
     }

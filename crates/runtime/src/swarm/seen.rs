@@ -1,0 +1,174 @@
+//! Forks in the swarm that are seen, as signal mode makes them (`signal::forks`, `fork::seen`).
+//!
+//! The kernel tells of no copy and registers nothing of it. Who forks closes the gate that all changes of the address space come
+//! through, tells the agent before and after, and the child does nothing at all before its own agent serves it. Nobody completes it: without
+//! an agent it is ended.
+
+use pagetide_kernel::model::{Answer, Call, Gate, Mapping, Pid, Quirks, Tid};
+
+use super::family::{Child, Family, Life};
+use super::rig::{ForkMode, Ground, Rig};
+use super::scenes::HOME;
+use super::truth::Truth;
+use super::{Actor, Dice, Swarm};
+use crate::fork::seen::{self, Talk};
+
+/// Of 10,000 forks, so many fail in the kernel.
+const FAILING_BP: u64 = 1_000;
+
+/// Of 10,000 turns with a fork under way, so many take that long.
+const SLOW_BP: u64 = 300;
+const SLOW_NS: u64 = 150_000_000;
+
+/// A fork, from before its announcement until the child needs its parent no more.
+#[derive(Debug)]
+pub(super) struct Making {
+    pub(super) tid: Tid,
+    pub(super) pid: Pid,
+    talk: &'static Talk,
+    doorbells: [u64; 2],
+    /// Doorbell 0 was answered.
+    is_announced: bool,
+    child: Option<Pid>,
+}
+
+impl Making {
+    /// With the calls up to the announcement.
+    pub(super) fn begin(Actor { tid, pid, .. }: Actor, talk: &'static Talk, doorbells: [u64; 2]) -> (Self, Vec<Call>) {
+        talk.begin();
+        let calls = vec![Call::AtGate(Gate::Close), Call::ForbidHuge(true), Call::Load(doorbells[0])];
+        (Self { tid, pid, talk, doorbells, is_announced: false, child: None }, calls)
+    }
+
+    /// The calls that follow when this one has ended.
+    fn go_on(&mut self, call: Call, answer: Answer, fails: bool) -> Vec<Call> {
+        let after = [Call::AtGate(Gate::Open), Call::ForbidHuge(false)];
+        match (call, answer) {
+            (Call::Load(page), _) if page == self.doorbells[0] => {
+                self.is_announced = true;
+                let is_made = !self.talk.is_refused() && !fails;
+                is_made.then_some(Call::Fork).into_iter().chain(after).collect()
+            }
+            (Call::Fork, Answer::Child(child)) => {
+                self.child = Some(child);
+                Vec::new()
+            }
+            (Call::ForbidHuge(false), _) if self.is_announced => {
+                let number = |child: Pid| i32::try_from(child.0).expect("few processes");
+                self.talk.end(self.child.map_or(seen::NONE, number));
+                vec![Call::Load(self.doorbells[1])]
+            }
+            (_, _) => Vec::new(),
+        }
+    }
+}
+
+impl Swarm {
+    /// A thread forks: its first calls. None where nothing is managed yet: then a fork is the kernel's business alone.
+    pub(super) fn begin_fork(&mut self, family: &mut Family, index: usize) -> Vec<Call> {
+        let actor = self.actors[index];
+        let rig = if actor.pid == self.rig.pid() { Some(&mut self.rig) } else { family.rig(actor.pid) };
+        let managed = rig.filter(|rig| rig.is_managed()).and_then(|rig| rig.talk.zip(Some(rig.doorbells())));
+        let Some((talk, doorbells)) = managed else { return Vec::new() };
+        let (making, calls) = Making::begin(actor, talk, doorbells);
+        family.making.push(making);
+        calls
+    }
+
+    /// A call has ended: if it was one of a fork's, the fork goes on.
+    pub(super) fn go_on_forking(&mut self, tid: Tid, call: Call, answer: Answer) {
+        let Some(mut family) = self.family.take() else { return };
+        if let Some(index) = family.making.iter().position(|making| making.tid == tid) {
+            let fails = family.dice.chance(FAILING_BP);
+            let making = &mut family.making[index];
+            let next = making.go_on(call, answer, fails);
+            next.into_iter().for_each(|call| self.rig.world().will(tid, call));
+            let (parent, is_over) = (making.pid, call == Call::Load(making.doorbells[1]));
+            if let Answer::Child(pid) = answer {
+                self.is_born(&mut family, (parent, tid), pid);
+            }
+            if is_over {
+                family.making.remove(index);
+            }
+        }
+        self.family = Some(family);
+    }
+
+    /// Now and then an agent that has announced waits for its device longer than for all to be settled.
+    pub(super) fn device_is_slow(&self, family: &mut Family) {
+        if !family.making.is_empty() && family.dice.chance(SLOW_BP) {
+            self.rig.world().pass(SLOW_NS);
+        }
+    }
+
+    /// A child that waits, with the thread that will go on in it.
+    fn is_born(&mut self, family: &mut Family, (parent, by): (Pid, Tid), pid: Pid) {
+        let tid = self.rig.world().new_thread(pid);
+        self.truth.add_thread(tid, pid);
+        let home = self.actors.iter().find(|actor| actor.tid == by).map(|actor| actor.home);
+        self.actors.push(Actor { tid, pid, home: home.expect("it is an actor"), at: 0 });
+        family.children.push(Child { pid, parent, tid, life: Life::Waits(None), changes: false });
+    }
+}
+
+/// What a thread does, with the gate around whatever changes the address space.
+pub(super) fn at_gate(calls: Vec<Call>) -> Vec<Call> {
+    let [enter, leave] = [Gate::Enter, Gate::Leave].map(Call::AtGate);
+    let mut is_inside = false;
+    let mut with_gate = Vec::with_capacity(calls.len());
+    for call in calls {
+        let enters = !is_inside && Truth::changes(call);
+        with_gate.extend(enters.then_some(enter));
+        with_gate.push(call);
+        with_gate.extend(enters.then_some(leave));
+        is_inside = call == enter || is_inside && call != leave;
+    }
+    with_gate
+}
+
+/// A process whose forks are seen, with 300 pages of memory in a budget of 96; and a thread of it.
+fn process() -> (Rig, Tid) {
+    let settings = [("profile".to_owned(), "pagetide".to_owned())];
+    let ground = Ground::new((1, Quirks::NONE), (96, 0), (&settings, None), ForkMode::Seen);
+    let mut rig = Rig::over(ground, 1, Vec::new());
+    let pid = rig.pid();
+    rig.world().map(pid, Mapping::anon(HOME, HOME + 300));
+    rig.adopt();
+    let tid = rig.world().new_thread(pid);
+    for page in HOME..HOME + 300 {
+        assert_eq!(rig.perform(tid, Call::Store(page, page)), Answer::Done);
+    }
+    rig.rest();
+    (rig, tid)
+}
+
+/// A write does not end: a page that is held would not be where a child finds it. There is no fork, and all goes on as if there had never
+/// been one.
+#[test]
+fn a_fork_whose_pages_are_not_written_in_time_is_refused() {
+    let (mut rig, tid) = process();
+    let (talk, [before, after]) = (rig.talk.expect("its forks are seen"), rig.doorbells());
+    let mut dice = Dice::new(1);
+    rig.set_share(400);
+    for page in HOME..HOME + 300 {
+        assert_eq!(rig.perform(tid, Call::Store(page, page + 1)), Answer::Done);
+    }
+    rig.set_share(96);
+    (0..20).for_each(|_| rig.turn(&mut dice));
+    assert!(!rig.ground.disk.is_idle(), "pages are being written");
+    talk.begin();
+    rig.world().will(tid, Call::Load(before));
+    for seconds in 0..15 {
+        rig.world().step(tid);
+        rig.turn(&mut dice);
+        rig.world().pass(1_000_000_000);
+        assert_eq!(talk.is_refused(), seconds > 10, "after {seconds} s");
+    }
+    assert_eq!(rig.world().calls_left(tid), 0, "the doorbell is answered");
+    talk.end(seen::NONE);
+    assert!(matches!(rig.perform(tid, Call::Load(after)), Answer::Value(_)));
+    assert!(!rig.forks.is_under_way());
+    for page in HOME..HOME + 300 {
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(page + 1), "page {page:#x}");
+    }
+}
