@@ -81,6 +81,15 @@ fn an_orphan_sees_what_its_parents_parent_had_at_the_fork() {
     expect_paging(&["orphan", "24"], 12 * MIB, &[]);
 }
 
+/// Its parent is killed before the supervisor has heard of it. What is out of its memory is nowhere any more: it ends, and with it the run,
+/// which waited for it.
+#[test]
+fn a_forked_child_whose_parent_ends_before_it_was_told_of_ends() {
+    if let Some((told, _)) = expect_ok(&["bereft", "24"], 12 * MIB, &[]) {
+        assert!(told.contains("its parent has ended before it was handed over"), "{told}");
+    }
+}
+
 /// No table has a fixed number of places: 1,100 children at once are all counted, and end.
 #[test]
 fn eleven_hundred_children_at_once_are_no_hindrance() {

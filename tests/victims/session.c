@@ -7,6 +7,7 @@
 //   forks N       N times: a child checks and rewrites, then the parent does
 //   nested N      a chain of N generations, each forked by the one before
 //   orphan        a child of a child, which has ended, checks when the first has rewritten everything
+//   bereft        a child ends (SIGKILL) when it has forked and the supervisor, which is stopped, has yet to hear of it
 //   crowd N       N children at once, each with a page of its own, then all end
 //   hidden        all memory is MADV_DONTFORK, then a child works on memory of its own
 //   hole          a part is MADV_DONTFORK, and a child maps memory of its own there
@@ -182,6 +183,44 @@ static void orphan(int argument) {
     if (read(result[0], &byte, 1) != 1) {
         give_up("the orphan did not end well");
     }
+}
+
+static pid_t child_of(pid_t parent) {
+    char path[64], text[32];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", parent, parent);
+    int file = open(path, O_RDONLY);
+    ssize_t got = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    close(file);
+    text[got > 0 ? got : 0] = 0;
+    return atoi(text);
+}
+
+static void bereft(int argument) {
+    (void)argument;
+    const pid_t supervisor = getppid();
+    const pid_t child = fork();
+    if (child == 0) {
+        work();
+        if (kill(supervisor, SIGSTOP)) {
+            give_up("kill");
+        }
+        // Neither goes on: the grandchild waits for its agent, and its parent for that to take over.
+        fork();
+        _exit(7);
+    }
+    while (child_of(child) == 0) {
+        usleep(10000);
+    }
+    // So that it waits for certain.
+    usleep(300000);
+    int status;
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    kill(supervisor, SIGCONT);
+    if (!WIFSIGNALED(status)) {
+        give_up("the child did not wait");
+    }
+    work();
 }
 
 static void crowd(int count) {
@@ -728,7 +767,7 @@ static const struct {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
     {"raw", raw},         {"untold", untold}, {"private", private}, {"cleared", cleared}, {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
     {"user", user},       {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
-    {"family", family},   {"orphan", orphan},   {"idle", idle},           {"rested", rested},
+    {"family", family},   {"orphan", orphan},   {"bereft", bereft}, {"idle", idle},           {"rested", rested},
 };
 
 int main(int argc, char **argv) {

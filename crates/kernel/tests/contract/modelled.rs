@@ -113,7 +113,9 @@ impl Stage for OnModel {
         match world.step(thread) {
             Progress::Ended(Answer::Segv | Answer::Bus) => "Failed(EFAULT)".to_owned(),
             Progress::Ended(answer) => format!("{answer:?}"),
-            progress @ (Progress::Idle | Progress::Runs | Progress::Sleeps) => panic!("a load that nobody is told of {progress:?}"),
+            progress @ (Progress::Idle | Progress::Runs | Progress::Sleeps) => {
+                panic!("a load that nobody is told of {progress:?}")
+            }
         }
     }
 

@@ -305,24 +305,24 @@ impl Supervisor {
         self.answer_alone(pid);
     }
 
-    /// A forked child in signal mode without an agent of its own finds pages missing, and must not go on.
+    /// A forked child finds pages missing that nobody will bring, and must not go on.
     fn end_unserved(&self, pid: i32, why: &str) {
         eprintln!("pagetide: process {pid}: its memory was forked, and {why}: it is killed");
         let _ = signal::kill(pid, signal::number::KILL);
     }
 
-    /// Forked children in signal mode whose parents have ended before they told of them wait for nobody.
+    /// Forked children whose parents have ended before they were told of, or before they were found, wait for nobody.
     pub(super) fn end_orphans(&mut self) {
-        if !self.hello.signal_mode {
-            return;
-        }
         let is_expected = self.births.iter().any(|birth| birth.child.is_none());
         for index in 0..self.tree.list.len() {
             let process = &self.tree.list[index];
             let is_waiting = process.view.is_some_and(|view| view.state == foothold::FORKED);
-            let is_known = process.link.is_some() || process.starting.is_some() || is_expected;
+            let is_known = process.link.is_some() || process.starting.is_some() || is_expected || process.is_complete;
             let is_told = self.births.iter().any(|birth| birth.child == Some(process.pid));
-            let is_orphan = is_waiting && !is_known && !is_told;
+            // In signal mode a child is told of before it is made, else by an agent that has yet to read of the copy.
+            let mut others = self.tree.list.iter().filter(|other| other.pid == process.parent);
+            let may_be_told = !self.hello.signal_mode && others.any(|parent| parent.link.is_some());
+            let is_orphan = is_waiting && !is_known && !is_told && !may_be_told;
             let pid = process.pid;
             // What has been told since is heard before the next look.
             if is_orphan && process.is_orphan {
