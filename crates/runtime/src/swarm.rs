@@ -101,7 +101,10 @@ struct Actor {
 /// One seed's world.
 #[derive(Debug)]
 struct Swarm {
-    rig: Rig,
+    /// What all its processes stand on.
+    ground: Ground,
+    /// The first process, until it ends.
+    first: Option<Rig>,
     dice: Dice,
     truth: Truth,
     actors: Vec<Actor>,
@@ -140,9 +143,10 @@ impl Swarm {
         let settings = [("profile".to_owned(), profile.to_owned())];
         let device = is_on_device(seed).then(rig::device);
         let ground = Ground::new((seed, quirks), (share, failing_bp), (&settings, device), forks);
-        let rig = Rig::over(ground, seed, Vec::new());
+        let first = Some(Rig::over(ground.clone(), seed, Vec::new()));
         let mut swarm = Self {
-            rig,
+            ground,
+            first,
             dice,
             truth: Truth::default(),
             actors: Vec::new(),
@@ -155,8 +159,8 @@ impl Swarm {
         for index in 0..=swarm.dice.below(4) {
             let home = AREA * (index + 2);
             swarm.map(Mapping { huge: has_huge_pages(seed), ..Mapping::anon(home, home + pages) });
-            let pid = swarm.rig.pid();
-            let tid = swarm.rig.world().new_thread(pid);
+            let pid = swarm.ground.pid();
+            let tid = swarm.ground.world().new_thread(pid);
             swarm.truth.add_thread(tid, pid);
             swarm.actors.push(Actor { tid, pid, home, at: 0 });
         }
@@ -166,8 +170,8 @@ impl Swarm {
     }
 
     fn map(&mut self, mapping: Mapping) {
-        let pid = self.rig.pid();
-        self.rig.world().map(pid, mapping);
+        let pid = self.ground.pid();
+        self.ground.world().map(pid, mapping);
         self.truth.map(pid, mapping);
     }
 
@@ -248,16 +252,16 @@ impl Swarm {
             197..199 => calls = self.plan_fork(index),
             _ => {}
         }
-        if self.rig.ground.forks == ForkMode::Seen && !self.is_forking(tid) {
+        if self.ground.forks == ForkMode::Seen && !self.is_forking(tid) {
             calls = seen::at_gate(calls);
         }
-        let mut world = self.rig.world();
+        let mut world = self.ground.world();
         calls.into_iter().for_each(|call| world.will(tid, call));
     }
 
     fn hear(&mut self) {
-        let log = self.rig.world().take_log();
-        let losses = self.rig.ground.disk.failed_reads() > 0;
+        let log = self.ground.world().take_log();
+        let losses = self.ground.disk.failed_reads() > 0;
         for happened in log {
             self.truth.hear(happened, losses);
             if let Happened::Ended(tid, call, answer) = happened {
@@ -269,7 +273,7 @@ impl Swarm {
                     self.actors.push(Actor { tid, pid, home: home.expect("it is an actor"), at: 0 });
                 }
             } else if let Happened::Ended(_, Call::Fork, Answer::Child(child)) = happened {
-                let tid = self.rig.world().new_thread(child);
+                let tid = self.ground.world().new_thread(child);
                 self.truth.add_thread(tid, child);
                 self.children.push((child, tid));
             }
@@ -280,17 +284,17 @@ impl Swarm {
     fn children_live(&mut self) {
         let Some(&(pid, tid)) = self.children.first() else { return };
         if self.dice.chance(100) {
-            self.rig.world().end_process(pid);
+            self.ground.world().end_process(pid);
             self.truth.forget(pid);
             self.children.remove(0);
             return;
         }
         let pages: Vec<u64> = self.truth.readable(pid).collect();
-        if pages.is_empty() || self.rig.world().calls_left(tid) > 0 {
+        if pages.is_empty() || self.ground.world().calls_left(tid) > 0 {
             return;
         }
         let (vpn, value) = (pages[self.dice.index(pages.len())], self.value());
-        let mut world = self.rig.world();
+        let mut world = self.ground.world();
         world.will(tid, Call::Load(vpn));
         if value % 2 == 0 {
             world.will(tid, Call::Store(vpn, value));
@@ -298,23 +302,24 @@ impl Swarm {
     }
 
     fn threads_go_on(&mut self, steps: u64) {
-        let threads: Vec<Tid> = self.rig.world().threads().collect();
-        for _ in 0..steps {
+        let threads: Vec<Tid> = self.ground.world().threads().collect();
+        for _ in 0..if threads.is_empty() { 0 } else { steps } {
             let tid = threads[self.dice.index(threads.len())];
-            self.rig.world().step(tid);
+            self.ground.world().step(tid);
         }
     }
 
     fn turn(&mut self) {
         let steps = self.dice.below(12);
         self.threads_go_on(steps);
-        for _ in 0..self.dice.below(3) {
-            self.rig.ground.disk.end_one(&mut self.dice);
+        let ends = self.dice.below(3);
+        if let Some(rig) = &mut self.first {
+            (0..ends).for_each(|_| rig.ground.disk.end_one(&mut self.dice));
+            rig.turn(&mut self.dice);
         }
-        self.rig.turn(&mut self.dice);
         self.family_lives();
         let nanos = if self.dice.chance(1_000) { 5_000_000 } else { 20_000 };
-        self.rig.world().pass(self.dice.below(nanos));
+        self.ground.world().pass(self.dice.below(nanos));
         self.hear();
     }
 
@@ -322,30 +327,30 @@ impl Swarm {
         for turn in 0..WILD_TURNS {
             // A program runs natively at first.
             if turn == 20 {
-                self.rig.adopt();
+                self.first().adopt();
             }
             for index in 0..self.actors.len() {
                 let Actor { tid, pid, .. } = self.actors[index];
                 let waits = self.family.as_ref().is_some_and(|family| family.waits(pid));
-                if !waits && !self.is_forking(tid) && self.rig.world().calls_left(tid) < 2 {
+                if !waits && !self.is_forking(tid) && self.ground.world().calls_left(tid) < 2 {
                     self.plan(index);
                 }
             }
             self.children_live();
-            self.somebody_ends();
+            self.somebody_ends(turn);
             self.change_something();
             self.turn();
             if turn % 64 == 0 {
                 self.rigs().for_each(|rig| rig.pager().core().audit());
             }
             if self.is_out_of_memory() {
-                let stands = self.rig.session.report();
-                assert!(self.rig.ground.disk.failed() > 0, "out of memory, and no write has failed: {stands:?}");
+                let stands: Vec<_> = self.rigs().map(|rig| rig.session.report()).collect();
+                assert!(self.ground.disk.failed() > 0, "out of memory, and no write has failed: {stands:?}");
                 return;
             }
         }
-        self.rig.world().calm();
-        self.rig.ground.disk.heal();
+        self.ground.world().calm();
+        self.ground.disk.heal();
         self.settle();
         self.finish_changes();
         self.read_all();
@@ -363,8 +368,13 @@ impl Swarm {
         self.family.as_ref().is_some_and(|family| family.is_making(tid))
     }
 
+    /// The first process, where none ends.
+    const fn first(&mut self) -> &mut Rig {
+        self.first.as_mut().expect("the first process has not ended")
+    }
+
     fn rigs(&mut self) -> impl Iterator<Item = &mut Rig> {
-        std::iter::once(&mut self.rig).chain(self.family.iter_mut().flat_map(family::Family::rigs))
+        self.first.iter_mut().chain(self.family.iter_mut().flat_map(family::Family::rigs))
     }
 
     fn is_out_of_memory(&mut self) -> bool {
@@ -374,25 +384,28 @@ impl Swarm {
     /// Every thread comes to its end.
     fn settle(&mut self) {
         for _ in 0..CALM_TURNS {
-            let threads: Vec<Tid> = self.rig.world().threads().collect();
-            let left: usize = threads.iter().map(|&tid| self.rig.world().calls_left(tid)).sum();
-            let is_quiet = self.rig.is_quiet() && self.family.as_mut().is_none_or(family::Family::is_quiet);
+            let threads: Vec<Tid> = self.ground.world().threads().collect();
+            let left: usize = threads.iter().map(|&tid| self.ground.world().calls_left(tid)).sum();
+            let is_born = self.family.as_ref().is_none_or(family::Family::is_born);
+            let is_quiet = is_born && self.rigs().all(|rig| rig.is_quiet());
             if left == 0 && is_quiet || self.is_out_of_memory() {
                 return;
             }
             self.turn();
         }
-        panic!("a thread does not come to its end: {}", self.rig.pager().machine().describe());
+        let stands: Vec<String> = self.rigs().map(|rig| rig.pager().machine().describe().to_string()).collect();
+        panic!("a thread does not come to its end: {stands:?}");
     }
 
     fn read_all(&mut self) {
-        let mut readers = vec![(self.rig.pid(), self.actors[0].tid)];
+        let first = self.first.as_ref().map(|rig| (rig.pid(), self.actors[0].tid));
+        let mut readers: Vec<_> = first.into_iter().collect();
         readers.extend(&self.children);
         readers.extend(self.family.iter().flat_map(family::Family::running));
         for (pid, tid) in readers {
             let pages: Vec<u64> = self.truth.readable(pid).collect();
             for vpn in pages {
-                self.rig.world().will(tid, Call::Load(vpn));
+                self.ground.world().will(tid, Call::Load(vpn));
             }
         }
         self.settle();

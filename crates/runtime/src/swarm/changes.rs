@@ -31,16 +31,16 @@ impl Swarm {
         if changes.dice.chance(400) {
             self.change(&mut changes);
         }
-        let gone = self.rig.session.places().filter(|place| place.state == PlaceState::Gone).count();
+        let gone = self.first().session.places().filter(|place| place.state == PlaceState::Gone).count();
         changes.drained = changes.drained.max(u32::try_from(gone).expect("few places"));
         self.changes = Some(changes);
     }
 
     fn change(&mut self, changes: &mut Changes) {
-        let places: Vec<_> = self.rig.session.places().filter(|place| place.state != PlaceState::Gone).collect();
+        let places: Vec<_> = self.first().session.places().filter(|place| place.state != PlaceState::Gone).collect();
         let place = places[changes.dice.index(places.len())].place;
         match changes.dice.below(10) {
-            0..2 => self.rig.set_share(80 + u32::try_from(changes.dice.below(500)).expect("a small number")),
+            0..2 => self.first().set_share(80 + u32::try_from(changes.dice.below(500)).expect("a small number")),
             2..5 if places.len() < PLACES_MAX => {
                 let priority = changes.dice.chance(5_000).then_some(5);
                 let id = PlaceId(changes.places);
@@ -52,17 +52,17 @@ impl Swarm {
                     rotational: false,
                     division: None,
                 });
-                assert_eq!(self.rig.carry_out(command), Answer::Done, "there is room for a place");
+                assert_eq!(self.first().carry_out(command), Answer::Done, "there is room for a place");
             }
             2..8 => {
                 // What does not fit is refused, and what is under way goes on.
                 let mode = None;
-                let _ = self.rig.carry_out(Command::SwapOff { place, mode });
+                let _ = self.first().carry_out(Command::SwapOff { place, mode });
             }
             8 => {
-                let _ = self.rig.carry_out(Command::StopSwapOff { place });
+                let _ = self.first().carry_out(Command::StopSwapOff { place });
             }
-            _ if places.len() > 1 => self.rig.break_place(place),
+            _ if places.len() > 1 => self.first().break_place(place),
             _ => {}
         }
     }
@@ -74,12 +74,12 @@ impl Swarm {
         }
         for _ in 0..super::CALM_TURNS {
             let draining = |state| matches!(state, PlaceState::Draining | PlaceState::Failed);
-            if !self.rig.session.places().any(|place| draining(place.state)) || self.rig.out_of_memory {
+            if !self.first().session.places().any(|place| draining(place.state)) || self.first().out_of_memory {
                 return;
             }
             self.turn();
         }
-        let places: Vec<_> = self.rig.session.places().collect();
+        let places: Vec<_> = self.first().session.places().collect();
         panic!("a place is not drained: {places:?}");
     }
 }

@@ -69,6 +69,7 @@ pub(super) struct Played {
     pub(super) unannounced: u32,
     pub(super) ended_waiting: u32,
     pub(super) unserved: u32,
+    pub(super) orphans: u32,
 }
 
 /// The processes of one seed beside its first one.
@@ -80,6 +81,8 @@ pub(super) struct Family {
     forking: Vec<Forking>,
     /// Forks that are seen.
     pub(super) making: Vec<Making>,
+    /// The first process ends when so many turns are over and it has children: those that page by themselves go on.
+    first_ends_at: Option<u32>,
     pub(super) played: Played,
     /// A mistake is made on purpose: a part of each snapshot is left out.
     pub(super) is_careless: bool,
@@ -93,6 +96,9 @@ impl Family {
             births: Vec::new(),
             forking: Vec::new(),
             making: Vec::new(),
+            first_ends_at: seed
+                .is_multiple_of(3)
+                .then(|| u32::try_from(Dice::new(seed).below(u64::from(super::WILD_TURNS))).expect("a turn")),
             played: Played::default(),
             is_careless: false,
         }
@@ -105,7 +111,7 @@ impl Family {
         })
     }
 
-    pub(super) fn rig(&mut self, pid: Pid) -> Option<&mut Rig> {
+    fn rig(&mut self, pid: Pid) -> Option<&mut Rig> {
         self.rigs().find(|rig| rig.pid() == pid)
     }
 
@@ -114,10 +120,9 @@ impl Family {
         self.children.iter().any(|child| child.pid == pid && matches!(child.life, Life::Waits(_)))
     }
 
-    /// All children have come to where nothing is under way.
-    pub(super) fn is_quiet(&mut self) -> bool {
-        let is_born = self.children.iter().all(|child| !matches!(child.life, Life::Waits(_)));
-        is_born && self.rigs().all(|rig| rig.is_quiet())
+    /// No child waits for its agent.
+    pub(super) fn is_born(&self) -> bool {
+        self.children.iter().all(|child| !matches!(child.life, Life::Waits(_)))
     }
 
     /// The processes that run, each with a thread.
@@ -159,6 +164,11 @@ impl Family {
 }
 
 impl Swarm {
+    /// What pages this process, if it lives and anything does.
+    pub(super) fn rig_of<'a>(&'a mut self, family: &'a mut Family, pid: Pid) -> Option<&'a mut Rig> {
+        if pid == self.ground.pid() { self.first.as_mut() } else { family.rig(pid) }
+    }
+
     /// A thread forks: its calls, and what the child begins with.
     pub(super) fn plan_fork(&mut self, index: usize) -> Vec<Call> {
         let Actor { tid, pid, home, .. } = self.actors[index];
@@ -166,10 +176,10 @@ impl Swarm {
             return if self.children.len() < 3 { at_gate(&[Call::Fork]) } else { Vec::new() };
         };
         let mut calls = Vec::new();
-        if family.may_fork(pid) && self.rig.ground.forks == ForkMode::Seen {
+        if family.may_fork(pid) && self.ground.forks == ForkMode::Seen {
             calls = self.begin_fork(&mut family, index);
         } else if family.may_fork(pid) {
-            let rig = if pid == self.rig.pid() { Some(&mut self.rig) } else { family.rig(pid) };
+            let rig = self.rig_of(&mut family, pid);
             let managed = rig.filter(|rig| rig.is_managed()).map(|rig| rig.doorbells());
             let doorbells = managed.filter(|_| family.dice.chance(8_000));
             let changes = family.dice.chance(5_000);
@@ -180,7 +190,7 @@ impl Swarm {
             let (last, is_announced) = (*calls.last().expect("a fork has calls"), doorbells.is_some());
             family.forking.push(Forking { tid, pid, is_announced, changes, last });
             for call in self.first_calls(&mut family.dice, home, changes) {
-                self.rig.world().will_in_child(tid, call);
+                self.ground.world().will_in_child(tid, call);
             }
         }
         self.family = Some(family);
@@ -223,8 +233,14 @@ impl Swarm {
     }
 
     /// A process ends now and then, wherever it is.
-    pub(super) fn somebody_ends(&mut self) {
+    pub(super) fn somebody_ends(&mut self, turn: u32) {
         let Some(mut family) = self.family.take() else { return };
+        let first_ends = family.first_ends_at.is_some_and(|at| at <= turn) && !family.children.is_empty();
+        if first_ends && self.first.is_some() {
+            let pid = self.ground.pid();
+            self.end(&mut family, pid);
+            family.played.orphans += u32::try_from(family.children.len()).expect("few children");
+        }
         if let Some(index) = (0..family.children.len()).find(|_| family.dice.chance(40)) {
             let child = &family.children[index];
             family.played.ended_waiting += u32::from(matches!(child.life, Life::Waits(_)));
@@ -236,7 +252,10 @@ impl Swarm {
 
     /// With a process end those of its children that wait for memory of it.
     fn end(&mut self, family: &mut Family, pid: Pid) {
-        self.rig.world().end_process(pid);
+        self.ground.world().end_process(pid);
+        if pid == self.ground.pid() {
+            self.first = None;
+        }
         self.truth.forget(pid);
         self.actors.retain(|actor| actor.pid != pid);
         family.forking.retain(|forking| forking.pid != pid);
@@ -250,7 +269,7 @@ impl Swarm {
 
     fn hear_agents(&mut self, family: &mut Family) {
         let mut words = Vec::new();
-        for rig in std::iter::once(&mut self.rig).chain(family.rigs()) {
+        for rig in self.first.iter_mut().chain(family.rigs()) {
             let pid = rig.pid();
             words.extend(rig.hear().into_iter().map(|word| (pid, word)));
         }
@@ -282,21 +301,21 @@ impl Swarm {
             let Some(pid) = found.filter(|_| family.dice.chance(2_000)) else { continue };
             // One that has ended: its parent will see.
             let Some(child) = family.children.iter_mut().find(|child| child.pid == pid) else { continue };
-            if child.changes && self.rig.world().calls_left(child.tid) > 0 {
+            if child.changes && self.ground.world().calls_left(child.tid) > 0 {
                 continue;
             }
             let call = (!family.dice.chance(2_500)).then(|| socket::pair().expect("descriptors are left"));
             if let Some((_, theirs)) = &call {
                 child.life = Life::Waits(Some(theirs.dup_high(0).expect("a descriptor is left")));
-                self.rig.world().serves_itself(pid);
+                self.ground.world().serves_itself(pid);
             }
             family.births[index].is_answered = true;
-            if call.is_none() && self.rig.ground.forks == ForkMode::Seen {
+            if call.is_none() && self.ground.forks == ForkMode::Seen {
                 // Its parent cannot complete it.
                 self.end(family, pid);
                 family.played.unserved += 1;
             }
-            let rig = if parent == self.rig.pid() { Some(&mut self.rig) } else { family.rig(parent) };
+            let rig = self.rig_of(family, parent);
             let rig = rig.expect("the births of who ends are forgotten");
             rig.forks.on_child(call.map(|(ours, _)| ours));
         }
@@ -316,13 +335,13 @@ impl Swarm {
         };
         let child = &mut family.children[index];
         let Life::Waits(Some(call)) = &child.life else { unreachable!("it was looked for") };
-        if let Some(rig) = Rig::of_child(&self.rig.ground, child.pid, call, family.is_careless) {
+        if let Some(rig) = Rig::of_child(&self.ground, child.pid, call, family.is_careless) {
             if rig.ground.forks == ForkMode::Seen {
                 rig.world().will(child.tid, Call::ForbidHuge(false));
             }
             child.life = Life::Pages(Box::new(rig));
             family.played.taken_over += 1;
-            family.played.by_grandchildren += u32::from(child.parent != self.rig.pid());
+            family.played.by_grandchildren += u32::from(child.parent != self.ground.pid());
         } else {
             let pid = child.pid;
             self.end(family, pid);
@@ -355,6 +374,7 @@ fn play(seeds: Vec<u64>, forks: ForkMode) -> (u64, Played) {
         played.unannounced += family.unannounced;
         played.ended_waiting += family.ended_waiting;
         played.unserved += family.unserved;
+        played.orphans += family.orphans;
     }
     eprintln!("{checked} accesses were checked, {played:?}");
     (checked, played)
@@ -365,8 +385,14 @@ fn a_swarm_of_processes_that_fork_loses_no_store() {
     let (seeds, are_usual) = super::seeds(32, &[]);
     let (checked, played) = play(seeds, ForkMode::Told);
     assert!(checked > 1_000 || !are_usual, "{checked} accesses were checked");
-    let least =
-        [played.taken_over / 4, played.by_grandchildren, played.completed, played.unannounced, played.ended_waiting];
+    let least = [
+        played.taken_over / 4,
+        played.by_grandchildren,
+        played.completed,
+        played.unannounced,
+        played.ended_waiting,
+        played.orphans,
+    ];
     assert!(least.into_iter().all(|count| count > 2) || !are_usual, "{played:?}");
 }
 
@@ -375,7 +401,7 @@ fn a_swarm_of_processes_whose_forks_are_seen_loses_no_store() {
     let (seeds, are_usual) = super::seeds(32, &SEEN);
     let (checked, played) = play(seeds, ForkMode::Seen);
     assert!(checked > 1_000 || !are_usual, "{checked} accesses were checked");
-    let least = [played.taken_over / 4, played.by_grandchildren, played.unserved, played.ended_waiting];
+    let least = [played.taken_over / 4, played.by_grandchildren, played.unserved, played.ended_waiting, played.orphans];
     assert!(least.into_iter().all(|count| count > 2) || !are_usual, "{played:?}");
     assert_eq!((played.completed, played.unannounced), (0, 0), "nobody but its own agent serves a child");
 }

@@ -67,7 +67,7 @@ impl Swarm {
     /// A thread forks: its first calls. None where nothing is managed yet: then a fork is the kernel's business alone.
     pub(super) fn begin_fork(&mut self, family: &mut Family, index: usize) -> Vec<Call> {
         let actor = self.actors[index];
-        let rig = if actor.pid == self.rig.pid() { Some(&mut self.rig) } else { family.rig(actor.pid) };
+        let rig = self.rig_of(family, actor.pid);
         let managed = rig.filter(|rig| rig.is_managed()).and_then(|rig| rig.talk.zip(Some(rig.doorbells())));
         let Some((talk, doorbells)) = managed else { return Vec::new() };
         let (making, calls) = Making::begin(actor, talk, doorbells);
@@ -82,7 +82,7 @@ impl Swarm {
             let fails = family.dice.chance(FAILING_BP);
             let making = &mut family.making[index];
             let next = making.go_on(call, answer, fails);
-            next.into_iter().for_each(|call| self.rig.world().will(tid, call));
+            next.into_iter().for_each(|call| self.ground.world().will(tid, call));
             let (parent, is_over) = (making.pid, call == Call::Load(making.doorbells[1]));
             if let Answer::Child(pid) = answer {
                 self.is_born(&mut family, (parent, tid), pid);
@@ -97,13 +97,13 @@ impl Swarm {
     /// Now and then an agent that has announced waits for its device longer than for all to be settled.
     pub(super) fn device_is_slow(&self, family: &mut Family) {
         if !family.making.is_empty() && family.dice.chance(SLOW_BP) {
-            self.rig.world().pass(SLOW_NS);
+            self.ground.world().pass(SLOW_NS);
         }
     }
 
     /// A child that waits, with the thread that will go on in it.
     fn is_born(&mut self, family: &mut Family, (parent, by): (Pid, Tid), pid: Pid) {
-        let tid = self.rig.world().new_thread(pid);
+        let tid = self.ground.world().new_thread(pid);
         self.truth.add_thread(tid, pid);
         let home = self.actors.iter().find(|actor| actor.tid == by).map(|actor| actor.home);
         self.actors.push(Actor { tid, pid, home: home.expect("it is an actor"), at: 0 });
