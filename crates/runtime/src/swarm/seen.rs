@@ -158,12 +158,13 @@ fn a_fork_whose_pages_are_not_written_in_time_is_refused() {
     assert!(!rig.ground.disk.is_idle(), "pages are being written");
     talk.begin();
     rig.world().will(tid, Call::Load(before));
-    for seconds in 0..15 {
+    for seconds in 0..20 {
         rig.world().step(tid);
         rig.turn(&mut dice);
         rig.world().pass(1_000_000_000);
-        assert_eq!(talk.is_refused(), seconds > 10, "after {seconds} s");
+        assert!(!talk.is_refused() || seconds > 10, "after {seconds} s");
     }
+    assert!(talk.is_refused());
     assert_eq!(rig.world().calls_left(tid), 0, "the doorbell is answered");
     talk.end(seen::NONE);
     assert!(matches!(rig.perform(tid, Call::Load(after)), Answer::Value(_)));
