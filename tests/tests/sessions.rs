@@ -69,6 +69,12 @@ fn expect_paging(arguments: &[&str], memory: u64, features: &[Feature]) {
     }
 }
 
+/// A line of ours in the midst of a file of the program is a wrong byte.
+#[test]
+fn a_file_that_has_the_number_of_standard_error_is_not_written_to() {
+    expect_paging(&["reused", "24"], 12 * MIB, &[]);
+}
+
 /// Sixteen generations: a packet takes 32 descriptors, and each generation needs three more than the one before.
 #[test]
 fn sixteen_generations_of_forks_see_every_byte() {

@@ -20,6 +20,7 @@
 //   both N        parent and children are stopped and continued by a third process while they fork for N seconds
 //   network       its network namespace is left, then it works and forks
 //   user          its user namespace is left before its memory is filled
+//   reused        standard error is closed, and a file of its own has its number, while it does what is told of there
 //   drop          user and group become nobody's, then it works, forks and executes itself
 //   unrooted      root with threads gives up root as a whole: no thread is root's or has a capability, in a child neither
 //   filter        every new socket is denied, with an argument in all threads, then it works and forks
@@ -680,6 +681,23 @@ static void user(int argument) {
     work_in_child("a child in another user namespace");
 }
 
+static void reused(int argument) {
+    (void)argument;
+    work();
+    close(2);
+    FILE *own = tmpfile();
+    if (own == NULL || fileno(own) != 2) {
+        give_up("a file whose descriptor is 2");
+    }
+    // As long as a thread of ours is there, the kernel refuses it.
+    if (unshare(CLONE_NEWUSER) == 0 || lseek(2, 0, SEEK_END) != 0) {
+        dprintf(1, "a file of %ld bytes\n", (long)lseek(2, 0, SEEK_END));
+        exit(1);
+    }
+    fclose(own);
+    work();
+}
+
 static volatile sig_atomic_t is_told_to_end;
 
 static void on_end(int number) {
@@ -766,7 +784,7 @@ static const struct {
 } modes[] = {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
     {"raw", raw},         {"untold", untold}, {"private", private}, {"cleared", cleared}, {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
-    {"user", user},       {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
+    {"user", user},       {"reused", reused},   {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
     {"family", family},   {"orphan", orphan},   {"bereft", bereft}, {"idle", idle},           {"rested", rested},
 };
 

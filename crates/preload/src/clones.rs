@@ -24,7 +24,7 @@ pub(crate) static ASKED: AtomicU32 = AtomicU32::new(0);
 pub(crate) extern "C" fn refused() -> c_long {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
-        pagetide_sys::text::write_stderr(
+        pagetide_sys::stderr::write(
             b"pagetide: clone(CLONE_VM) of a process is refused (EPERM): its memory could not be served once its maker has ended\n",
         );
     }

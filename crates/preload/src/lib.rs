@@ -49,6 +49,7 @@ extern "C" fn at_load() {
     // SAFETY: the handlers have the C ABI and live as long as this object, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
     clones::ASKED.store(1, std::sync::atomic::Ordering::Relaxed);
+    pagetide_sys::stderr::note();
     agent_entry::start(name.to_bytes(), &MEMORY);
 }
 

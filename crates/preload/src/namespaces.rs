@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_long};
 use pagetide::agent_entry;
+use pagetide_sys::stderr;
 use pagetide_sys::syscall::Errno;
-use pagetide_sys::text::{Text, write_stderr};
+use pagetide_sys::text::Text;
 
 use crate::raw::{answered, call};
 
@@ -42,7 +43,7 @@ fn changed(name: &str, number: c_long, [first, second]: [usize; 2], is_for_one_t
              processes with one thread only. Change it before memory is filled, or in a child that executes\n",
             pagetide_sys::thread::getpid(),
         ));
-        write_stderr(line.as_bytes());
+        stderr::write(line.as_bytes());
     }
     answered(answer)
 }

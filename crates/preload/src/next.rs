@@ -15,9 +15,9 @@ pub(crate) fn next(place: &AtomicPtr<c_void>, name: &'static CStr) -> *mut c_voi
     // SAFETY: a lookup by name in the objects behind this one.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
-        pagetide_sys::text::write_stderr(b"pagetide: the C library has no function ");
-        pagetide_sys::text::write_stderr(name.to_bytes());
-        pagetide_sys::text::write_stderr(b"\n");
+        pagetide_sys::stderr::write(b"pagetide: the C library has no function ");
+        pagetide_sys::stderr::write(name.to_bytes());
+        pagetide_sys::stderr::write(b"\n");
         pagetide_sys::signal::abort();
     }
     place.store(found, Ordering::Release);

@@ -7,7 +7,8 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagetide::agent_entry;
-use pagetide_sys::text::{Text, write_stderr};
+use pagetide_sys::stderr;
+use pagetide_sys::text::Text;
 use pagetide_sys::thread;
 
 /// Options of AddressSanitizer unless its environment variable says otherwise: it does not start where an object is loaded before its
@@ -28,7 +29,7 @@ extern "C" fn __lsan_is_turned_off() -> c_int {
             "pagetide: process {}: its memory is paged: LeakSanitizer would stop who pages, and does not look for leaks\n",
             thread::getpid()
         ));
-        write_stderr(line.as_bytes());
+        stderr::write(line.as_bytes());
     }
     c_int::from(is_managed)
 }

@@ -10,7 +10,8 @@ use pagetide_sys::maps::{Kind, MapsText, Vma};
 use pagetide_sys::mem;
 use pagetide_sys::seccomp::Program;
 use pagetide_sys::socket;
-use pagetide_sys::text::{Text, write_stderr};
+use pagetide_sys::stderr;
+use pagetide_sys::text::Text;
 use pagetide_sys::thread::{self, Table};
 use pagetide_sys::trace::Interrupted;
 use pagetide_sys::{Errno, signal};
@@ -462,7 +463,7 @@ fn tell_of_panics(supervisor: &Fd) {
                 "pagetide: process {}: a broken invariant: {info}\n",
                 thread::getpid()
             ));
-            write_stderr(line.as_bytes());
+            stderr::write(line.as_bytes());
             signal::abort();
         }
         let supervisor = noted_supervisor().expect("it was noted before");

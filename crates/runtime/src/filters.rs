@@ -6,7 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use pagetide_sys::text::{self, Text};
+use pagetide_sys::stderr;
+use pagetide_sys::text::Text;
 use pagetide_sys::thread;
 
 /// A call that a filter of some thread denies, plus one: with a filter for all threads, that one becomes ours, too.
@@ -26,7 +27,7 @@ pub(crate) fn may_install(denied: Option<u32>, agent: Option<u32>) -> bool {
              over, and it is refused\n",
             thread::getpid()
         ));
-        text::write_stderr(line.as_bytes());
+        stderr::write(line.as_bytes());
     }
     false
 }

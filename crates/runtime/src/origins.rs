@@ -23,9 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pagetide_sys::maps::{MapsText, NAME_BYTES};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping, PAGE_BYTES, Protection, Remap};
+use pagetide_sys::stderr;
 use pagetide_sys::sync::Mutex;
 use pagetide_sys::syscall::answer_of;
-use pagetide_sys::text::{Text, die, write_stderr};
+use pagetide_sys::text::{Text, die};
 use pagetide_sys::{Errno, proc, thread};
 
 use crate::limits;
@@ -243,7 +244,7 @@ pub(crate) fn around(number: u32, arguments: [usize; 6], mut call: impl FnMut(u3
             if !IS_TOLD.swap(true, Ordering::Relaxed) {
                 let pid = thread::getpid();
                 let text = "memory of a private file mapping that is paged cannot be moved or resized (mremap: ENOMEM)";
-                write_stderr(Text::<192>::format(format_args!("pagetide: process {pid}: {text}\n")).as_bytes());
+                stderr::write(Text::<192>::format(format_args!("pagetide: process {pid}: {text}\n")).as_bytes());
             }
             Errno::ENOMEM.negated()
         }

@@ -46,8 +46,8 @@ use pagetide_sys::fd;
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::proc::LoadFile;
 use pagetide_sys::signal::{self, SignalSet};
+use pagetide_sys::stderr;
 use pagetide_sys::sync::{Guard, Mutex};
-use pagetide_sys::text::write_stderr;
 use pagetide_sys::uffd::{Features, Reach, ReadMode, Uffd};
 use pagetide_sys::{Errno, clock, thread};
 
@@ -179,6 +179,7 @@ impl PoolBuilder {
         for (number, place) in (0..).zip(&self.places) {
             self.add_place(&mut pager, DeviceId(number), place)?;
         }
+        stderr::note();
         handler::install().map_err(|errno| io_error(&SetupError::Step("the SIGBUS handler", errno)))?;
         Pool::start(Session::new(pager, self.floor_bytes, 0), places::named(&self.places))
     }
@@ -291,7 +292,7 @@ impl EndsWithPanic {
 
     fn check(&self) {
         if std::thread::panicking() && !self.was_panicking {
-            write_stderr(b"pagetide: an invariant of the pager broke (above): the process ends\n");
+            stderr::write(b"pagetide: an invariant of the pager broke (above): the process ends\n");
             signal::abort();
         }
     }

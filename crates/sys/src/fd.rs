@@ -7,7 +7,8 @@ use core::ffi::CStr;
 use linux_raw_sys::general::{
     __NR_close, __NR_close_range, __NR_dup3, __NR_eventfd2, __NR_fcntl, __NR_inotify_add_watch, __NR_inotify_init1,
     __NR_ioctl, __NR_memfd_create, __NR_openat, __NR_pidfd_getfd, __NR_pidfd_open, __NR_pipe2, __NR_ppoll, AT_FDCWD,
-    EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE, F_DUPFD_CLOEXEC, F_GETFD, MFD_CLOEXEC, O_CLOEXEC, O_EXCL, O_NONBLOCK,
+    EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, MFD_CLOEXEC, O_CLOEXEC, O_EXCL,
+    O_NONBLOCK,
 };
 
 use crate::clock::Timespec;
@@ -197,6 +198,11 @@ pub fn watch_opens(path: &CStr) -> Result<Fd, Errno> {
     // SAFETY: the kernel reads the path.
     unsafe { syscall!(__NR_inotify_add_watch, watch.arg(), addr_of(path.as_ptr()), OPEN) }?;
     Ok(watch)
+}
+
+/// How a file was opened, and its status: `O_...`.
+pub fn flags(fd: &Fd) -> Result<u32, Errno> {
+    fd.fcntl(F_GETFL, 0).map(|flags| u32::try_from(flags).expect("a word of flags"))
 }
 
 /// A pipe: (read end, write end), close-on-exec; `flags` may add `O_NONBLOCK` or `O_DIRECT`.

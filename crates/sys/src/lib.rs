@@ -28,6 +28,7 @@ pub mod clock;
 pub mod cpu_timer;
 pub mod futex;
 pub mod sync;
+pub mod stderr;
 pub mod text;
 mod vdso;
 

@@ -3,10 +3,9 @@
 use core::ffi::CStr;
 use core::fmt;
 
-use linux_raw_sys::general::{__NR_exit_group, __NR_getpid, __NR_gettid, __NR_tgkill, __NR_write, SIGABRT};
+use linux_raw_sys::general::{__NR_exit_group, __NR_getpid, __NR_gettid, __NR_tgkill, SIGABRT};
 
-use crate::syscall;
-use crate::word::addr_of;
+use crate::{stderr, syscall};
 
 /// Up to `N - 1` bytes of text. What does not fit is cut, and `is_cut` says so.
 #[derive(Clone)]
@@ -111,17 +110,11 @@ fn number(bytes: &[u8], radix: u32) -> Option<(u64, &[u8])> {
     (used > 0).then(|| (value, &bytes[used..]))
 }
 
-/// Write to standard error as it is at this moment, by system call. Failure is not reported: there is nowhere to.
-pub fn write_stderr(message: &[u8]) {
-    // SAFETY: the kernel only reads `message`.
-    let _ = unsafe { syscall!(__NR_write, 2, addr_of(message.as_ptr()), message.len()) };
-}
-
 /// Say `message` on standard error and abort the process, without std, unwinding or exit handlers.
 pub fn die(message: fmt::Arguments<'_>) -> ! {
     let mut text = Text::<512>::format(message);
     text.push_bytes(b"\n");
-    write_stderr(text.as_bytes());
+    stderr::write(text.as_bytes());
     // SAFETY: getpid changes nothing.
     let pid = unsafe { syscall!(__NR_getpid) }.unwrap_or(0);
     // SAFETY: gettid changes nothing.

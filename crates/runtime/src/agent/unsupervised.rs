@@ -1,8 +1,8 @@
 //! The end of a process that nobody supervises any more: nothing may be left behind, and nothing ends without a word.
 
-use pagetide_sys::fd::{self, PollFd, events};
+use pagetide_sys::fd;
 use pagetide_sys::text::Text;
-use pagetide_sys::{file, proc, signal, thread};
+use pagetide_sys::{proc, signal, stderr, thread};
 
 use crate::limits;
 
@@ -13,8 +13,8 @@ pub(crate) fn end_unsupervised(why: std::fmt::Arguments<'_>) -> ! {
     unreachable!("a process may kill itself: {killed:?}")
 }
 
-/// A line where the program itself tells of errors: our own table of descriptors has no standard error. Nothing where it could not be
-/// written at once, nor under a system call filter, which could end this thread alone.
+/// A line where the program itself tells of errors: our own table of descriptors has no standard error. Nothing under a system
+/// call filter, which could end this thread alone.
 fn tell_beside_program(text: std::fmt::Arguments<'_>) {
     const STANDARD_ERROR: i32 = 2;
     let line = Text::<512>::format(format_args!("pagetide: process {}: {text}\n", thread::getpid()));
@@ -24,8 +24,5 @@ fn tell_beside_program(text: std::fmt::Arguments<'_>) {
     }
     let _files = limits::for_files();
     let Ok(place) = fd::pidfd(thread::getpid()).and_then(|own| fd::take_from(&own, STANDARD_ERROR)) else { return };
-    let mut room = [PollFd::new(&place, events::OUT)];
-    if fd::poll(&mut room, Some(0)).is_ok() && room[0].seen() & events::OUT != 0 {
-        let _ = file::write_all(&place, line.as_bytes());
-    }
+    stderr::write_to(&place, line.as_bytes());
 }

@@ -10,8 +10,9 @@ use pagetide_core::types::Access;
 use pagetide_sys::Errno;
 use pagetide_sys::mem::ManagedRange;
 use pagetide_sys::signal::{self, Action, SigInfo, SignalSet, number};
+use pagetide_sys::stderr;
 use pagetide_sys::sync::Mutex;
-use pagetide_sys::text::{Text, write_stderr};
+use pagetide_sys::text::Text;
 use pagetide_sys::thread;
 
 use super::serve::Answer;
@@ -113,7 +114,7 @@ unsafe extern "C" fn on_sigbus(signal: i32, info: *mut SigInfo, context: *mut u8
 
 fn tell(address: usize, what: &str) {
     let text = Text::<256>::format(format_args!("pagetide: the page at {address:#x} {what}: SIGBUS\n"));
-    write_stderr(text.as_bytes());
+    stderr::write(text.as_bytes());
 }
 
 /// Not ours, or not to be helped: what would have happened without us.

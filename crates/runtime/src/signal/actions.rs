@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagetide_core::types::Access;
 use pagetide_sys::dispatch::{Context, Register, copy, step_aside, vector_bytes, was_call, was_copy};
 use pagetide_sys::signal::{self, Action, AltStack, DEFAULT, IGNORE, SigInfo, SignalSet, action_flags, number};
-use pagetide_sys::{Errno, text, thread};
+use pagetide_sys::{Errno, stderr, text, thread};
 
 use super::dispatch::{read, write};
 use super::inplace::{self, Found};
@@ -315,7 +315,7 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
         return std::ptr::null();
     }
     let Some(block) = Thread::of(place) else {
-        text::write_stderr(b"pagetide: a signal reached a thread that is not known: the process ends\n");
+        stderr::write(b"pagetide: a signal reached a thread that is not known: the process ends\n");
         signal::abort();
     };
     if !block.contains(context.get(Register::Rsp)) {

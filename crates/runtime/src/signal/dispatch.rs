@@ -9,7 +9,7 @@ use pagetide_sys::syscall::register_of;
 use pagetide_sys::syscalls::{Call, Class, Direction, Memory, Range};
 use pagetide_sys::trace::Interrupted;
 use pagetide_sys::word::usize_of;
-use pagetide_sys::{Errno, text, thread};
+use pagetide_sys::{Errno, stderr, text, thread};
 
 use linux::*;
 
@@ -124,7 +124,7 @@ pub(super) unsafe fn on_call(info: *mut SigInfo, context: *mut Context) -> *cons
         return unsafe { actions::on_signal(actions::SYS, info, context) };
     }
     let Some(block) = Thread::of(context.addr() as u64) else {
-        text::write_stderr(b"pagetide: a system call of a thread that is not known: the process ends\n");
+        stderr::write(b"pagetide: a system call of a thread that is not known: the process ends\n");
         signal::abort();
     };
     block.switch().allow();
@@ -134,7 +134,7 @@ pub(super) unsafe fn on_call(info: *mut SigInfo, context: *mut Context) -> *cons
     let arguments = context.arguments();
     if number == SIGRETURN {
         if !actions::return_from_handler(block, context) {
-            text::write_stderr(b"pagetide: the program returns from a handler to nowhere: the process ends\n");
+            stderr::write(b"pagetide: the program returns from a handler to nowhere: the process ends\n");
             signal::abort();
         }
         actions::deliver_waiting(block, context);
@@ -402,6 +402,6 @@ pub(super) fn tell_once(number: u32, what: &str) {
             "pagetide: process {}: system call {number} ({name}) {what}\n",
             thread::getpid()
         ));
-        text::write_stderr(line.as_bytes());
+        stderr::write(line.as_bytes());
     }
 }
