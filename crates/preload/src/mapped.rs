@@ -68,6 +68,26 @@ unsafe extern "C" fn mmap64(
     unsafe { mmap(address, length, protection, flags, fd, offset) }
 }
 
+/// As shmat(2), which is not told of where it replaces memory.
+///
+/// # Safety
+/// As for the call itself.
+pub(crate) unsafe fn attach(arguments: [usize; 6]) -> Result<usize, Errno> {
+    let answer = agent_entry::attach(arguments, |number, arguments| {
+        // SAFETY: the caller's; what else is called empties the place that is asked for.
+        register_of(unsafe { syscall6(number, arguments) })
+    });
+    answer_of(answer.cast_unsigned())
+}
+
+/// As shmat(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    let int = |value: c_int| value.cast_unsigned() as usize;
+    // SAFETY: passed on as it came.
+    mapped(unsafe { attach([int(id), address.addr(), int(flags), 0, 0, 0]) })
+}
+
 /// As munmap(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {

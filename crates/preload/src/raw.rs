@@ -81,6 +81,8 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
             return returned(unsafe { mapped::change(number, [a, b, c, d, e, f]) });
         }
         // SAFETY: as above.
+        libc::SYS_shmat => return returned(unsafe { mapped::attach([a, b, c, d, e, f]) }),
+        // SAFETY: as above.
         libc::SYS_madvise => return c_long::from(unsafe { advice::madvise(pointer(a), b, int(c)) }),
         // SAFETY: as above.
         libc::SYS_mlock => return c_long::from(unsafe { advice::mlock(pointer(a), b) }),
@@ -143,6 +145,8 @@ unsafe extern "C" fn syscall() {
         "je {known}",
         "cmp rdi, {mremap}",
         "je {known}",
+        "cmp rdi, {shmat}",
+        "je {known}",
         "cmp rdi, {mlock}",
         "je {known}",
         "cmp rdi, {mlock2}",
@@ -201,6 +205,7 @@ unsafe extern "C" fn syscall() {
         mmap = const libc::SYS_mmap,
         munmap = const libc::SYS_munmap,
         mremap = const libc::SYS_mremap,
+        shmat = const libc::SYS_shmat,
         mlock = const libc::SYS_mlock,
         mlock2 = const libc::SYS_mlock2,
         mlockall = const libc::SYS_mlockall,
@@ -239,6 +244,8 @@ unsafe extern "C" fn syscall() {
         "cmp x0, {munmap}",
         "b.eq 4f",
         "cmp x0, {mremap}",
+        "b.eq 4f",
+        "cmp x0, {shmat}",
         "b.eq 4f",
         "cmp x0, {mlock}",
         "b.eq 4f",
@@ -285,6 +292,7 @@ unsafe extern "C" fn syscall() {
         mmap = const libc::SYS_mmap,
         munmap = const libc::SYS_munmap,
         mremap = const libc::SYS_mremap,
+        shmat = const libc::SYS_shmat,
         mlock = const libc::SYS_mlock,
         mlock2 = const libc::SYS_mlock2,
         mlockall = const libc::SYS_mlockall,

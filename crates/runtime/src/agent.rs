@@ -358,7 +358,7 @@ impl Agent {
         }
         let busy = managed.session.pager.machine().stats.busy_pages;
         let half = u64::from(managed.session.pager.core().budget()) / 2;
-        let is_crowded = held::pages_in_calls() > managed.stuck_pages.max(half);
+        let is_crowded = pages_in_calls(managed) > managed.stuck_pages.max(half);
         if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) || is_crowded {
             managed.busy_seen = busy;
             self.measure_stuck(managed);
@@ -457,7 +457,7 @@ impl Agent {
         let locked = proc::status(None).map_or(0, |status| status.locked_bytes >> PAGE_SHIFT);
         drop(files);
         let read_only = managed.session.pager.read_only_pages();
-        let in_calls = held::pages_in_calls();
+        let in_calls = pages_in_calls(managed);
         let charged = u64::from(managed.session.pager.core().charged());
         let stuck = (read_only + locked).min(charged) + in_calls;
         let is_more = stuck > std::mem::replace(&mut managed.stuck_pages, stuck);
@@ -585,6 +585,11 @@ impl Managed {
         let is_polling = self.session.is_polling() || self.forks.is_waiting_for_child();
         if is_polling { POLL_NS } else { self.session.deadline().min(self.next_tick).saturating_sub(now) }
     }
+}
+
+/// Pages that calls hold which are under way, as far as they can be managed ones.
+fn pages_in_calls(managed: &Managed) -> u64 {
+    held::pages_in_calls().min(managed.session.pager.machine().mappings.managed_pages())
 }
 
 /// Run before the program's threads where both want a CPU: who waits for us cannot go on, and the budget holds only if we look in

@@ -18,6 +18,7 @@ use pagetide_sys::{Errno, signal};
 
 use crate::agent::{self, Agent};
 use crate::alloc::OwnMemory;
+use crate::attach;
 use crate::credentials;
 use crate::filters;
 use crate::foothold;
@@ -247,6 +248,11 @@ pub fn makes_guard() -> Option<impl Drop> {
 /// Make a call that may change mappings by `call`, which answers as the kernel does: pages that came from a file are found as natively.
 pub fn change(number: u32, arguments: [usize; 6], call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
     origins::around(number, arguments, call)
+}
+
+/// As shmat(2), made by `call` with others before it: a segment that takes the place of memory is told of.
+pub fn attach(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    attach::around(arguments, |number, arguments| origins::around(number, arguments, &mut call))
 }
 
 /// May so many more bytes be locked?
@@ -490,6 +496,7 @@ pub(crate) fn end_without_memory(bytes: usize) {
 
 extern "C" fn agent_main(arg: *mut u8) -> ! {
     thread::set_name(c"pagetide");
+    thread::be_plain();
     credentials::begin();
     let Ok((socket, outside)) = own_socket(arg) else {
         OUTSIDE.store(-Errno::EMFILE.code(), Ordering::Release);

@@ -31,6 +31,7 @@ pub mod alloc;
 #[doc(hidden)]
 pub mod elf;
 mod origins;
+mod attach;
 mod own;
 mod limits;
 mod credentials;

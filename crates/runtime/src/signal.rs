@@ -31,7 +31,7 @@ pub use inplace::call_in_place;
 
 use pagetide_sys::signal::{AltStack, SignalSet};
 use pagetide_sys::trace::Interrupted;
-use pagetide_sys::{Errno, thread};
+use pagetide_sys::{Errno, clock, thread};
 
 use crate::foothold;
 use threads::Thread;
@@ -42,6 +42,9 @@ const OURS: SignalSet = foothold::UNBLOCKED;
 /// Arm the calling thread; `hidden` are the signals of ours that the program blocks in it, `interrupted` the call that it goes on with. Again: does nothing. All other threads of
 /// the process that are not armed are stopped, and all signals are blocked.
 pub(crate) fn arm(hidden: u64, interrupted: Option<Interrupted>) -> Result<(), Errno> {
+    if !thread::has_counter() {
+        clock::deny();
+    }
     threads::prepare()?;
     actions::take_over()?;
     let tid = thread::gettid();

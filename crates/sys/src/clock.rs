@@ -2,7 +2,7 @@
 //! call); before that, or without it, time is read by system call (280 to 400 ns on the virtual machine where this was measured).
 //! Neither touches thread-local storage.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use linux_raw_sys::general::{
     __NR_clock_gettime, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID,
@@ -47,11 +47,23 @@ const PRECISE_CPU_TIME: i32 = 2;
 /// Address of the function; 0: not looked up or not there.
 static FUNCTION: AtomicUsize = AtomicUsize::new(0);
 
+/// A thread that reads the time may be denied the CPU's counter, on which the function relies: it would end there.
+static IS_DENIED: AtomicBool = AtomicBool::new(false);
+
 /// Find the fast clock. Reads a file of /proc: once, at start. Says whether there is one.
 pub fn init() -> bool {
     let address = vdso::clock_function().unwrap_or(0);
-    FUNCTION.store(address, Ordering::Relaxed);
-    address != 0
+    FUNCTION.store(address, Ordering::SeqCst);
+    if IS_DENIED.load(Ordering::SeqCst) {
+        deny();
+    }
+    FUNCTION.load(Ordering::Relaxed) != 0
+}
+
+/// From now on time is read by system call, in every thread: one of them may not read the CPU's counter (PR_SET_TSC).
+pub fn deny() {
+    IS_DENIED.store(true, Ordering::SeqCst);
+    FUNCTION.store(0, Ordering::SeqCst);
 }
 
 #[inline]

@@ -11,11 +11,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
     __NR_clone, __NR_exit, __NR_exit_group, __NR_get_robust_list, __NR_getpid, __NR_getppid, __NR_getpriority,
-    __NR_gettid, __NR_prctl, __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield, __NR_setpriority,
+    __NR_gettid, __NR_personality, __NR_prctl, __NR_sched_getaffinity, __NR_sched_setaffinity, __NR_sched_yield,
+    __NR_setpriority,
 };
 use linux_raw_sys::prctl::{
-    PR_GET_DUMPABLE, PR_GET_THP_DISABLE, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_PDEATHSIG,
-    PR_SET_THP_DISABLE,
+    PR_GET_DUMPABLE, PR_GET_THP_DISABLE, PR_GET_TSC, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_NAME,
+    PR_SET_PDEATHSIG, PR_SET_THP_DISABLE, PR_SET_TSC, PR_TSC_ENABLE,
 };
 
 use crate::futex;
@@ -24,6 +25,9 @@ use crate::signal::SignalSet;
 use crate::syscall;
 use crate::syscall::{Errno, answer_of};
 use crate::word::{addr_of, int_arg, int_of};
+
+/// `READ_IMPLIES_EXEC`, of a personality.
+const READ_IMPLIES_EXEC: u32 = 0x40_0000;
 
 /// What runs on the new thread. It ends with [`exit_thread`].
 pub type Entry = extern "C" fn(*mut u8) -> !;
@@ -285,6 +289,29 @@ pub fn set_name(name: &CStr) {
     // SAFETY of the address: a zero-terminated string, which the kernel copies.
     let named = prctl(PR_SET_NAME, addr_of(name.as_ptr()));
     debug_assert!(named.is_ok(), "PR_SET_NAME fails only on a bad address");
+}
+
+/// For a thread of ours that the program's has made: what else it inherits and would be in our way. It may read the CPU's counter (the clock
+/// does), and what it maps to be read may not be executed for that (the kernel moves pages only between mappings of the same rights).
+pub fn be_plain() {
+    // Fails where there is no such thing.
+    let _ = prctl(PR_SET_TSC, PR_TSC_ENABLE as usize);
+    let (ask, implies_execution) = (0xffff_ffff, READ_IMPLIES_EXEC as usize);
+    // SAFETY: the personality is a number of the thread.
+    if let Ok(before) = unsafe { syscall!(__NR_personality, ask) }
+        && before & implies_execution != 0
+    {
+        // SAFETY: as above.
+        let _ = unsafe { syscall!(__NR_personality, before & !implies_execution) };
+    }
+}
+
+/// May the calling thread read the CPU's counter?
+pub fn has_counter() -> bool {
+    let mut value = PR_TSC_ENABLE;
+    // SAFETY: the kernel writes one int into `value`.
+    let answer = unsafe { syscall!(__NR_prctl, PR_GET_TSC as usize, addr_of(&raw mut value)) };
+    answer.is_err() || value == PR_TSC_ENABLE
 }
 
 /// Get `signal` when the thread that made this process ends (0: none). Look at the parent afterwards: it may be gone already.

@@ -23,8 +23,10 @@ pub(super) const CLONE3: u32 = 435;
 
 const SIGCHLD: u64 = 17;
 const VM: u64 = 0x100;
+pub(super) const FILES: u64 = 0x400;
 const SIGHAND: u64 = 0x800;
 const IS_VFORK: u64 = 0x4000;
+pub(super) const PARENT: u64 = 0x8000;
 const THREAD: u64 = 0x1_0000;
 const SET_TLS: u64 = 0x8_0000;
 pub(super) const CLEAR_SIGHAND: u64 = 0x1_0000_0000;

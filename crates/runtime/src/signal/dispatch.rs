@@ -9,7 +9,7 @@ use pagetide_sys::syscall::register_of;
 use pagetide_sys::syscalls::{Call, Class, Direction, Memory, Range};
 use pagetide_sys::trace::Interrupted;
 use pagetide_sys::word::usize_of;
-use pagetide_sys::{Errno, stderr, text, thread};
+use pagetide_sys::{Errno, clock, stderr, text, thread};
 
 use linux::*;
 
@@ -19,7 +19,7 @@ use super::threads::Thread;
 use super::traced::{self, PTRACE, TRACE_ME};
 use super::{actions, clones, forks, waiting};
 use crate::space::held::HELD;
-use crate::{foothold, origins, serve};
+use crate::{attach, foothold, origins, serve};
 
 mod linux {
     //! Calls that are answered here, or changed.
@@ -174,6 +174,11 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
             tell_once(number, "(PR_SET_SYSCALL_USER_DISPATCH) is refused (EINVAL): it is in use");
             Errno::EINVAL.negated()
         }
+        // `PR_SET_TSC`
+        PRCTL if arguments[0] == 26 => {
+            clock::deny();
+            make(block, number, arguments)
+        }
         PTRACE if arguments[0] == TRACE_ME => traced::ask(block),
         // `PR_SET_SECCOMP`
         PRCTL if arguments[0] == 22 => filtered::install(block, number, arguments),
@@ -196,6 +201,9 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         }
         MMAP | MUNMAP | MREMAP | MADVISE => origins::around(number, arguments, |number, arguments| {
             make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments))
+        }),
+        attach::SHMAT => attach::around(arguments, |number, arguments| {
+            origins::around(number, arguments, |number, arguments| make(block, number, arguments))
         }),
         _ => make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments)),
     }

@@ -17,7 +17,7 @@ use pagetide_sys::sync::Stillness;
 use pagetide_sys::thread::{HugePages, Traceable};
 use pagetide_sys::{Errno, text, thread};
 
-use super::clones::{CLEAR_SIGHAND, Wish};
+use super::clones::{CLEAR_SIGHAND, FILES, PARENT, Wish};
 use super::dispatch::tell_once;
 use super::threads::{self, Thread};
 use super::{OURS, actions, entry};
@@ -72,6 +72,18 @@ pub(super) fn make(block: &Thread, context: &mut Context, number: u32, wish: &Wi
             number,
             "is refused (ENOMEM) in a thread with a system call filter: no agent could be started in the child",
         );
+        return Errno::ENOMEM.negated();
+    }
+    if wish.flags & FILES != 0 {
+        // Closing them in the child would close them here.
+        tell_once(
+            number,
+            "with CLONE_FILES is refused (ENOMEM): some of the descriptors belong to the memory of one process",
+        );
+        return Errno::ENOMEM.negated();
+    }
+    if wish.flags & PARENT != 0 {
+        tell_once(number, "with CLONE_PARENT is refused (ENOMEM): a child is known by its parent");
         return Errno::ENOMEM.negated();
     }
     SignalSet(!OURS.0).block();

@@ -30,7 +30,7 @@ use crate::{foothold, limits, own};
 const BLOCK_BYTES: usize = 128 << 10;
 /// Armed threads at most.
 const BLOCKS: usize = 1024;
-/// Ranges that one call may name; further ones are held together with all between them.
+/// Ranges that one call may name; further ones are held together with what lies between them and the nearest.
 const RANGES: usize = 1024;
 /// Bytes of the kernel's `siginfo_t`.
 pub(super) const INFO_WORDS: usize = 16;

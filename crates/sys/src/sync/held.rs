@@ -186,20 +186,25 @@ impl<const RUNS: usize> HeldRuns<RUNS> {
         self.runs[..count].iter().map(|run| (run.from.load(Ordering::Acquire), run.to.load(Ordering::Acquire)))
     }
 
-    /// These pages stay from now on until [`HeldRuns::release`], with all between runs that do not fit; they may be out at this moment.
-    /// `pause` lets some time pass.
+    /// These pages stay from now on until [`HeldRuns::release`]; they may be out at this moment. Where there is no room for a run more, those
+    /// between them and the nearest run stay, too. `pause` lets some time pass.
     pub fn hold<const PLACES: usize>(&self, (from, to): (u64, u64), pages: &HeldPages<PLACES>, pause: impl Fn()) {
         let count = self.count.load(Ordering::Relaxed);
-        if let Some(last) = count.checked_sub(1).map(|last| &self.runs[last]) {
-            let (known, end) = (last.from.load(Ordering::Relaxed), last.to.load(Ordering::Relaxed));
+        let ends = |run: &Run| (run.from.load(Ordering::Relaxed), run.to.load(Ordering::Relaxed));
+        let away = |run: &&Run| {
+            let (known, end) = ends(run);
+            known.max(from).saturating_sub(end.min(to))
+        };
+        if let Some(run) = self.runs[..count].iter().min_by_key(away)
+            && (count == RUNS || away(&run) == 0)
+        {
+            let (known, end) = ends(run);
             if known <= from && to <= end {
                 return;
             }
-            if count == RUNS || (from <= end && known <= to) {
-                last.from.store(known.min(from), Ordering::Release);
-                last.to.store(end.max(to), Ordering::Release);
-                return pages.wait_for_taker(pause);
-            }
+            run.from.store(known.min(from), Ordering::Release);
+            run.to.store(end.max(to), Ordering::Release);
+            return pages.wait_for_taker(pause);
         }
         self.runs[count].from.store(from, Ordering::Release);
         self.runs[count].to.store(to, Ordering::Release);

@@ -132,3 +132,17 @@ fn what_a_call_adds_to_its_pages_takes_none_of_them_away() {
         thread.join().expect("it ends");
     });
 }
+
+#[test]
+fn where_there_is_no_room_for_a_run_more_the_nearest_takes_it_in() {
+    explore(3, || {
+        let memory = Memory::new();
+        let far = 1 << 35;
+        for run in [(far, far + 1), (100, 102), (110, 111), (far + 3, far + 4)] {
+            memory.runs.hold(run, &memory.pages, || memory.pause());
+        }
+        assert_eq!(memory.runs.iter().collect::<Vec<_>>(), [(far, far + 4), (100, 111)]);
+        memory.runs.hold((95, 100), &memory.pages, || memory.pause());
+        assert_eq!(memory.runs.iter().collect::<Vec<_>>(), [(far, far + 4), (95, 111)]);
+    });
+}

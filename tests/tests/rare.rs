@@ -1,0 +1,89 @@
+//! What few programs do to their memory, their CPU and their children, in both modes. Each case is a small program that passes natively;
+//! a pager that does not think of it gives it wrong bytes, a hang, an end without need, or another answer.
+
+use std::ffi::OsString;
+
+use pagetide_tests::need::{self, Feature};
+use pagetide_tests::pagetide::{FaultMode, PagetideRun};
+use pagetide_tests::program::Program;
+use pagetide_tests::scratch::Scratch;
+use pagetide_tests::stats::Stats;
+use pagetide_tests::{MIB, serial, victim};
+
+const BUDGET: u64 = 16 * MIB;
+
+/// One case with two and a half budgets of memory, which is right; what was said on standard error, and the statistics. None: it
+/// cannot run here.
+fn run_case(case: &str, mode: FaultMode) -> Option<(String, Stats)> {
+    if !need::has(&[Feature::Uffd]) {
+        return None;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "rare");
+    let run = PagetideRun::new(&scratch, BUDGET).mode(mode);
+    let argv = [OsString::from(binary), case.into(), "40".into()];
+    let ended = run.wrap(&Program::new(argv).deadline_s(240)).run(&scratch, case);
+    ended.expect_success();
+    assert_eq!(ended.stdout(), format!("{case}: right\n"), "{}", ended.report());
+    ended.expect_no_process_left();
+    let stats = run.stats();
+    stats.expect_laws().expect_paging(6 * 256);
+    Some((ended.stderr(), stats))
+}
+
+fn expect_right(case: &str, mode: FaultMode) -> Option<String> {
+    run_case(case, mode).map(|(said, stats)| {
+        stats.expect_peak();
+        said
+    })
+}
+
+/// Linux unmaps for it without a message: what was mapped there next read as zero where the page before it had been zero.
+#[test]
+fn a_segment_that_takes_the_place_of_memory_leaves_nothing_of_it_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("segment", mode);
+        expect_right("segment-by-number", mode);
+    }
+}
+
+/// Ours inherited that, and ended with the process: forked children, and in signal mode any.
+#[test]
+fn a_program_that_may_not_read_the_counter_of_its_cpu_is_served_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("counter", mode);
+    }
+}
+
+/// The frames of a child's pager had other rights than its memory, which could not leave: it waited for ever.
+#[test]
+fn memory_that_may_be_executed_because_it_may_be_read_is_paged_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("execution", mode);
+    }
+}
+
+/// A child that shares descriptors closed those of its parent's pager; one with another parent was never found.
+#[test]
+fn children_of_rare_kinds_see_every_byte_or_are_refused_in_both_modes() {
+    if let Some(said) = expect_right("children", FaultMode::Signal) {
+        assert!(said.contains("(clone) with CLONE_FILES is refused"), "{said}");
+    }
+    // A copy that is not announced is filled by its maker's agent, whole.
+    if let Some((said, _)) = run_case("children", FaultMode::Thread) {
+        assert!(!said.contains("refused"), "{said}");
+    }
+}
+
+/// In signal mode the call holds what they lie on: with all that lies between, that was all memory there is.
+#[test]
+fn a_program_is_executed_with_thousands_of_arguments_inside_the_budget_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        if let Some((said, stats)) = run_case("arguments", mode) {
+            assert!(!said.contains("134217"), "{said}");
+            let peak = stats.number("peak_resident_bytes");
+            assert!(peak < BUDGET + 3000 * 4096 + 16 * MIB, "{peak}");
+        }
+    }
+}

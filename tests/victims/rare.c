@@ -1,0 +1,239 @@
+// rare: what few programs do to their memory, their CPU and their children.
+//
+//   rare CASE MIB
+//
+// MIB MiB of ballast are rewritten before and after what a case does, so that under a budget well below it everything that the
+// case has prepared is out. Prints "CASE: right" (exit status 0) if all was as it is natively; a wrong byte or answer: 1.
+#include "expect.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+enum { PAGE = 4096, WORDS = 512 };
+
+static uint64_t *ballast;
+static uint64_t ballast_pages, version;
+
+static void *map_with(uint64_t pages, int flags) {
+    void *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    return memory;
+}
+
+static void push_out(void) {
+    for (int round = 0; round < 2; round++) {
+        version++;
+        for (uint64_t page = 0; page < ballast_pages; page++) {
+            for (unsigned i = 0; i < WORDS; i += 64) {
+                ballast[page * WORDS + i] = (page + 1) * 0x9E3779B97F4A7C15u ^ (version * 65537 + i);
+            }
+        }
+    }
+}
+
+static int is_ballast_right(void) {
+    for (uint64_t page = 0; page < ballast_pages; page++) {
+        for (unsigned i = 0; i < WORDS; i += 64) {
+            if (((volatile uint64_t *)ballast)[page * WORDS + i] != ((page + 1) * 0x9E3779B97F4A7C15u ^ (version * 65537 + i))) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+// Every 256th page is zero throughout.
+static void fill(unsigned char *memory, uint64_t pages, unsigned stamp) {
+    for (uint64_t page = 0; page < pages; page++) {
+        memset(memory + page * PAGE, (int)((page + stamp) & 255), PAGE);
+    }
+}
+
+static int is_filled(const unsigned char *memory, uint64_t pages, unsigned stamp) {
+    const volatile unsigned char *bytes = memory;
+    for (uint64_t at = 0; at < pages * PAGE; at += 64) {
+        if (bytes[at] != (unsigned char)((at / PAGE + stamp) & 255)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void expect_of_child(pid_t child) {
+    int status;
+    EXPECT(child > 0 && waitpid(child, &status, __WALL) == child && status == 0);
+}
+
+static void *attach_by_name(int id, const void *at, int flags) { return shmat(id, at, flags); }
+
+static void *attach_by_number(int id, const void *at, int flags) { return (void *)syscall(SYS_shmat, id, at, flags); }
+
+// A segment takes the place of memory that is out, and fresh memory that of the segment.
+static void segments(void *(*attach)(int, const void *, int)) {
+    enum { AROUND = 1024, FROM = 256, PART = 300 };
+    unsigned char *memory = map_with(AROUND, 0);
+    fill(memory, AROUND, 1);
+    push_out();
+    unsigned char *middle = memory + FROM * PAGE;
+    int id = shmget(IPC_PRIVATE, PART * PAGE - 100, 0600);
+    EXPECT(id >= 0);
+    // What is refused takes nothing away.
+    EXPECT(attach(id, middle + 1, SHM_REMAP) == (void *)-1 && errno == EINVAL);
+    EXPECT(attach(-1, middle, SHM_REMAP) == (void *)-1 && errno == EINVAL);
+    EXPECT(is_filled(memory, AROUND, 1));
+    push_out();
+    EXPECT(attach(id, middle + 1, SHM_REMAP | SHM_RND) == middle);
+    struct shmid_ds told;
+    EXPECT(shmctl(id, IPC_STAT, &told) == 0 && told.shm_nattch == 1);
+    EXPECT(shmctl(id, IPC_RMID, NULL) == 0);
+    for (unsigned i = 0; i < PART * PAGE; i += 64) {
+        EXPECT(middle[i] == 0);
+    }
+    fill(middle, PART, 7);
+    push_out();
+    EXPECT(is_filled(memory, FROM, 1) && is_filled(middle, PART, 7));
+    EXPECT(is_filled(middle + PART * PAGE, AROUND - FROM - PART, 1 + FROM + PART));
+    EXPECT(shmdt(middle) == 0);
+    EXPECT(mmap(middle, PART * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == middle);
+    for (unsigned i = 0; i < PART * PAGE; i += 64) {
+        EXPECT(middle[i] == 0);
+    }
+    fill(middle, PART, 9);
+    push_out();
+    EXPECT(is_filled(middle, PART, 9));
+}
+
+static void segment(void) { segments(attach_by_name); }
+
+static void segment_by_number(void) { segments(attach_by_number); }
+
+static sigjmp_buf back;
+
+static void go_back(int signal) {
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+static void expect_fork_right(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        push_out();
+        _exit(!is_ballast_right());
+    }
+    expect_of_child(child);
+}
+
+// The thread may not read the CPU's counter, which the kernel's clock function does.
+static void counter(void) {
+    EXPECT(prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) == 0);
+    push_out();
+    expect_fork_right();
+#ifdef __x86_64__
+    signal(SIGSEGV, go_back);
+    if (!sigsetjmp(back, 1)) {
+        __builtin_ia32_rdtsc();
+        EXPECT(!"the counter is denied");
+    }
+#endif
+    EXPECT(prctl(PR_SET_TSC, PR_TSC_ENABLE, 0, 0, 0) == 0);
+    push_out();
+}
+
+// What is mapped to be read from now on may be executed, also what a pager maps in a child.
+static void execution(void) {
+    EXPECT(personality(READ_IMPLIES_EXEC) != -1);
+    unsigned char *memory = map_with(1024, 0);
+    fill(memory, 1024, 3);
+    push_out();
+    EXPECT(mprotect(memory, 512 * PAGE, PROT_READ) == 0 && mprotect(memory, 512 * PAGE, PROT_READ | PROT_WRITE) == 0);
+    push_out();
+    EXPECT(is_filled(memory, 1024, 3));
+    expect_fork_right();
+}
+
+// Copies of the process of rare kinds: right, or refused.
+static void children(void) {
+    static const unsigned long kinds[] = {CLONE_FILES, CLONE_FS, CLONE_FILES | CLONE_FS, CLONE_PARENT, CLONE_IO, CLONE_UNTRACED};
+    for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        int told[2];
+        push_out();
+        EXPECT(pipe(told) == 0);
+        pid_t child = (pid_t)syscall(SYS_clone, kinds[i] | SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            char is_right = (char)is_ballast_right();
+            EXPECT(write(told[1], &is_right, 1) == 1);
+            _exit(0);
+        }
+        if (child < 0) {
+            EXPECT(errno == ENOMEM && (kinds[i] & (CLONE_FILES | CLONE_PARENT)));
+        } else {
+            char is_right = 0;
+            EXPECT(read(told[0], &is_right, 1) == 1 && is_right);
+            EXPECT((kinds[i] & CLONE_PARENT) || waitpid(child, NULL, 0) == child);
+        }
+        EXPECT(close(told[0]) == 0 && close(told[1]) == 0);
+        push_out();
+        EXPECT(is_ballast_right());
+    }
+}
+
+// Thousands of arguments, each on a page of its own, and some elsewhere.
+static void arguments(void) {
+    enum { COUNT = 3000 };
+    char **list = calloc(COUNT + 4, sizeof *list);
+    char *texts = map_with(2 * COUNT, 0), local[COUNT / 100][8];
+    char *first[] = {"/bin/sh", "-c", "test $# = 2999 && test ${2999} = t2999"};
+    memcpy(list, first, sizeof first);
+    for (unsigned i = 0; i < COUNT; i++) {
+        list[3 + i] = i % 100 == 50 ? local[i / 100] : texts + 2 * i * PAGE + i;
+        snprintf(list[3 + i], 8, "t%u", i);
+    }
+    for (unsigned round = 0; round < 20; round++) {
+        push_out();
+        pid_t child;
+        EXPECT(posix_spawn(&child, "/bin/sh", NULL, NULL, list, environ) == 0);
+        expect_of_child(child);
+    }
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+    {"segment", segment},
+    {"segment-by-number", segment_by_number},
+    {"counter", counter},
+    {"execution", execution},
+    {"children", children},
+    {"arguments", arguments},
+};
+
+int main(int argc, char **argv) {
+    EXPECT(argc == 3);
+    ballast_pages = strtoull(argv[2], NULL, 10) * 256;
+    ballast = map_with(ballast_pages, 0);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (strcmp(argv[1], cases[i].name) == 0) {
+            case_name = cases[i].name;
+            push_out();
+            cases[i].run();
+            EXPECT(is_ballast_right());
+            dprintf(1, "%s: right\n", case_name);
+            return 0;
+        }
+    }
+    EXPECT(!"a case of this name");
+}
