@@ -87,3 +87,21 @@ fn a_program_is_executed_with_thousands_of_arguments_inside_the_budget_in_both_m
         }
     }
 }
+
+/// In signal mode a handler of ours found itself told of its own accesses: the process ended.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_thread_that_is_told_of_unaligned_accesses_is_served_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("alignment", mode);
+    }
+}
+
+/// In signal mode they were taken for calls of 64 bits, where each number means something else.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn calls_of_32_bits_from_64_bit_code_do_what_they_do_natively_or_are_refused_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("interrupt", mode);
+    }
+}

@@ -209,6 +209,75 @@ static void arguments(void) {
     }
 }
 
+#ifdef __x86_64__
+// The thread is told of accesses that are not aligned, while it misses pages and makes calls.
+static void alignment(void) {
+    enum { TOUCHED = 1024 };
+    unsigned char *memory = map_with(TOUCHED, 0);
+    for (unsigned round = 0; round < 4; round++) {
+        fill(memory, TOUCHED, round);
+        push_out();
+        unsigned long sum = 0, expected = 0;
+        long pid;
+        __asm__ volatile("pushf\n orl $0x40000, (%%rsp)\n popf" ::: "memory", "cc");
+        for (unsigned page = 0; page < TOUCHED; page++) {
+            sum += ((volatile unsigned char *)memory)[page * PAGE];
+        }
+        __asm__ volatile("syscall" : "=a"(pid) : "a"((long)SYS_getpid) : "rcx", "r11", "memory");
+        unsigned long flags;
+        __asm__ volatile("pushf\n mov (%%rsp), %0\n andl $~0x40000, (%%rsp)\n popf" : "=r"(flags)::"memory", "cc");
+        for (unsigned page = 0; page < TOUCHED; page++) {
+            expected += (page + round) & 255;
+        }
+        EXPECT(sum == expected && pid == getpid() && (flags & 0x40000));
+    }
+}
+
+static long by_interrupt(long number, long first, long second, long third) {
+    long answer;
+    __asm__ volatile("int $0x80" : "=a"(answer) : "a"(number), "b"(first), "c"(second), "d"(third) : "memory", "r8", "r9", "r10", "r11");
+    return answer;
+}
+
+// Calls of 32 bits from 64-bit code, with buffers that are out.
+static void interrupt(void) {
+    enum { NEAR = 512, READ = 3, WRITE = 4, GETPID = 20, BRK = 45, MUNMAP = 91 };
+    unsigned char *near = map_with(NEAR, MAP_32BIT);
+    int ends[2];
+    EXPECT(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        by_interrupt(GETPID, 0, 0, 0);
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(child, &status, 0) == child);
+    if (WIFSIGNALED(status)) {
+        return; // a kernel without calls of 32 bits
+    }
+    for (unsigned round = 0; round < 4; round++) {
+        fill(near, NEAR, round);
+        push_out();
+        long from = (long)(near + 100 * PAGE), to = (long)(near + 300 * PAGE);
+        EXPECT(by_interrupt(GETPID, 0, 0, 0) == getpid());
+        EXPECT(by_interrupt(WRITE, ends[1], from, 3 * PAGE) == 3 * PAGE);
+        push_out();
+        EXPECT(by_interrupt(READ, ends[0], to, 3 * PAGE) == 3 * PAGE);
+        EXPECT(is_filled(near + 300 * PAGE, 3, 100 + round) && is_filled(near, 300, round));
+        EXPECT(by_interrupt(WRITE, ends[1], 0, 1) == -EFAULT);
+    }
+    push_out();
+    EXPECT(by_interrupt(MUNMAP, (long)near, 16 * PAGE, 0) == 0);
+    EXPECT(mmap(near, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == near);
+    for (unsigned i = 0; i < 16 * PAGE; i += 64) {
+        EXPECT(near[i] == 0);
+    }
+    // Whatever is not understood does nothing.
+    long end = by_interrupt(BRK, 0, 0, 0);
+    EXPECT(end == -ENOSYS || end > 0);
+}
+#endif
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -219,6 +288,10 @@ static const struct {
     {"execution", execution},
     {"children", children},
     {"arguments", arguments},
+#ifdef __x86_64__
+    {"alignment", alignment},
+    {"interrupt", interrupt},
+#endif
 };
 
 int main(int argc, char **argv) {

@@ -14,6 +14,7 @@
 
 mod actions;
 mod clones;
+mod compat;
 mod dispatch;
 mod entry;
 pub(crate) mod faults;

@@ -118,6 +118,8 @@ pub enum Register {
     R10 = 2,
     Rdi = 8,
     Rsi = 9,
+    Rbp = 10,
+    Rbx = 11,
     Rdx = 12,
     Rax = 13,
     Rcx = 14,

@@ -209,6 +209,9 @@ pub struct SigInfo {
     _pad: i32,
     /// For SIGSEGV and SIGBUS of a fault: the address.
     pub addr: usize,
+    _call: u32,
+    /// For SIGSYS of a stopped call: what kind of call it is (`AUDIT_ARCH_...`).
+    pub architecture: u32,
 }
 
 /// `si_code` of SIGBUS for a page that has no content: what userfaultfd in SIGBUS mode sends.

@@ -17,7 +17,7 @@ use super::filtered::{self, PRCTL};
 use super::pieces::{PREADV2, PWRITEV2, make_long};
 use super::threads::Thread;
 use super::traced::{self, PTRACE, TRACE_ME};
-use super::{actions, clones, forks, waiting};
+use super::{actions, clones, compat, forks, waiting};
 use crate::space::held::HELD;
 use crate::{attach, foothold, origins, serve};
 
@@ -118,7 +118,7 @@ pub(super) fn write<T: Copy>(to: usize, value: &T) -> Result<(), Errno> {
 /// The arguments are those of the handler of SIGSYS, which runs on the stack of a block.
 pub(super) unsafe fn on_call(info: *mut SigInfo, context: *mut Context) -> *const Thread {
     // SAFETY: the kernel's own record.
-    let code = unsafe { (*info).code };
+    let SigInfo { code, architecture, .. } = unsafe { info.read() };
     if code != SYS_USER_DISPATCH {
         // SAFETY: the caller's.
         return unsafe { actions::on_signal(actions::SYS, info, context) };
@@ -130,8 +130,17 @@ pub(super) unsafe fn on_call(info: *mut SigInfo, context: *mut Context) -> *cons
     block.switch().allow();
     // SAFETY: the kernel's own frame, which is this handler's.
     let context = unsafe { &mut *context };
-    let number = pagetide_sys::word::low_u32(context.get(Register::Rax));
-    let arguments = context.arguments();
+    let meant = if compat::is_meant(architecture) {
+        compat::translate(context)
+    } else {
+        Some((number_of(context), context.arguments()))
+    };
+    let Some((number, arguments)) = meant else {
+        compat::tell_of_refusal(number_of(context));
+        context.set(Register::Rax, register_of(Err(Errno::ENOSYS)).cast_unsigned() as u64);
+        actions::deliver_waiting(block, context);
+        return block;
+    };
     if number == SIGRETURN {
         if !actions::return_from_handler(block, context) {
             stderr::write(b"pagetide: the program returns from a handler to nowhere: the process ends\n");
@@ -151,6 +160,10 @@ pub(super) unsafe fn on_call(info: *mut SigInfo, context: *mut Context) -> *cons
     }
     actions::deliver_waiting(block, context);
     block
+}
+
+fn number_of(context: &Context) -> u32 {
+    pagetide_sys::word::low_u32(context.get(Register::Rax))
 }
 
 /// Calls that are about what is kept here, and all others.

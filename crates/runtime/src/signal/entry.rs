@@ -23,6 +23,10 @@ global_asm!(
     "mov r12, rdx",
     "sub rsp, 8",
     "cld",
+    // The program may have itself told of accesses that are not aligned (SIGBUS): ours are not.
+    "pushfq",
+    "and dword ptr [rsp], ~{alignment_check}",
+    "popfq",
     "call \\body",
     "mov r13, rax",
     "test rax, rax",
@@ -94,6 +98,7 @@ global_asm!(
     begin = sym clones::begin,
     selector = const SELECTOR_AT,
     noted = const NOTED_AT,
+    alignment_check = const 1 << 18,
 );
 
 unsafe extern "C" {
