@@ -88,6 +88,14 @@ fn a_program_is_executed_with_thousands_of_arguments_inside_the_budget_in_both_m
     }
 }
 
+/// They are copied, by a call that not every pipe knows with the word that says so: EOPNOTSUPP.
+#[test]
+fn pages_are_lent_to_a_pipe_and_taken_from_it_without_waiting_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("lent", mode);
+    }
+}
+
 /// In signal mode a handler of ours found itself told of its own accesses: the process ended.
 #[cfg(target_arch = "x86_64")]
 #[test]

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <fcntl.h>
 #include <spawn.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 #include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 enum { PAGE = 4096, WORDS = 512 };
@@ -209,6 +211,32 @@ static void arguments(void) {
     }
 }
 
+// Pages lent to a pipe, and taken from one, by calls that are not to wait.
+static void lent(void) {
+    enum { LENT = 64, STEP = 4 };
+    unsigned char *from = map_with(LENT, 0), *to = map_with(LENT, 0);
+    int ends[2], file = open("/proc/self/exe", O_RDONLY), nothing = open("/dev/null", O_WRONLY);
+    EXPECT(pipe(ends) == 0);
+    // To a pipe that was spliced from and to, no call can say by itself that it is not to wait.
+    EXPECT(splice(file, NULL, ends[1], NULL, 100, 0) == 100 && splice(ends[0], NULL, nothing, NULL, 100, 0) == 100);
+    for (unsigned round = 0; round < 4; round++) {
+        fill(from, LENT, round);
+        push_out();
+        for (unsigned page = 0; page < LENT; page += STEP) {
+            struct iovec given = {from + page * PAGE, STEP * PAGE}, taken = {to + page * PAGE, STEP * PAGE};
+            EXPECT(vmsplice(ends[0], &taken, 1, SPLICE_F_NONBLOCK) == -1 && errno == EAGAIN);
+            EXPECT(vmsplice(ends[1], &given, 1, SPLICE_F_NONBLOCK) == STEP * PAGE);
+            EXPECT(vmsplice(ends[0], &taken, 1, SPLICE_F_NONBLOCK) == STEP * PAGE);
+        }
+        push_out();
+        EXPECT(is_filled(to, LENT, round));
+    }
+    struct iovec all = {from, LENT * PAGE};
+    ssize_t room = vmsplice(ends[1], &all, 1, SPLICE_F_NONBLOCK);
+    EXPECT(room > 0 && room < LENT * PAGE);
+    EXPECT(vmsplice(ends[1], &all, 1, SPLICE_F_NONBLOCK) == -1 && errno == EAGAIN);
+}
+
 #ifdef __x86_64__
 // The thread is told of accesses that are not aligned, while it misses pages and makes calls.
 static void alignment(void) {
@@ -288,6 +316,7 @@ static const struct {
     {"execution", execution},
     {"children", children},
     {"arguments", arguments},
+    {"lent", lent},
 #ifdef __x86_64__
     {"alignment", alignment},
     {"interrupt", interrupt},

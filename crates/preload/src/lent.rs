@@ -9,7 +9,8 @@
 //! the program's word (IORING_OP_SEND_ZC): a process that makes one keeps its pages from being used again (`agent_entry::begins_lending`).
 
 use libc::{c_int, c_uint, c_void, iovec, size_t, socklen_t, ssize_t};
-use pagetide_sys::syscall::syscall6;
+use pagetide::agent_entry;
+use pagetide_sys::syscall::{answer_of, register_of, syscall6};
 
 use crate::raw::{answered, set_errno};
 
@@ -20,12 +21,25 @@ pub(crate) unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const iovec, count:
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::RWF_NOWAIT };
     // SAFETY: changes nothing.
     let mode = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    match mode & libc::O_ACCMODE {
-        _ if mode < 0 => -1,
+    let reads = mode & libc::O_ACCMODE == libc::O_RDONLY;
+    let answer = match mode {
+        ..0 => return -1,
         // SAFETY: the pieces are the caller's to promise, as for the call itself; offset -1 means that there is none.
-        libc::O_RDONLY => unsafe { libc::preadv2(fd, pieces, count, -1, wait) },
+        _ if reads => unsafe { libc::preadv2(fd, pieces, count, -1, wait) },
         // SAFETY: as above.
         _ => unsafe { libc::pwritev2(fd, pieces, count, -1, wait) },
+    };
+    if wait == 0 || answer >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP) {
+        return answer;
+    }
+    let [fd, count] = [fd, count].map(|value| value.cast_unsigned() as usize);
+    let answer = agent_entry::lend_without_waiting(reads, [fd, pieces.addr(), count], |number, arguments| {
+        // SAFETY: as above; what else is called opens the pipe once more and closes that.
+        register_of(unsafe { syscall6(number, arguments) })
+    });
+    match answer_of(answer.cast_unsigned()) {
+        Ok(_) => answer,
+        Err(errno) => refuse(errno.code()),
     }
 }
 

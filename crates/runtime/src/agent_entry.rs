@@ -23,6 +23,7 @@ use crate::credentials;
 use crate::filters;
 use crate::foothold;
 use crate::fork::{self, guards};
+use crate::lent;
 use crate::limits;
 use crate::origins;
 use crate::own;
@@ -253,6 +254,11 @@ pub fn change(number: u32, arguments: [usize; 6], call: impl FnMut(u32, [usize; 
 /// As shmat(2), made by `call` with others before it: a segment that takes the place of memory is told of.
 pub fn attach(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
     attach::around(arguments, |number, arguments| origins::around(number, arguments, &mut call))
+}
+
+/// vmsplice(2) by copy, made by `call`, where it is not to wait and the pipe cannot be asked so.
+pub fn lend_without_waiting(reads: bool, of: [usize; 3], call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    lent::without_waiting(reads, of, call)
 }
 
 /// May so many more bytes be locked?

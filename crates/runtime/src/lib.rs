@@ -32,6 +32,7 @@ pub mod alloc;
 pub mod elf;
 mod origins;
 mod attach;
+mod lent;
 mod own;
 mod limits;
 mod credentials;

@@ -19,7 +19,7 @@ use super::threads::Thread;
 use super::traced::{self, PTRACE, TRACE_ME};
 use super::{actions, clones, compat, forks, waiting};
 use crate::space::held::HELD;
-use crate::{attach, foothold, origins, serve};
+use crate::{attach, foothold, lent, origins, serve};
 
 mod linux {
     //! Calls that are answered here, or changed.
@@ -404,12 +404,18 @@ fn by_copy(block: &Thread, [fd, pieces, count, flags, ..]: [usize; 6]) -> isize 
     // SAFETY: changes nothing.
     let mode = unsafe { call(block.switch(), FCNTL, &[fd, GET_FLAGS, 0, 0, 0, 0]) };
     let wait = if flags & 2 == 0 { 0 } else { NO_WAIT };
-    let number = if mode & 3 == 0 { PREADV2 } else { PWRITEV2 };
+    let reads = mode & 3 == 0;
+    let number = if reads { PREADV2 } else { PWRITEV2 };
     if mode < 0 {
         return mode;
     }
-    let arguments = [fd, pieces, count, usize::MAX, usize::MAX, wait];
-    make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments))
+    let copy =
+        |number, arguments| make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments));
+    let answer = copy(number, [fd, pieces, count, usize::MAX, usize::MAX, wait]);
+    if wait != 0 && answer == Errno::EOPNOTSUPP.negated() {
+        return lent::without_waiting(reads, [fd, pieces, count], copy);
+    }
+    answer
 }
 
 /// A line for the person, once for each call.
