@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagetide_sys::dispatch::{Context, Register};
 use pagetide_sys::word::low_u32;
-use pagetide_sys::{text, thread};
+use pagetide_sys::{stderr, text, thread};
 
 /// `AUDIT_ARCH_I386`
 const I386: u32 = 0x4000_0003;
@@ -75,7 +75,7 @@ pub(super) fn tell_of_refusal(number: u32) {
         let line = text::Text::<192>::format(format_args!(
             "pagetide: process {pid}: system call {number} of 32 bits (int 0x80) {why}\n"
         ));
-        text::write_stderr(line.as_bytes());
+        stderr::write(line.as_bytes());
     }
 }
 
