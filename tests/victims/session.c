@@ -640,7 +640,8 @@ static void strict(int argument) {
     static const int allowed[] = {SYS_write,  SYS_exit_group, SYS_clone,        SYS_wait4,           SYS_rt_sigprocmask,
                                   SYS_getpid, SYS_futex,      SYS_rseq,         SYS_set_robust_list, SYS_gettid,
                                   SYS_exit,   SYS_brk,        SYS_rt_sigreturn, SYS_restart_syscall, SYS_close,
-                                  SYS_lseek,  SYS_newfstatat, SYS_seccomp,      SYS_prctl};
+                                  SYS_lseek,  SYS_newfstatat, SYS_seccomp,      SYS_prctl,           SYS_mmap,
+                                  SYS_munmap};
     enum { COUNT = sizeof allowed / sizeof *allowed };
     struct sock_filter strict[COUNT + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
     for (unsigned i = 0; i < COUNT; i++) {
@@ -659,6 +660,15 @@ static void strict(int argument) {
         install(strict, COUNT + 3, SECCOMP_FILTER_FLAG_TSYNC);
     }
     work();
+    // Memory that others would be waited for.
+    for (unsigned round = 0; round < 8; round++) {
+        char *fresh = mmap(NULL, 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (fresh == MAP_FAILED) {
+            give_up("mmap");
+        }
+        memset(fresh, (int)round, 1024 * PAGE);
+        munmap(fresh, 1024 * PAGE);
+    }
     work_in_child("a child in a strict filter");
 }
 

@@ -30,9 +30,10 @@ use pagetide_sys::fd::{Fd, PollFd, events};
 use pagetide_sys::proc::{self, Given, LoadFile, StatmFile};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
-use pagetide_sys::{Errno, clock, thread};
+use pagetide_sys::{Errno, clock, stderr, thread};
 
 pub(crate) use unsupervised::end_unsupervised;
+use voice::say_left;
 pub(crate) use voice::{die, say};
 
 use crate::agent::grant::Grant;
@@ -272,6 +273,7 @@ impl Agent {
         drop(files);
         answers::send(&self.supervisor, &mut managed.session);
         self.look_at_outbox(managed);
+        stderr::take_left(|line| say_left(&self.supervisor, line));
         if managed.session.pager.machine().has_waiting_requests(false) {
             managed.end_rest(now);
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{Kind, MapsText, Vma};
 use pagetide_sys::mem;
-use pagetide_sys::seccomp::Program;
+use pagetide_sys::seccomp::{Denied, Program};
 use pagetide_sys::socket;
 use pagetide_sys::stderr;
 use pagetide_sys::text::Text;
@@ -233,8 +233,8 @@ pub unsafe fn filter(program: *const Program, in_all: bool) -> Option<u32> {
     filter_that_denies(unsafe { Program::denied(program) }, in_all)
 }
 
-/// The same, of one that denies this call.
-pub(crate) fn filter_that_denies(denied: Option<u32>, in_all: bool) -> Option<u32> {
+/// The same, of one that denies this.
+pub(crate) fn filter_that_denies(denied: Denied, in_all: bool) -> Option<u32> {
     let agent = AGENT_ALIVE.load(Ordering::Acquire);
     let agent = (in_all && agent != 0 && foothold::owner() == thread::getpid()).then_some(agent);
     if filters::may_install(denied, agent) { None } else { agent }

@@ -6,18 +6,24 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use pagetide_sys::seccomp::Denied;
 use pagetide_sys::stderr;
 use pagetide_sys::text::Text;
 use pagetide_sys::thread;
+
+use crate::foothold;
 
 /// A call that a filter of some thread denies, plus one: with a filter for all threads, that one becomes ours, too.
 static DENIED: AtomicU32 = AtomicU32::new(0);
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to install a filter that denies this call, for all threads if `agent` is the number of ours. False: it must
-/// not.
-pub(crate) fn may_install(denied: Option<u32>, agent: Option<u32>) -> bool {
-    if let Some(number) = denied {
+/// The program is about to install a filter that denies this, for all threads if `agent` is the number of ours. False: it must not.
+pub(crate) fn may_install(denied: Denied, agent: Option<u32>) -> bool {
+    if denied.confines {
+        stderr::confine();
+        foothold::note_filter();
+    }
+    if let Some(number) = denied.needed {
         DENIED.store(number + 1, Ordering::Relaxed);
     }
     let (Some(number), Some(agent)) = (DENIED.load(Ordering::Relaxed).checked_sub(1), agent) else { return true };

@@ -297,6 +297,9 @@ pub(crate) const fn is_fresh(protection: usize, flags: usize) -> bool {
 /// The program has mapped so much fresh private memory: manage it before it is filled, if it does not fit into what is left.
 /// `wake` wakes the agent of a process that has one; false: it cannot be woken.
 pub(crate) fn mapped(bytes: usize, wake: impl FnOnce() -> bool) {
+    if IS_FILTERED.load(Ordering::Relaxed) {
+        return;
+    }
     match FOOTHOLD.state.load(Ordering::Acquire) {
         NATIVE => wait_for_word(bytes),
         MANAGED => wait_until_looked_at(bytes, wake),
@@ -326,7 +329,7 @@ fn wait_for_word(bytes: usize) {
 fn wait_until_looked_at(bytes: usize, wake: impl FnOnce() -> bool) {
     let unseen = UNSEEN.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
     let most = BYTES_MIN as u64 + (budget_pages() << PAGE_SHIFT) / UNSEEN_PART;
-    if (unseen as u64) < most || IS_FILTERED.load(Ordering::Relaxed) {
+    if (unseen as u64) < most {
         return;
     }
     UNSEEN.store(0, Ordering::Relaxed);
@@ -348,7 +351,7 @@ const fn is_met(request: u32, looked: u32) -> bool {
     looked.wrapping_sub(request) < 1 << 31
 }
 
-/// The program has a system call filter, which may end a thread that waits.
+/// The program has a system call filter, which may end a thread that asks or waits: none does any more.
 pub(crate) fn note_filter() {
     IS_FILTERED.store(true, Ordering::Relaxed);
 }

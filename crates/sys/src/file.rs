@@ -5,9 +5,9 @@ use core::mem::MaybeUninit;
 
 use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
-    __NR_fallocate, __NR_fstatfs, __NR_fsync, __NR_ftruncate, __NR_pread64, __NR_preadv, __NR_preadv2, __NR_pwrite64,
-    __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readlinkat, __NR_statx, __NR_unlinkat, __NR_write, __NR_writev,
-    AT_EMPTY_PATH, AT_FDCWD,
+    __NR_fallocate, __NR_fstatfs, __NR_fsync, __NR_ftruncate, __NR_newfstatat, __NR_pread64, __NR_preadv, __NR_preadv2,
+    __NR_pwrite64, __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readlinkat, __NR_statx, __NR_unlinkat, __NR_write,
+    __NR_writev, AT_EMPTY_PATH, AT_FDCWD,
 };
 
 use crate::fd::Fd;
@@ -296,6 +296,18 @@ pub enum FileKind {
     Other,
 }
 
+impl FileKind {
+    const fn of(mode: u32) -> Self {
+        match mode & k::S_IFMT {
+            k::S_IFREG => Self::Regular,
+            k::S_IFDIR => Self::Directory,
+            k::S_IFBLK => Self::Block,
+            k::S_IFCHR => Self::Char,
+            0.. => Self::Other,
+        }
+    }
+}
+
 /// Identity and size of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileInfo {
@@ -340,15 +352,8 @@ fn stat(dir: usize, path: &CStr, at_flags: u32) -> Result<FileInfo, Errno> {
     // SAFETY: every field is an integer, for which zeroes or what the kernel wrote are values.
     let out = unsafe { out.assume_init() };
     let mode = u32::from(out.stx_mode);
-    let kind = match mode & k::S_IFMT {
-        k::S_IFREG => FileKind::Regular,
-        k::S_IFDIR => FileKind::Directory,
-        k::S_IFBLK => FileKind::Block,
-        k::S_IFCHR => FileKind::Char,
-        0.. => FileKind::Other,
-    };
     Ok(FileInfo {
-        kind,
+        kind: FileKind::of(mode),
         mode: mode & !k::S_IFMT,
         size_bytes: out.stx_size,
         allocated_bytes: out.stx_blocks * 512,
@@ -359,6 +364,26 @@ fn stat(dir: usize, path: &CStr, at_flags: u32) -> Result<FileInfo, Errno> {
         is_device: (out.stx_rdev_major, out.stx_rdev_minor),
         direct_align_bytes: (out.stx_dio_mem_align, out.stx_dio_offset_align),
     })
+}
+
+/// Which file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Device and inode, as fstat(2) has them.
+    pub number: [u64; 2],
+    /// Its kind.
+    pub kind: FileKind,
+}
+
+/// The same of an open file, by the call that C libraries make as well: a system call filter that lets programs begin allows it.
+pub fn identity(fd: &Fd) -> Result<Identity, Errno> {
+    let mut out = MaybeUninit::<k::stat>::zeroed();
+    let (path, out_addr) = (addr_of(c"".as_ptr()), addr_of(out.as_mut_ptr()));
+    // SAFETY: the kernel reads the path and writes one struct stat.
+    unsafe { syscall!(__NR_newfstatat, fd.arg(), path, out_addr, AT_EMPTY_PATH as usize) }?;
+    // SAFETY: every field is an integer, for which zeroes or what the kernel wrote are values.
+    let out = unsafe { out.assume_init() };
+    Ok(Identity { number: [out.st_dev, out.st_ino], kind: FileKind::of(out.st_mode) })
 }
 
 /// Add `value` to an event counter.

@@ -106,6 +106,9 @@ const OF_CONFINED_HANDLERS: &[(u32, Verdict)] =
 /// Calls of ours in a new thread, and of who makes it.
 const OF_NEW_THREADS: &[(u32, Verdict)] =
     &[(k::__NR_gettid, Verdict::Allowed), (k::__NR_sigaltstack, Verdict::Allowed), (k::__NR_prctl, Verdict::Allowed)];
+/// Calls of ours in a thread of the program that writes a line for the person, or waits for memory to be looked at; they may fail.
+const OF_PROGRAMS: &[u32] =
+    &[k::__NR_newfstatat, k::__NR_ppoll, k::__NR_fcntl, k::__NR_write, k::__NR_madvise, k::__NR_futex];
 /// What of ioctl is needed.
 const REQUESTS: [u32; 2] = [UFFDIO_COPY, UFFDIO_MOVE];
 
@@ -134,21 +137,32 @@ pub struct Program {
     steps: *const Step,
 }
 
+/// What a filter would deny us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Denied {
+    /// A call of our threads, without which paging could not go on.
+    pub needed: Option<u32>,
+    /// A thread of the program behind it may end at what it does for us beside its own.
+    pub confines: bool,
+}
+
 impl Program {
-    /// A call of our threads that the filter at `program` may deny so that paging could not go on. Read once; null: none.
+    /// What the filter at `program` would deny us. Read once; null: nothing.
     ///
     /// # Safety
     /// A filter that the caller's program hands to the kernel: it is there, and nobody changes it.
-    pub unsafe fn denied(program: *const Self) -> Option<u32> {
+    pub unsafe fn denied(program: *const Self) -> Denied {
         let mut steps = [Step::default(); STEPS_MAX];
         if program.is_null() {
-            return None;
+            return Denied::default();
         }
         // SAFETY: the caller's.
         let Self { len, steps: from } = unsafe { program.read_unaligned() };
-        let Some(steps) = steps.get_mut(..usize::from(len)) else { return Some(k::__NR_seccomp) };
+        let Some(steps) = steps.get_mut(..usize::from(len)) else {
+            return Denied { needed: Some(k::__NR_seccomp), confines: true };
+        };
         if from.is_null() {
-            return None;
+            return Denied::default();
         }
         let bytes = size_of_val(steps);
         // SAFETY: the caller's; as bytes, because it may lie anywhere.
@@ -245,14 +259,17 @@ impl Value {
     }
 }
 
-/// A call of our threads that this filter may deny so that paging could not go on.
-pub fn denied(program: &[Step]) -> Option<u32> {
+/// What this filter would deny us.
+pub fn denied(program: &[Step]) -> Denied {
     let may = |number: u32, worst: Verdict| {
         let requests = if number == k::__NR_ioctl { &REQUESTS.map(Some)[..] } else { &[None] };
         requests.iter().all(|&second| judge(program, Asked { number, second }) <= worst)
     };
     let needed = NEEDED.iter().copied().find(|&number| !may(number, Verdict::Allowed));
-    needed.or_else(|| USED.iter().copied().find(|&number| !may(number, Verdict::Refused)))
+    Denied {
+        needed: needed.or_else(|| USED.iter().copied().find(|&number| !may(number, Verdict::Refused))),
+        confines: !OF_PROGRAMS.iter().all(|&number| may(number, Verdict::Refused)),
+    }
 }
 
 /// The worst that may become of this call. `program` comes from wherever; a step out of place leads nowhere, as the kernel refuses it.
@@ -440,10 +457,15 @@ mod tests {
                 step(RETURN, 0, 0, ALLOW),
             ]
         };
-        assert_eq!(denied(&program(k::__NR_execve, 0)), None);
-        assert_eq!(denied(&program(k::__NR_io_uring_enter, ERRNO | 1)), None);
-        assert_eq!(denied(&program(k::__NR_io_uring_enter, 0)), Some(k::__NR_io_uring_enter));
-        assert_eq!(denied(&program(k::__NR_madvise, ERRNO | 1)), Some(k::__NR_madvise));
+        let needed = |number, verdict| denied(&program(number, verdict)).needed;
+        assert_eq!(needed(k::__NR_execve, 0), None);
+        assert_eq!(needed(k::__NR_io_uring_enter, ERRNO | 1), None);
+        assert_eq!(needed(k::__NR_io_uring_enter, 0), Some(k::__NR_io_uring_enter));
+        assert_eq!(needed(k::__NR_madvise, ERRNO | 1), Some(k::__NR_madvise));
+        // A thread of the program is asked for nothing that may end it.
+        let confines = |number, verdict| denied(&program(number, verdict)).confines;
+        assert!(!confines(k::__NR_execve, 0) && !confines(k::__NR_ppoll, ERRNO | 1));
+        assert!(confines(k::__NR_ppoll, 0) && confines(k::__NR_madvise, 0));
     }
 
     #[test]

@@ -25,6 +25,12 @@ pub(crate) fn say(supervisor: &Fd, text: std::fmt::Arguments<'_>) {
     let _ = socket::send(supervisor, packet.as_bytes(), &[], true);
 }
 
+/// A line that a thread of the program left, which could not write it.
+pub(super) fn say_left(supervisor: &Fd, line: &[u8]) {
+    let line = String::from_utf8_lossy(line);
+    say(supervisor, format_args!("{}", line.trim_end().trim_start_matches("pagetide: ")));
+}
+
 impl Voice for Agent {
     fn tell(&self, word: &[u8]) {
         // If it has ended, so does this process as soon as it looks.

@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagetide_sys::Errno;
-use pagetide_sys::seccomp::{self, ALL_THREADS, ALL_THREADS_OR_ERROR, Leaves, STEPS_MAX, Step};
+use pagetide_sys::seccomp::{self, ALL_THREADS, ALL_THREADS_OR_ERROR, Denied, Leaves, STEPS_MAX, Step};
+use pagetide_sys::{Errno, stderr};
 
 use super::dispatch::{Program, make, tell_once};
 use super::threads::{self, Thread};
@@ -51,7 +51,10 @@ impl Wish {
 pub(super) fn install(block: &Thread, number: u32, arguments: [usize; 6]) -> isize {
     let (leaves, flags) = match Wish::of(number, arguments) {
         Wish::Other => return make(block, number, arguments),
-        Wish::Strict => (Leaves::Little, 0),
+        Wish::Strict => {
+            stderr::confine();
+            (Leaves::Little, 0)
+        }
         Wish::Filter { at, flags } => {
             let (leaves, denied) = judge(at);
             if let Some(agent) = agent_entry::filter_that_denies(denied, flags & ALL_THREADS != 0) {
@@ -78,8 +81,8 @@ pub(super) fn install(block: &Thread, number: u32, arguments: [usize; 6]) -> isi
     answer
 }
 
-/// What a filter leaves, and a call that the agent needs and that it denies. What cannot be read is the kernel's to refuse.
-fn judge(at: usize) -> (Leaves, Option<u32>) {
+/// What a filter leaves, and what it denies us. What cannot be read is the kernel's to refuse.
+fn judge(at: usize) -> (Leaves, Denied) {
     struct Steps(std::cell::UnsafeCell<[Step; STEPS_MAX]>);
     // SAFETY: used while the lock is held.
     unsafe impl Sync for Steps {}
@@ -91,7 +94,8 @@ fn judge(at: usize) -> (Leaves, Option<u32>) {
     }
     // SAFETY: the lock is held. Too large for a handler's stack.
     let steps = seccomp::read(&mut Program, at, unsafe { &mut *STEPS.0.get() });
-    let judged = steps.map_or((Leaves::Everything, None), |steps| (seccomp::leaves(steps), seccomp::denied(steps)));
+    let judged =
+        steps.map_or((Leaves::Everything, Denied::default()), |steps| (seccomp::leaves(steps), seccomp::denied(steps)));
     IS_LOCKED.store(false, Ordering::Release);
     judged
 }
