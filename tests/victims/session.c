@@ -23,7 +23,7 @@
 //   reused        standard error is closed, and a file of its own has its number, while it does what is told of there
 //   drop          user and group become nobody's, then it works, forks and executes itself
 //   unrooted      root with threads gives up root as a whole: no thread is root's or has a capability, in a child neither
-//   filter        every new socket is denied, with an argument in all threads, then it works and forks
+//   filter        every new socket is denied, with an argument in all threads, then it works, in a new thread, too, and forks
 //   strict        threads, too, are killed by any call that work() and fork() do not make; with an argument the filter is at first one
 //                 of this thread alone, and another one is to be for all
 //   bare          executes itself with an empty environment
@@ -620,11 +620,19 @@ static void install(struct sock_filter *filter, unsigned short length, unsigned 
     }
 }
 
+static void *filtered_thread(void *unused) {
+    work();
+    return unused;
+}
+
 static void filter(int argument) {
+    // A new thread of the C library's asks for no list of robust futexes.
     struct sock_filter no_sockets[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_get_robust_list, 0, 2),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -633,6 +641,10 @@ static void filter(int argument) {
         give_up("a socket is not denied");
     }
     work();
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, filtered_thread, NULL) || pthread_join(thread, NULL)) {
+        give_up("a thread behind the filter");
+    }
     work_in_child("a child without sockets");
 }
 

@@ -3,7 +3,7 @@
 //! Inert unless the environment names a run.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{Kind, MapsText, Vma};
@@ -39,6 +39,9 @@ const STACK_BYTES: usize = 512 << 10;
 /// Of a thread's control block, at most, what the kernel or the C library uses at the end of the thread: its first page is what
 /// counts, the rest may lie in the next.
 const THREAD_BLOCK_BYTES: usize = 1024;
+/// How far behind a control block the C library keeps the thread's list of robust futexes; 0: not known. A new thread does not ask the
+/// kernel for it: a system call filter may end who asks.
+static ROBUST_LIST_BEHIND: AtomicUsize = AtomicUsize::new(0);
 /// Where our mappings go: neither near the top, where kernels place what programs map, nor near the program.
 #[cfg(target_arch = "x86_64")]
 const PLACE: usize = 0x3000_0000_0000;
@@ -109,6 +112,9 @@ pub fn start(run: &[u8], memory: &'static OwnMemory) {
         }
     }
     MEMORY.store(std::ptr::from_ref(memory).cast_mut(), Ordering::Relaxed);
+    if let Ok(Some(list)) = thread::robust_list(0) {
+        ROBUST_LIST_BEHIND.store(list.start().wrapping_sub(control_block()), Ordering::Relaxed);
+    }
     let stack = (&raw const ENTER_STACK).addr() + ENTER_STACK_BYTES;
     foothold::publish(enter as *const () as u64, stack as u64, budget_pages);
 }
@@ -204,9 +210,11 @@ fn control_block() -> usize {
 
 /// First thing in a new thread: its control block stays.
 pub fn thread_begins() {
-    hold(control_block(), THREAD_BLOCK_BYTES);
-    if let Ok(Some(list)) = thread::robust_list(0) {
-        hold(list.start(), list.len());
+    let block = control_block();
+    hold(block, THREAD_BLOCK_BYTES);
+    let behind = ROBUST_LIST_BEHIND.load(Ordering::Relaxed);
+    if behind != 0 {
+        hold(block.wrapping_add(behind), thread::ROBUST_LIST_BYTES);
     }
 }
 

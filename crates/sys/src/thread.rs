@@ -208,6 +208,9 @@ pub fn getppid() -> i32 {
     int_of(unsafe { syscall!(__NR_getppid) }.unwrap_or(0))
 }
 
+/// `struct robust_list_head`.
+pub const ROBUST_LIST_BYTES: usize = 3 * size_of::<usize>();
+
 /// Where a thread of this process (0: the calling one) keeps the list of its robust futexes, for the kernel to go through at its
 /// end; with the C library a part of its control block. None: it has said nothing.
 pub fn robust_list(tid: i32) -> Result<Option<ManagedRange>, Errno> {
