@@ -19,14 +19,19 @@ fn run_case(case: &str) -> Option<(String, Stats)> {
 }
 
 fn run_case_in(case: &str, mode: FaultMode) -> Option<(String, Stats)> {
+    run_case_within(case, mode, BUDGET)
+}
+
+fn run_case_within(case: &str, mode: FaultMode, budget: u64) -> Option<(String, Stats)> {
     if !need::has(&[Feature::Uffd]) {
         return None;
     }
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "space");
-    let run = PagetideRun::new(&scratch, BUDGET).mode(mode);
-    let argv = [OsString::from(binary), case.into(), "40".into()];
+    let run = PagetideRun::new(&scratch, budget).mode(mode);
+    let ballast = (budget * 5 / 2 / MIB).to_string();
+    let argv = [OsString::from(binary), case.into(), ballast.into()];
     // Restartable sequences keep a thread's control block in use, and would hide what happens where they are not to be had.
     let program = Program::new(argv).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").deadline_s(240);
     let ended = run.wrap(&program).run(&scratch, case);
@@ -218,12 +223,13 @@ fn no_signal_is_lost_while_the_threads_that_run_are_stopped_for_paging_to_begin(
     }
 }
 
-/// They are made anonymous when paging begins. (A second process has its own of what both write.)
+/// They are made anonymous when paging begins. (A second process has its own of what both write.) In a budget of 16 MiB it begins while
+/// the last of the 8 MiB are written, on a busy machine while half of them are: what is written after that stays native.
 #[test]
 fn pages_of_private_file_mappings_that_were_written_before_are_paged_and_given_back_to_the_file_in_both_modes() {
     for mode in [FaultMode::Thread, FaultMode::Signal] {
-        if let Some((_, stats)) = run_case_in("before-private-file", mode) {
-            assert!(stats.unpaged("private_file") < 4 * MIB, "{}", stats.text());
+        if let Some((_, stats)) = run_case_within("before-private-file", mode, 2 * BUDGET) {
+            assert!(stats.unpaged("private_file") < 2 * MIB, "{}", stats.text());
             stats.expect_paging(6 * 256).expect_peak();
         }
     }

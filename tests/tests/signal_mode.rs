@@ -127,7 +127,7 @@ fn as_nobody_futexes_that_are_moved_to_a_lock_or_change_a_second_word_work_where
 
 #[test]
 fn as_nobody_what_was_written_of_a_private_file_mapping_is_paged_and_given_back() {
-    expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "space"), &["before-private-file", "40"]));
+    expect_same(32 * MIB, |scratch| program(&victim::build(scratch, "space"), &["before-private-file", "80"]));
 }
 
 #[test]
