@@ -4,10 +4,12 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use pagetide_sim::units;
+
 use crate::backend::SwapSpec;
 use crate::failure::Failure;
 use crate::machine::Place;
-use crate::size::{self, Bytes};
+use crate::size::Bytes;
 
 /// Where swap goes when no place is given, best first; after these the current directory.
 const DIRECTORIES_DEFAULT: [&str; 1] = ["/var/tmp"];
@@ -34,7 +36,7 @@ fn parse_knowing(text: &str, exists: impl Fn(&Path) -> bool) -> Result<SwapSpec,
     }
     let size_bytes = match parts.next() {
         None | Some("") => None,
-        Some(size) => Some(size::parse_bytes(size)?),
+        Some(size) => Some(units::bytes(size)?),
     };
     if let Some(small) = size_bytes.filter(|bytes| *bytes < SIZE_BYTES_MIN) {
         let (small, least) = (Bytes(small), Bytes(SIZE_BYTES_MIN));
