@@ -235,6 +235,16 @@ fn pages_of_private_file_mappings_that_were_written_before_are_paged_and_given_b
     }
 }
 
+/// Each mapping was small beside the budget, and all of them were filled before anybody looked.
+#[test]
+fn memory_that_is_filled_while_the_supervisor_has_no_cpu_keeps_to_the_budget() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        if let Some((_, stats)) = run_case_in("before-late-look", mode) {
+            stats.expect_paging(6 * 256).expect_peak();
+        }
+    }
+}
+
 /// An allocator that takes the place of the C library's reserves its addresses before the runtime is loaded: the whole heap of such a
 /// program (a browser) looks like what the loader and the libraries have put there.
 #[test]

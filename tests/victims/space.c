@@ -1102,6 +1102,34 @@ static void private_file_before(void) {
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
 }
 
+// The run's own process gets no CPU for a while, as on a machine that has too much to do, and meanwhile memory is mapped and filled, a
+// little at a time.
+enum { LATE_MAPPINGS = 24, LATE_PAGES = 448 };
+
+static void late_look(void) {
+    pid_t run = getppid();
+    int status, child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        usleep(700000);
+        kill(run, SIGCONT);
+        _exit(0);
+    }
+    EXPECT(kill(run, SIGSTOP) == 0);
+    unsigned char *filled[LATE_MAPPINGS];
+    for (unsigned i = 0; i < LATE_MAPPINGS; i++) {
+        filled[i] = map(LATE_PAGES);
+        fill(filled[i], LATE_PAGES, i);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    push_out();
+    for (unsigned i = 0; i < LATE_MAPPINGS; i++) {
+        for (uint64_t page = 0; page < LATE_PAGES; page++) {
+            EXPECT(is_filled(filled[i], page, i));
+        }
+    }
+}
+
 // Threads that run are stopped for a moment when paging begins: no signal that comes then is lost.
 enum { RUNNERS = 3 };
 static volatile uint64_t arrived[RUNNERS];
@@ -1253,6 +1281,7 @@ static const struct {
     {"deep-stack-of-a-thread", deep_stack_of_a_thread},
     {"private-file", private_file},
     {"before-private-file", private_file_before},
+    {"before-late-look", late_look},
     {"before-mapped-only", mapped_only_before},
     {"before-signals", signals_before},
     {"reserved-at-load", reserved_at_load},

@@ -5,7 +5,7 @@
 //! process's threads run `enter` for a moment, which starts the agent (see `supervise::start`). So a process that never pages
 //! has no thread of ours, and it does not matter what it does to its descriptors, environment, namespaces and credentials before.
 //!
-//! *The bell*: a thread that maps more than the run has left waits here until its memory is managed or found to fit: the
+//! *The bell*: a thread that maps more than the run has left, by the supervisor's last word, waits here until its memory is managed or found to fit: the
 //! supervisor looks at a native process every few milliseconds, and a thread fills 10 MiB in each of them.
 //!
 //! Any word may be written by the program, which is not trusted: `View::decode` checks what has a range, and the addresses matter
@@ -198,7 +198,7 @@ const _: () = assert!(
         && WANTED_AT == 10 * 8
 );
 
-/// A mapping of more pages than this is told of, in a run of this budget, until the supervisor says otherwise.
+/// Who maps more pages than this is told of, in a run of this budget, until the supervisor says otherwise.
 pub(crate) const fn left_at_first(budget_pages: u64) -> u64 {
     budget_pages / 8
 }
@@ -307,10 +307,13 @@ pub(crate) fn mapped(bytes: usize, wake: impl FnOnce() -> bool) {
     }
 }
 
+/// What is mapped between two words of the supervisor is added up: it may be late on a busy machine.
 fn wait_for_word(bytes: usize) {
     let pages = (bytes >> PAGE_SHIFT) as u64;
-    if bytes < BYTES_MIN || pages <= FOOTHOLD.left_pages.load(Ordering::Relaxed) {
-        return;
+    let take = |left| if left == u64::MAX { None } else { Some(u64::saturating_sub(left, pages)) };
+    match FOOTHOLD.left_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+        Ok(left) if pages > left => {}
+        Ok(_) | Err(_) => return,
     }
     FOOTHOLD.wanted_pages.fetch_max(pages, Ordering::AcqRel);
     for _ in 0..WAITS_MAX {

@@ -109,7 +109,7 @@ impl Supervisor {
             process.promised = Some((process.own_part() + wanted, now + time_to_fill_ns(wanted)));
             process.rings = true;
             promised = of_others + process.promised_pages();
-            let word = if process.is_refused { u64::MAX } else { left };
+            let word = if process.is_refused { u64::MAX } else { left - wanted };
             start::write(process.thread, at + foothold::LEFT_AT, &word.to_ne_bytes());
             start::write(process.thread, at + foothold::WANTED_AT, &0_u64.to_ne_bytes());
         }
