@@ -176,6 +176,21 @@ fn a_program_may_take_a_root_without_proc() {
     expect_right("without-proc");
 }
 
+/// A browser's sandbox does so. Each look at what is there says ESRCH, where a root without /proc says ENOENT: both modes ended the process.
+#[test]
+fn a_program_may_take_a_directory_of_an_ended_process_as_its_root_in_both_modes() {
+    if !need::has(&[Feature::Root]) {
+        return;
+    }
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        for case in ["before-ended-root", "ended-root"] {
+            if let Some((_, stats)) = run_case_in(case, mode) {
+                stats.expect_paging(6 * 256).expect_peak();
+            }
+        }
+    }
+}
+
 /// The kernel moves pages only out of writable mappings, so this memory cannot be paged: the budget gives way, with a word.
 #[test]
 fn memory_made_read_only_goes_beyond_the_budget_and_is_told_of() {

@@ -806,6 +806,38 @@ static void without_proc(void) {
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
 }
 
+static int take_own_as_root(void *unused) {
+    (void)unused;
+    _exit(chroot("/proc/self/fdinfo") || chdir("/"));
+}
+
+// As a browser's sandbox does: the root becomes a directory of a helper that then ends, where each look says ESRCH.
+static void ended_root(void) {
+    unsigned char *helpers = map(16);
+    int status, helper = clone(take_own_as_root, helpers + 16 * PAGE, CLONE_FS | CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+    EXPECT(helper > 0 && waitpid(helper, &status, 0) == helper && status == 0);
+    EXPECT(open("/proc/self/maps", O_RDONLY) < 0 && errno == ESRCH);
+    push_out();
+    check_ballast();
+    for (unsigned round = 0; round < 2; round++) {
+        int child = fork();
+        EXPECT(child >= 0);
+        unsigned char *memory = map(8 * PAGES);
+        fill(memory, 8 * PAGES, round);
+        check_ballast();
+        push_out();
+        check_ballast();
+        for (uint64_t page = 0; page < 8 * PAGES; page++) {
+            EXPECT(is_filled(memory, page, round));
+        }
+        if (child == 0) {
+            _exit(0);
+        }
+        EXPECT(waitpid(child, &status, 0) == child && status == 0);
+        EXPECT(munmap(memory, 8 * PAGES * PAGE) == 0);
+    }
+}
+
 // Memory that is filled and then only read, more than the budget of it.
 static void read_only(void) {
     push_out();
@@ -1274,6 +1306,8 @@ static const struct {
     {"limit-of-files", limit_of_files},
     {"limit-of-file-sizes", limit_of_file_sizes},
     {"without-proc", without_proc},
+    {"ended-root", ended_root},
+    {"before-ended-root", ended_root},
     {"read-only", read_only},
     {"beyond-64-gib", beyond_64_gib},
     {"own-userfaultfd", own_userfaultfd},

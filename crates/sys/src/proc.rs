@@ -379,7 +379,8 @@ pub fn open(name: &CStr) -> Result<Fd, Errno> {
     path.push_bytes(b"/proc/");
     path.push_bytes(name.to_bytes());
     match Fd::open(path.as_c_str(), flags::READ, 0) {
-        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => {
+        // ESRCH: the root is a directory of a process that has ended (the sandbox of browsers).
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ESRCH) => {
             let here = Fd::open(name, flags::READ, 0)?;
             // A file of this name in a directory of the program is none of the kernel's.
             if file::fs_info(&here)?.kind == FsKind::Proc { Ok(here) } else { Err(Errno::ENOENT) }
