@@ -164,6 +164,38 @@ fn processes_with_equal_numbers_in_two_namespaces_page_and_fork() {
     run.stats().expect_laws().expect_paging(4 * 256);
 }
 
+/// `program` with these arguments as the first process of a pid namespace, under a run.
+fn first_of_namespace(scratch: &Scratch, run: &PagetideRun, name: &str, arguments: &[&str]) -> Program {
+    let program = victim::build(scratch, name).into_os_string();
+    let argv = ["unshare", "--pid", "--fork"].map(OsString::from).into_iter().chain([program]);
+    run.wrap(&Program::new(argv.chain(arguments.iter().map(OsString::from)))).deadline_s(60)
+}
+
+/// A signal that the first process of a pid namespace sends itself is ignored, SIGKILL too: whoever ends it so from inside waits for ever.
+#[test]
+fn the_first_process_of_a_namespace_ends_where_there_is_no_memory_or_no_run_any_more() {
+    if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("unshare")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let scratch = Scratch::new();
+        let run = PagetideRun::new(&scratch, BUDGET).swap_size(16 * MIB).mode(mode);
+        let ended = first_of_namespace(&scratch, &run, "hostile", &["close-loop", "64"]).run(&scratch, "full");
+        ended.expect_exit(Exit::Code(137)).expect_no_process_left();
+        assert!(ended.stderr().contains("out of memory: the budget is full"), "{}", ended.report());
+        assert!(!ended.stderr().contains("broken invariant"), "{}", ended.report());
+
+        let run = PagetideRun::new(&scratch, BUDGET).mode(mode);
+        let running = first_of_namespace(&scratch, &run, "hostile", &["hold", "64"]).start(&scratch, "left");
+        running.wait_for_output("ready");
+        running.signal(Signal::KILL);
+        let ended = running.finish();
+        ended.expect_exit(Exit::Signal(libc::SIGKILL)).expect_no_process_left();
+        assert!(ended.stderr().contains("the run has ended: it is killed"), "{}", ended.report());
+    }
+}
+
 /// The kernel lets only a process with one thread do so.
 #[test]
 fn a_program_that_has_not_paged_yet_may_leave_its_user_namespace() {

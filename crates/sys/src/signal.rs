@@ -411,9 +411,19 @@ pub fn abort() -> ! {
     let _ = unsafe { action(number::ABRT, Some(&Action::DEFAULT)) };
     SignalSet::one(number::ABRT).unblock();
     let _ = kill_thread(thread::getpid(), thread::gettid(), number::ABRT);
-    loop {
-        let _ = kill(thread::getpid(), number::KILL);
-    }
+    end_as_by(number::ABRT)
+}
+
+/// End the process by SIGKILL, as the kernel's own memory killer does: no handler of the program runs on memory that is not there.
+pub fn end() -> ! {
+    end_as_by(number::KILL)
+}
+
+/// The first process of a pid namespace ignores what it sends itself, SIGKILL too: it exits with the status that a shell shows for
+/// `signal`.
+fn end_as_by(signal: u32) -> ! {
+    let _ = kill(thread::getpid(), number::KILL);
+    thread::exit_process(128 + signal.cast_signed())
 }
 
 #[cfg(test)]

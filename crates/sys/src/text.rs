@@ -3,9 +3,7 @@
 use core::ffi::CStr;
 use core::fmt;
 
-use linux_raw_sys::general::{__NR_exit_group, __NR_getpid, __NR_gettid, __NR_tgkill, SIGABRT};
-
-use crate::{stderr, syscall};
+use crate::{signal, stderr};
 
 /// Up to `N - 1` bytes of text. What does not fit is cut, and `is_cut` says so.
 #[derive(Clone)]
@@ -110,22 +108,12 @@ fn number(bytes: &[u8], radix: u32) -> Option<(u64, &[u8])> {
     (used > 0).then(|| (value, &bytes[used..]))
 }
 
-/// Say `message` on standard error and abort the process, without std, unwinding or exit handlers.
+/// Say `message` on standard error and abort the process, without std, unwinding, handlers of the program or those of its exit.
 pub fn die(message: fmt::Arguments<'_>) -> ! {
     let mut text = Text::<512>::format(message);
     text.push_bytes(b"\n");
     stderr::write(text.as_bytes());
-    // SAFETY: getpid changes nothing.
-    let pid = unsafe { syscall!(__NR_getpid) }.unwrap_or(0);
-    // SAFETY: gettid changes nothing.
-    let tid = unsafe { syscall!(__NR_gettid) }.unwrap_or(0);
-    // SAFETY: ends this process, which is what is asked for.
-    let _ = unsafe { syscall!(__NR_tgkill, pid, tid, SIGABRT as usize) };
-    loop {
-        // SIGABRT is blocked or handled: end without it, with the status a shell shows for it.
-        // SAFETY: exit_group does not return.
-        let _ = unsafe { syscall!(__NR_exit_group, 134) };
-    }
+    signal::abort()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(super) fn end_if_alone() {
     if seen.is_ok() && is_alone {
         if first.exit_status & 0x7f != 0 {
             // The kernel ended that thread alone, as it does under strict seccomp.
-            let _ = signal::kill(own, signal::number::KILL);
+            signal::end();
         }
         thread::exit_process((first.exit_status >> 8) & 0xff);
     }

@@ -9,8 +9,7 @@ use crate::limits;
 /// The supervisor listens no more, so its tree ends: nothing may be left behind.
 pub(crate) fn end_unsupervised(why: std::fmt::Arguments<'_>) -> ! {
     tell_beside_program(why);
-    let killed = signal::kill(thread::getpid(), signal::number::KILL);
-    unreachable!("a process may kill itself: {killed:?}")
+    signal::end()
 }
 
 /// A line where the program itself tells of errors: our own table of descriptors has no standard error. Nothing under a system

@@ -2,7 +2,7 @@
 
 use pagetide_sys::fd::Fd;
 use pagetide_sys::text::Text;
-use pagetide_sys::{signal, socket, thread};
+use pagetide_sys::{signal, socket};
 
 use crate::agent::Agent;
 use crate::fork::Voice;
@@ -11,9 +11,7 @@ use crate::protocol::SAY;
 /// Why the runtime cannot go on.
 pub(crate) fn die(supervisor: &Fd, text: std::fmt::Arguments<'_>) -> ! {
     say(supervisor, text);
-    // SIGKILL as the kernel's own memory killer does: no handler of the program runs on memory that is not there.
-    let killed = signal::kill(thread::getpid(), signal::number::KILL);
-    unreachable!("a process may kill itself: {killed:?}")
+    signal::end()
 }
 
 /// A line for the person who started the run.
