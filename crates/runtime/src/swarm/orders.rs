@@ -2,7 +2,7 @@
 
 use pagetide_core::page::PageState;
 use pagetide_kernel::AddressSpace;
-use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Mapping, Progress, Quirks, Tid};
+use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Happened, Mapping, Progress, Quirks, Tid};
 
 use super::Dice;
 use super::reconciled::assert_reconciled;
@@ -35,6 +35,23 @@ fn memory_that_changes_while_it_is_registered_is_registered_at_the_next_look() {
     rig.session.pager.adopt_vma(now, &seen);
     rig.session.pager.end_look();
     assert_eq!(rig.perform(tid, Call::Map(hole)), Answer::Done);
+    assert_reconciled(&mut rig);
+}
+
+/// The same, where only a few pages are left of it: fewer than are managed otherwise. They are registered, and nobody else would answer.
+#[test]
+fn memory_that_gets_small_while_it_is_registered_is_managed_at_the_next_look() {
+    let (mut rig, tid) = process(400, 16);
+    let (pid, home) = (rig.pid(), HOME + 0x400);
+    rig.world().map(pid, Mapping::anon(home, home + 100));
+    let at = usize::try_from(home << 12).expect("an address");
+    let seen = rig.session.pager.machine_mut().space_mut().mapping_at_or_after(at);
+    let seen = seen.expect("the list can be read").expect("it is mapped");
+    assert_eq!(rig.perform(tid, Call::Unmap(Extent::new(home + 5, 95))), Answer::Done);
+    let now = rig.pager().machine().space().now();
+    rig.session.pager.begin_look();
+    rig.session.pager.adopt_vma(now, &seen);
+    rig.session.pager.end_look();
     assert_reconciled(&mut rig);
 }
 
@@ -114,6 +131,44 @@ fn a_run_that_crosses_a_border_leaves_as_if_there_were_none() {
     assert_eq!(rig.pager().machine().stats.busy_pages, 0, "nobody else has any of these pages");
 }
 
+/// Where moves are dear, pages come back as copies. For some of them there is no memory, and what is locked takes no page that is moved.
+#[test]
+fn a_page_that_can_only_be_copied_back_waits_for_memory() {
+    let quirks = Quirks { no_memory: 5_000, interrupts: 10_000, ..Quirks::NONE };
+    let (mut rig, tid) = process_in(quirks, 96, 300);
+    assert_eq!(rig.perform(tid, Call::Lock(Extent::new(HOME, 40))), Answer::Done);
+    for page in HOME..HOME + 40 {
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(page), "page {page:#x}");
+    }
+}
+
+/// A page of a run has moved when the kernel says that it has not (Linux 6.18), and the call that asks what has stopped the run hears of
+/// a change that has begun since. What is held of that page is its only copy.
+#[test]
+fn a_page_that_was_moved_and_denied_is_found_though_mappings_change() {
+    let quirks = Quirks { moved_and_denied: 300, interlude: 10_000, ..Quirks::NONE };
+    let (mut rig, tid) = process_in(quirks, 400, 300);
+    let (pid, changes, place) = (rig.pid(), another(&rig), Extent::new(HOME + 0x400, 20));
+    rig.world().map(pid, Mapping::anon(place.start, place.end));
+    rig.adopt();
+    for (round, share) in (1..=20).zip([96, 400].into_iter().cycle()) {
+        let mut dice = Dice::new(round);
+        (0..100).for_each(|_| rig.world().will(changes, Call::Discard(place)));
+        rig.set_share(share);
+        rig.turns(200, &mut dice);
+        rig.world().take_log();
+        (HOME..HOME + 300).for_each(|page| rig.world().will(tid, Call::Load(page)));
+        while rig.world().calls_left(tid) > 0 {
+            rig.step(tid, &mut dice);
+        }
+        for happened in rig.world().take_log() {
+            if let Happened::Ended(_, Call::Load(page), answer) = happened {
+                assert_eq!(answer, Answer::Value(page), "page {page:#x}, round {round}");
+            }
+        }
+    }
+}
+
 /// The thread that makes pages private goes on until nothing is left for it to do.
 fn make_all_private(rig: &mut Rig) {
     while rig.world().calls_left(rig.private) > 0 {
@@ -138,6 +193,51 @@ fn a_page_that_is_given_back_before_it_was_made_private_ends_its_order() {
     assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
     for page in HOME..HOME + 200 {
         let expected = if (start..end).contains(&page) { 0 } else { page };
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
+    }
+}
+
+/// The same where the program says so: the thread that makes pages private faults on an empty page then, and all memory that could make room
+/// waits for that thread. The page is there at once, and the budget is exceeded by nothing else.
+#[test]
+fn a_page_that_is_discarded_before_it_was_made_private_is_filled_at_once() {
+    let (mut rig, tid) = process(400, 200);
+    assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
+    rig.set_share(96);
+    rig.turns(50, &mut Dice::new(1));
+    let (empty, _) = rig.pager().machine().first_private().expect("what is shared cannot leave as it is");
+    assert_eq!(rig.perform(tid, Call::Discard(Extent::new(empty, 1))), Answer::Done);
+    let (private, charged) = (rig.private, rig.pager().core().charged());
+    while rig.world().step(private) != Progress::Sleeps {}
+    rig.turns(1, &mut Dice::new(1));
+    assert_eq!((rig.pager().core().charged(), rig.pager().core().budget()), (charged + 1, 96));
+    assert_ne!(rig.world().step(private), Progress::Sleeps, "it has its page");
+    make_all_private(&mut rig);
+    rig.rest();
+    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
+    for page in HOME..HOME + 200 {
+        let expected = if page == empty { 0 } else { page };
+        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
+    }
+}
+
+/// The same, found at the fault: a page that is given back without a word while nothing else can make room. Its order ends, the page is
+/// empty, and the thread that makes pages private waits for memory that waits for that thread: the budget is exceeded for it.
+#[test]
+fn a_page_that_is_found_given_back_before_it_was_made_private_has_room() {
+    let (mut rig, tid) = process(400, 200);
+    assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
+    rig.set_share(96);
+    rig.turns(50, &mut Dice::new(1));
+    let (empty, _) = rig.pager().machine().first_private().expect("what is shared cannot leave as it is");
+    for call in [Call::GuardInstall, Call::GuardRemove] {
+        assert_eq!(rig.perform(tid, call(Extent::new(empty, 1))), Answer::Done);
+    }
+    make_all_private(&mut rig);
+    rig.rest();
+    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
+    for page in HOME..HOME + 200 {
+        let expected = if page == empty { 0 } else { page };
         assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
     }
 }

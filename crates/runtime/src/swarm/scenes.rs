@@ -3,6 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use pagetide_core::config::SwapoffMode;
+use pagetide_core::event::Event;
+use pagetide_core::types::{DeviceId, SlotIdx};
+use pagetide_kernel::AddressSpace;
 use pagetide_kernel::model::{Answer, Call, Extent, Gate, Happened, Mapping, Progress, Quirks, Rights, Tid};
 
 use super::Dice;
@@ -256,7 +259,11 @@ fn memory_moved_to_a_place_that_was_left_keeps_its_bytes_and_so_does_what_left()
 
 /// A place to swap to beside the first one.
 fn swap_on(rig: &mut Rig, place: u32) {
-    let (place, slots) = (PlaceId(place), 1 << 14);
+    swap_on_with(rig, place, 1 << 14);
+}
+
+fn swap_on_with(rig: &mut Rig, place: u32, slots: u32) {
+    let place = PlaceId(place);
     let command = Command::SwapOn(DeviceOffer { place, slots, priority: None, rotational: false, division: None });
     assert_eq!(rig.carry_out(command), Done::Done, "there is room for a place");
 }
@@ -332,4 +339,52 @@ fn a_place_that_fails_beside_another_one_is_given_up_and_drained_when_a_third_co
         assert_eq!(state_of(&rig, place), PlaceState::Gone, "place {place}");
     }
     (HOME..HOME + 300).for_each(|page| holds(&mut rig, page));
+}
+
+/// Threads that store to these pages at the same time, each to its own part of them, until all have ended; in so many turns at most.
+fn store_together(rig: &mut Rig, threads: u64, (first, pages): (u64, u64), turns: u32) {
+    let pid = rig.pid();
+    let mut dice = Dice::new(1);
+    let tids: Vec<Tid> = (0..threads).map(|_| rig.world().new_thread(pid)).collect();
+    for page in first..first + pages {
+        let tid = tids[usize::try_from(page % threads).expect("few threads")];
+        rig.world().will(tid, Call::Store(page, page + 1));
+    }
+    for _ in 0..turns {
+        for &tid in &tids {
+            rig.world().step(tid);
+        }
+        rig.turns(1, &mut dice);
+    }
+    let left: usize = tids.iter().map(|&tid| rig.world().calls_left(tid)).sum();
+    assert_eq!((left, rig.out_of_memory), (0, false), "there is room where the pages were");
+}
+
+/// All is here that was in the place, and a child has the slots still. They are needed again: the place is given back, and all threads go on
+/// that found no slot, not only the one that it was told of.
+#[test]
+fn a_place_whose_drain_waits_is_given_back_to_threads_that_find_no_slot() {
+    for threads in [1, 4] {
+        let (mut rig, tid) = process(96, 600);
+        let (pid, fresh) = (rig.pid(), HOME + 0x400);
+        rig.rest();
+        swap_on_with(&mut rig, 1, 32);
+        rig.world().map(pid, Mapping::anon(fresh, fresh + 64));
+        rig.adopt();
+        let now = rig.pager().machine().space().now();
+        let (device, used) = (DeviceId(0), rig.pager().core().device_used(DeviceId(0)).expect("a device"));
+        let pinned = Event::SlotsPinned { device, slot: SlotIdx(1), len: used, pin: true };
+        rig.session.pager.step(now, pinned);
+        rig.set_share(1_000);
+        assert_eq!(rig.carry_out(Command::SwapOff { place: PlaceId(0), mode: None }), Done::Done);
+        rig.rest();
+        assert_eq!(state_of(&rig, 0), PlaceState::Draining);
+        rig.set_share(96);
+        rig.rest();
+        store_together(&mut rig, threads, (fresh, 64), 5_000);
+        assert_eq!(state_of(&rig, 0), PlaceState::GivenUp);
+        for page in HOME..HOME + 600 {
+            assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(page), "page {page:#x}");
+        }
+    }
 }
