@@ -89,6 +89,30 @@ fn after_pagetide_was_terminated() {
     expect_nothing_left("hold", &[Exit::Code(143)], |run| run.signal(Signal::TERM));
 }
 
+/// The program's first process has ended, and another one of it sleeps: the signal is that one's.
+#[test]
+fn after_pagetide_was_terminated_when_the_first_process_had_ended() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let program = Program::new(["sh", "-c", "sleep 50 & exit 7"]).deadline_s(20);
+    let run = PagetideRun::new(&scratch, BUDGET).wrap(&program).start(&scratch, "run");
+    let is_named = |pid: &i32, name: &str| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|found| found.trim() == name)
+    };
+    let is_left_alone = clock::wait_until(Duration::from_secs(10), || {
+        let others: Vec<_> = run.descendants().into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+        others.iter().any(|pid| is_named(pid, "sleep")) && !others.iter().any(|pid| is_named(pid, "sh"))
+    });
+    assert!(is_left_alone, "{}", leftovers::describe(run.tag()));
+    run.signal(Signal::TERM);
+    let ended = run.finish();
+    assert_eq!(ended.exit, Exit::Code(7), "{}", ended.report());
+    ended.expect_no_process_left();
+}
+
 /// The swap file has no name while the run lasts, so that a crash of the machine leaves nothing either.
 #[test]
 fn the_swap_file_has_no_name() {

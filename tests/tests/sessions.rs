@@ -260,6 +260,24 @@ fn a_filter_that_would_end_the_pager_is_refused_and_told_of() {
     }
 }
 
+/// A crash reporter stops a process, attaches to all its threads, and reads: it waited for ever for our thread, which it had stopped as well.
+#[test]
+fn memory_of_a_stopped_process_is_read_by_another_one() {
+    if !need::has(&[Feature::Uffd, Feature::Root]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for how in ["stopped", "traced"] {
+        let scratch = Scratch::new();
+        let readers = victim::build(&scratch, "readers").into_os_string();
+        let run = PagetideRun::new(&scratch, 12 * MIB).mode(FaultMode::Thread);
+        let ended = run.wrap(&Program::new([readers, how.into(), "24".into()])).deadline_s(60).run(&scratch, "run");
+        ended.expect_success().expect_no_process_left();
+        assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
+        run.stats().expect_paging(8 * 256);
+    }
+}
+
 /// The runtime's memory needs addresses, too. Where a hard limit leaves none, and the program has no right to raise it, the end has a reason,
 /// whatever it is that finds no room.
 #[test]

@@ -25,6 +25,7 @@ mod start;
 mod teller;
 mod totals;
 mod tree;
+mod unstopped;
 mod watched;
 mod worth;
 
@@ -402,6 +403,7 @@ impl Supervisor {
         let process = &mut self.tree.list[index];
         let pid = process.pid;
         let Some(link) = process.link.take() else { return };
+        process.forget_refusal();
         self.commands.ended(pid);
         let entry = link.control.entry();
         self.totals.add(entry);
@@ -422,15 +424,16 @@ impl Supervisor {
         }
     }
 
-    /// Signals that were sent to us go to the program. Those that the terminal sends reach it anyway.
+    /// Signals that were sent to us go to the program, or to all that it has left. Those that the terminal sends reach it anyway.
     fn forward(&self, signals: &SignalQueue) {
         while let Some((signal, from_kernel)) = signals.next() {
             let number = u32::try_from(signal).expect("signals are positive");
-            if ![libc::SIGCHLD.cast_unsigned(), CPU_TIMER].contains(&number)
-                && !from_kernel
-                && self.main_status.is_none()
-            {
-                let _ = pagetide_sys::signal::kill(self.main_pid, number);
+            if [libc::SIGCHLD.cast_unsigned(), CPU_TIMER].contains(&number) || from_kernel {
+                continue;
+            }
+            let is_meant = |pid: &i32| self.main_status.is_some() || *pid == self.main_pid;
+            for pid in self.tree.list.iter().map(|process| process.pid).filter(is_meant) {
+                let _ = pagetide_sys::signal::kill(pid, number);
             }
         }
     }
@@ -458,6 +461,7 @@ impl Supervisor {
         self.serve_births();
         self.end_orphans();
         self.serve_starting();
+        self.keep_agents_going();
         self.divide();
         self.serve_commands();
         self.look_at_places();

@@ -1,0 +1,89 @@
+// readers: a process that reads another one's memory while that one is stopped, as crash reporters and profilers do.
+//
+//   readers stopped|traced MIB
+//
+// The child fills MIB of memory and sleeps. Its parent stops it (SIGSTOP), attaches to each of its threads that lets it (traced), and reads
+// every page through process_vm_readv. Then all goes on, and the child looks at every page itself. Prints "ok". Who waits for ever in the
+// read is ended by SIGALRM.
+#include "expect.h"
+#include "numbered.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+enum { THREADS = 64, SECONDS = 40 };
+
+static uint64_t *words;
+static size_t pages;
+
+static int is_right(uint64_t word, size_t page) { return word == ((uint64_t)page << 32 | 1); }
+
+static void child(int ready, int go) {
+    words = map(pages);
+    EXPECT(write(ready, &words, sizeof words) == sizeof words);
+    char byte;
+    EXPECT(read(go, &byte, 1) == 1);
+    for (size_t page = 0; page < pages; page++) {
+        EXPECT(is_right(words[page * PAGE_WORDS], page));
+    }
+    _exit(0);
+}
+
+static unsigned attach(pid_t pid, pid_t *to) {
+    char name[64];
+    snprintf(name, sizeof name, "/proc/%d/task", pid);
+    DIR *list = opendir(name);
+    EXPECT(list);
+    unsigned count = 0;
+    for (struct dirent *entry; (entry = readdir(list));) {
+        pid_t tid = atoi(entry->d_name);
+        if (tid > 0 && count < THREADS && ptrace(PTRACE_ATTACH, tid, NULL, NULL) == 0) {
+            EXPECT(waitpid(tid, NULL, __WALL) == tid);
+            to[count++] = tid;
+        }
+    }
+    closedir(list);
+    return count;
+}
+
+static void read_all(pid_t pid) {
+    // From the end, so that what was written last, and is there, does not hide what was not.
+    for (size_t page = pages; page-- > 0;) {
+        uint64_t word = 0;
+        struct iovec local = {&word, sizeof word}, remote = {words + page * PAGE_WORDS, sizeof word};
+        EXPECT(process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof word);
+        EXPECT(is_right(word, page));
+    }
+}
+
+int main(int argc, char **argv) {
+    EXPECT(argc == 3);
+    case_name = argv[1];
+    pages = strtoul(argv[2], NULL, 0) << 8;
+    alarm(SECONDS);
+    int ready[2], go[2], status;
+    EXPECT(pipe(ready) == 0 && pipe(go) == 0);
+    pid_t pid = fork();
+    EXPECT(pid >= 0);
+    if (pid == 0) {
+        child(ready[1], go[0]);
+    }
+    EXPECT(read(ready[0], &words, sizeof words) == sizeof words);
+    EXPECT(kill(pid, SIGSTOP) == 0 && waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+    pid_t threads[THREADS];
+    unsigned count = 0;
+    if (strcmp(argv[1], "traced") == 0) {
+        EXPECT((count = attach(pid, threads)) > 0);
+    }
+    read_all(pid);
+    while (count > 0) {
+        EXPECT(ptrace(PTRACE_DETACH, threads[--count], NULL, NULL) == 0);
+    }
+    EXPECT(kill(pid, SIGCONT) == 0);
+    EXPECT(write(go[1], "g", 1) == 1);
+    EXPECT(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    puts("ok");
+}
