@@ -99,9 +99,8 @@ fn after_pagetide_was_terminated_when_the_first_process_had_ended() {
     let scratch = Scratch::new();
     let program = Program::new(["sh", "-c", "sleep 50 & exit 7"]).deadline_s(20);
     let run = PagetideRun::new(&scratch, BUDGET).wrap(&program).start(&scratch, "run");
-    let is_named = |pid: &i32, name: &str| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|found| found.trim() == name)
-    };
+    let is_named =
+        |pid: &i32, name: &str| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|found| found.trim() == name);
     let is_left_alone = clock::wait_until(Duration::from_secs(10), || {
         let others: Vec<_> = run.descendants().into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
         others.iter().any(|pid| is_named(pid, "sleep")) && !others.iter().any(|pid| is_named(pid, "sh"))

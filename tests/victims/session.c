@@ -23,7 +23,7 @@
 //   reused        standard error is closed, and a file of its own has its number, while it does what is told of there
 //   drop          user and group become nobody's, then it works, forks and executes itself
 //   unrooted      root with threads gives up root as a whole: no thread is root's or has a capability, in a child neither
-//   filter        every new socket is denied, with an argument in all threads, then it works, in a new thread, too, and forks
+//   filter        every new socket and all memory that may be executed is denied, with an argument in all threads, then it works, in a new thread, too, and forks
 //   strict        threads, too, are killed by any call that work() and fork() do not make; with an argument the filter is at first one
 //                 of this thread alone, and another one is to be for all
 //   bare          executes itself with an empty environment
@@ -655,16 +655,22 @@ static void filter(int argument) {
     // A new thread of the C library's asks for no list of robust futexes.
     struct sock_filter no_sockets[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 2, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_get_robust_list, 0, 2),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 5, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 4, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_get_robust_list, 4, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 2),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     install(no_sockets, sizeof no_sockets / sizeof *no_sockets, argument ? SECCOMP_FILTER_FLAG_TSYNC : 0);
     if (socket(AF_UNIX, SOCK_STREAM, 0) != -1 || errno != EACCES) {
         give_up("a socket is not denied");
+    }
+    if (mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED || errno != EACCES) {
+        give_up("memory that may be executed is not denied");
     }
     work();
     pthread_t thread;

@@ -106,7 +106,7 @@ pub enum Protection {
 }
 
 impl Protection {
-    const fn bits(self) -> usize {
+    pub(crate) const fn bits(self) -> usize {
         let bits = match self {
             Self::None => k::PROT_NONE,
             Self::Read => k::PROT_READ,
@@ -226,6 +226,17 @@ pub struct AnonOptions {
     pub inherit: bool,
 }
 
+/// Anonymous memory of ours.
+const ANONYMOUS: u32 = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
+/// All kinds of mappings that are made here: a system call filter is asked for these.
+pub(crate) const KINDS: [u32; 5] = [
+    ANONYMOUS,
+    ANONYMOUS | k::MAP_POPULATE,
+    ANONYMOUS | k::MAP_FIXED,
+    ANONYMOUS | k::MAP_FIXED_NOREPLACE,
+    k::MAP_SHARED,
+];
+
 /// A mapping that this value owns: unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -256,7 +267,7 @@ impl Mapping {
     ///
     /// These are our frames and tables: the program's core dump and its children have no use for them.
     pub fn anonymous(len: usize, options: AnonOptions) -> Result<Self, Errno> {
-        let mut flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
+        let mut flags = ANONYMOUS;
         if options.populate {
             flags |= k::MAP_POPULATE;
         }
@@ -274,9 +285,8 @@ impl Mapping {
     /// Private anonymous memory exactly as a program would get it, aligned to `align` (a power of two of at least a page).
     pub fn plain(len: usize, align: usize) -> Result<Self, Errno> {
         assert!(align.is_power_of_two() && align >= PAGE_BYTES, "alignment is a power of two of pages");
-        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
         // SAFETY: as in `anonymous`.
-        let wide = unsafe { Self::map(0, len + align, Protection::ReadWrite, flags, None, 0) }?;
+        let wide = unsafe { Self::map(0, len + align, Protection::ReadWrite, ANONYMOUS, None, 0) }?;
         let head = wide.range.start.next_multiple_of(align) - wide.range.start;
         let whole = wide.into_range();
         let kept = whole.part(head, len);
@@ -303,7 +313,7 @@ impl Mapping {
 
     /// Take addresses where nothing is mapped, so that nothing else comes there. EEXIST: something is.
     pub fn reserve(start: u64, len: u64) -> Result<Self, Errno> {
-        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE | k::MAP_FIXED_NOREPLACE;
+        let flags = ANONYMOUS | k::MAP_FIXED_NOREPLACE;
         // SAFETY: nothing that is mapped is replaced.
         unsafe { Self::map(usize_of(start), usize_of(len), Protection::None, flags, None, 0) }
     }
@@ -318,6 +328,7 @@ impl Mapping {
         fd: Option<&Fd>,
         offset: u64,
     ) -> Result<Self, Errno> {
+        debug_assert!(KINDS.contains(&flags), "a filter was not asked for a mapping like this: {flags:#x}");
         let fd = fd.map_or(usize::MAX, Fd::arg);
         // SAFETY: the caller owns the place, or the kernel chooses a free one.
         let start = unsafe { syscall!(__NR_mmap, addr, len, protection.bits(), flags as usize, fd, usize_of(offset)) }?;
@@ -331,7 +342,7 @@ impl Mapping {
     /// # Safety
     /// What is mapped there is the caller's to discard.
     pub unsafe fn replace(range: ManagedRange, protection: Protection) -> Result<Self, Errno> {
-        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE | k::MAP_FIXED;
+        let flags = ANONYMOUS | k::MAP_FIXED;
         // SAFETY: the caller owns the place.
         unsafe { Self::map(range.start, range.len, protection, flags, None, 0) }
     }

@@ -5,8 +5,10 @@
 
 use linux_raw_sys::general as k;
 
+use crate::mem::{KINDS, Protection};
 use crate::syscalls::Memory;
 use crate::uffd::{UFFDIO_COPY, UFFDIO_MOVE};
+use crate::word::{low_u32, u64_of};
 
 /// `AUDIT_ARCH_X86_64`
 #[cfg(target_arch = "x86_64")]
@@ -22,14 +24,13 @@ pub const ALL_THREADS: u32 = 1;
 /// `SECCOMP_FILTER_FLAG_TSYNC_ESRCH`: a thread that cannot take it over is told of by ESRCH, not by its number.
 pub const ALL_THREADS_OR_ERROR: u32 = 1 << 4;
 
-/// Calls that our threads must be able to make: without them no page comes or goes.
+/// Calls that our threads must be able to make, whatever their arguments: without them no page comes or goes. (And ioctl and mmap, of which
+/// it is known what is asked.)
 const NEEDED: &[u32] = &[
     k::__NR_read,
     k::__NR_close,
-    k::__NR_mmap,
     k::__NR_munmap,
     k::__NR_rt_sigprocmask,
-    k::__NR_ioctl,
     k::__NR_pread64,
     k::__NR_preadv,
     k::__NR_pwritev,
@@ -111,6 +112,13 @@ const OF_PROGRAMS: &[u32] =
     &[k::__NR_newfstatat, k::__NR_ppoll, k::__NR_fcntl, k::__NR_write, k::__NR_madvise, k::__NR_futex];
 /// What of ioctl is needed.
 const REQUESTS: [u32; 2] = [UFFDIO_COPY, UFFDIO_MOVE];
+/// The rights of our mappings, and the worst that may become of one: frames that may be executed are done without.
+const RIGHTS: [(Protection, Verdict); 4] = [
+    (Protection::ReadWrite, Verdict::Allowed),
+    (Protection::None, Verdict::Allowed),
+    (Protection::Read, Verdict::Allowed),
+    (Protection::ReadWriteExecute, Verdict::Refused),
+];
 
 /// Longer filters are not judged. (The kernel takes 4096 steps.)
 pub const STEPS_MAX: usize = 2048;
@@ -203,9 +211,8 @@ pub enum Leaves {
 
 /// What this filter leaves.
 pub fn leaves(program: &[Step]) -> Leaves {
-    let allows = |calls: &[(u32, Verdict)]| {
-        calls.iter().all(|&(number, worst)| judge(program, Asked { number, second: None }) <= worst)
-    };
+    let allows =
+        |calls: &[(u32, Verdict)]| calls.iter().all(|&(number, worst)| judge(program, Asked::any(number)) <= worst);
     if !allows(OF_HANDLERS) {
         return if allows(OF_CONFINED_HANDLERS) { Leaves::Little } else { Leaves::Nothing };
     }
@@ -215,10 +222,38 @@ pub fn leaves(program: &[Step]) -> Leaves {
 /// A call.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Its number.
-    pub number: u32,
-    /// Its second argument, if that is known and has 32 bits: the request of an ioctl.
-    pub second: Option<u32>,
+    number: u32,
+    /// Its arguments, where they are known and have 32 bits.
+    arguments: [Option<u32>; 6],
+}
+
+impl Asked {
+    /// With whatever arguments.
+    pub const fn any(number: u32) -> Self {
+        Self { number, arguments: [None; 6] }
+    }
+
+    /// With this argument, counted from 0.
+    #[must_use]
+    pub const fn with(mut self, index: usize, argument: u32) -> Self {
+        self.arguments[index] = Some(argument);
+        self
+    }
+
+    /// What a filter finds at this offset of `struct seccomp_data`.
+    const fn word(self, at: u32) -> Value {
+        match at {
+            NUMBER_AT => Value::Known(self.number),
+            ARCHITECTURE_AT => Value::Known(ARCHITECTURE),
+            ARGUMENTS_AT..ARGUMENTS_END if at.is_multiple_of(4) => {
+                match self.arguments[((at - ARGUMENTS_AT) / 8) as usize] {
+                    Some(argument) => Value::Known(if at.is_multiple_of(8) { argument } else { 0 }),
+                    None => Value::Unknown,
+                }
+            }
+            _ => Value::Unknown,
+        }
+    }
 }
 
 /// What becomes of a call.
@@ -261,13 +296,18 @@ impl Value {
 
 /// What this filter would deny us.
 pub fn denied(program: &[Step]) -> Denied {
-    let may = |number: u32, worst: Verdict| {
-        let requests = if number == k::__NR_ioctl { &REQUESTS.map(Some)[..] } else { &[None] };
-        requests.iter().all(|&second| judge(program, Asked { number, second }) <= worst)
+    let may = |number: u32, worst: Verdict| judge(program, Asked::any(number)) <= worst;
+    let moves = |&request: &u32| judge(program, Asked::any(k::__NR_ioctl).with(1, request)) == Verdict::Allowed;
+    let maps = |&(protection, worst): &(Protection, Verdict)| {
+        let asked = Asked::any(k::__NR_mmap).with(2, low_u32(u64_of(protection.bits())));
+        KINDS.iter().all(|&kind| judge(program, asked.with(3, kind)) <= worst)
     };
+    let pages = (!REQUESTS.iter().all(moves)).then_some(k::__NR_ioctl);
+    let memory = (!RIGHTS.iter().all(maps)).then_some(k::__NR_mmap);
     let needed = NEEDED.iter().copied().find(|&number| !may(number, Verdict::Allowed));
+    let used = || USED.iter().copied().find(|&number| !may(number, Verdict::Refused));
     Denied {
-        needed: needed.or_else(|| USED.iter().copied().find(|&number| !may(number, Verdict::Refused))),
+        needed: pages.or(memory).or(needed).or_else(used),
         confines: !OF_PROGRAMS.iter().all(|&number| may(number, Verdict::Refused)),
     }
 }
@@ -336,11 +376,11 @@ const RETURNED: u16 = 0x18;
 const ACCUMULATOR: u16 = 0x10;
 const OPERATION_OF_MOVE: u16 = 0xf8;
 const INDEX_TO_ACCUMULATOR: u16 = 0x80;
-// Where `struct seccomp_data` has the number, the architecture, and the halves of the second argument.
+// Where `struct seccomp_data` has the number, the architecture, and the arguments, lower halves first.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
-const SECOND_AT: u32 = 24;
-const SECOND_HIGH_AT: u32 = 28;
+const ARGUMENTS_AT: u32 = 16;
+const ARGUMENTS_END: u32 = 64;
 // What a filter returns, in its upper half.
 const ACTION: u32 = 0xffff_0000;
 const ALLOW: u32 = 0x7fff_0000;
@@ -351,12 +391,7 @@ impl Step {
     const fn loaded(self, asked: Asked) -> Value {
         match (self.code & MODE, self.value) {
             (IMMEDIATE, value) => Value::Known(value),
-            (ABSOLUTE, NUMBER_AT) => Value::Known(asked.number),
-            (ABSOLUTE, ARCHITECTURE_AT) => Value::Known(ARCHITECTURE),
-            (ABSOLUTE, SECOND_AT | SECOND_HIGH_AT) => match asked.second {
-                Some(second) => Value::Known(if self.value == SECOND_AT { second } else { 0 }),
-                None => Value::Unknown,
-            },
+            (ABSOLUTE, at) => asked.word(at),
             _ => Value::Unknown,
         }
     }
@@ -411,7 +446,7 @@ mod tests {
     const IOCTL: u32 = 16;
 
     fn of(program: &[Step], number: u32) -> Verdict {
-        judge(program, Asked { number, second: None })
+        judge(program, Asked::any(number))
     }
 
     #[test]
@@ -437,13 +472,13 @@ mod tests {
         let program = [
             step(LOAD_WORD, 0, 0, NUMBER_AT),
             step(IF_EQUAL, 0, 3, IOCTL),
-            step(LOAD_WORD, 0, 0, SECOND_AT),
+            step(LOAD_WORD, 0, 0, ARGUMENTS_AT + 8),
             step(IF_EQUAL, 0, 1, 0x5412),
             step(RETURN, 0, 0, ERRNO | 1),
             step(RETURN, 0, 0, ALLOW),
         ];
         assert_eq!(of(&program, IOCTL), Verdict::Refused);
-        assert_eq!(judge(&program, Asked { number: IOCTL, second: Some(0xaa05) }), Verdict::Allowed);
+        assert_eq!(judge(&program, Asked::any(IOCTL).with(1, 0xaa05)), Verdict::Allowed);
         assert_eq!(of(&program, IOCTL + 1), Verdict::Allowed);
     }
 
@@ -466,6 +501,28 @@ mod tests {
         let confines = |number, verdict| denied(&program(number, verdict)).confines;
         assert!(!confines(k::__NR_execve, 0) && !confines(k::__NR_ppoll, ERRNO | 1));
         assert!(confines(k::__NR_ppoll, 0) && confines(k::__NR_madvise, 0));
+    }
+
+    /// As systemd denies memory that may be written and executed, and Firefox mappings with flags that it does not know.
+    #[test]
+    fn mappings_that_are_never_made_may_be_denied() {
+        let program = |at: u32, code: u16, bits: u32| {
+            [
+                step(LOAD_WORD, 0, 0, NUMBER_AT),
+                step(IF_EQUAL, 0, 3, k::__NR_mmap),
+                step(LOAD_WORD, 0, 0, at),
+                step(JUMP | code, 0, 1, bits),
+                step(RETURN, 0, 0, ERRNO | 1),
+                step(RETURN, 0, 0, ALLOW),
+            ]
+        };
+        let (rights, flags) = (ARGUMENTS_AT + 16, ARGUMENTS_AT + 24);
+        let needed = |at, code, bits| denied(&program(at, code, bits)).needed;
+        assert_eq!(needed(rights, ANY_BIT, k::PROT_EXEC), None);
+        assert_eq!(needed(rights, EQUAL, k::PROT_READ), Some(k::__NR_mmap));
+        assert_eq!(needed(flags, ANY_BIT, k::MAP_HUGETLB), None);
+        assert_eq!(needed(flags, ANY_BIT, k::MAP_POPULATE), Some(k::__NR_mmap));
+        assert_eq!(needed(ARGUMENTS_AT, ANY_BIT, 1), Some(k::__NR_mmap), "an address may be any");
     }
 
     #[test]
