@@ -34,6 +34,8 @@ pub(super) struct Truth {
     touching: Vec<(Tid, Extent)>,
     /// Forks under way whose copy is made: thread, parent and child.
     forking: Vec<(Tid, Pid, Pid)>,
+    /// What a call of the parent was changing when a child was copied: whether the child has mappings there is not known.
+    unsure: Vec<(Pid, Extent)>,
     /// Where a device writes for a thread.
     pinned: BTreeMap<Tid, u64>,
     /// Accesses that were checked.
@@ -59,6 +61,7 @@ impl Truth {
         self.pinned.retain(|tid, _| owners.get(tid) != Some(&pid));
         self.owners.retain(|_, owner| *owner != pid);
         self.under_way.retain(|&(_, owner, _)| owner != pid);
+        self.unsure.retain(|&(owner, _)| owner != pid);
     }
 
     /// The pages of a process whose content is known and can be read.
@@ -163,6 +166,13 @@ impl Truth {
             })
             .collect();
         self.pages.extend(copies);
+        let unsure: Vec<_> =
+            self.under_way.iter().map(|&(_, owner, extent)| (owner, extent)).chain(self.unsure.clone()).collect();
+        self.unsure.extend(unsure.into_iter().filter(|&(owner, _)| owner == parent).map(|(_, extent)| (child, extent)));
+    }
+
+    fn is_unsure(&self, pid: Pid, vpn: u64) -> bool {
+        self.unsure.iter().any(|&(owner, extent)| owner == pid && (extent.start..extent.end).contains(&vpn))
     }
 
     /// A guard was lost. That is so only of one that was installed after the runtime had looked (a known gap), or while a thread waited
@@ -177,7 +187,7 @@ impl Truth {
 
     /// What an access must come to.
     fn check(&mut self, pid: Pid, vpn: u64, write: bool, answer: Answer, losses: bool) {
-        if self.is_changing(pid, vpn) || (answer == Answer::Bus && losses) {
+        if self.is_changing(pid, vpn) || self.is_unsure(pid, vpn) || (answer == Answer::Bus && losses) {
             return;
         }
         self.checked += 1;
@@ -235,9 +245,12 @@ impl Truth {
                 self.pages.retain(|&(owner, vpn), _| owner != pid || !(extent.start..extent.end).contains(&vpn));
             }
             Call::Remap(from, to) if done => {
+                let unsure = (from.start..from.end).any(|vpn| self.is_unsure(pid, vpn));
+                self.unsure.extend(unsure.then(|| (pid, Extent::new(to, from.pages()))));
                 for index in 0..from.pages() {
-                    let page = self.pages.remove(&(pid, from.start + index)).expect("what was moved was mapped");
-                    self.pages.insert((pid, to + index), page);
+                    let page = self.pages.remove(&(pid, from.start + index));
+                    assert!(page.is_some() || unsure, "what was moved was mapped");
+                    self.pages.extend(page.map(|page| ((pid, to + index), page)));
                 }
             }
             // The target may be gone even so.
@@ -324,6 +337,25 @@ mod tests {
             let told = told.expect_err("these are not what was stored");
             let text = told.downcast_ref::<String>().expect("a message");
             assert!(text.contains("wrong bytes"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_is_made_while_pages_moveshas_them_at_either_place() {
+        let to = 20;
+        let moves = Call::Remap(Extent::new(8, 2), to);
+        let copied_within = [Happened::Began(CHANGING, moves), Happened::Copied(FORKING, CHILD)];
+        let copied_before = [Happened::Copied(FORKING, CHILD), Happened::Began(CHANGING, moves)];
+        for (order, may) in [(copied_within, true), (copied_before, false)] {
+            let mut truth = Truth::default();
+            for (tid, pid) in [(FORKING, PARENT), (CHANGING, PARENT), (OF_CHILD, CHILD)] {
+                truth.add_thread(tid, pid);
+            }
+            truth.map(PARENT, Mapping::anon(8, 10));
+            let events = [&order[..], &[Happened::Ended(CHANGING, moves, Answer::Done)]].concat();
+            events.into_iter().for_each(|happened| truth.hear(happened, false));
+            let load = std::panic::AssertUnwindSafe(|| loads(&mut truth, to, 0));
+            assert_eq!(std::panic::catch_unwind(load).is_ok(), may, "{order:?}");
         }
     }
 
