@@ -119,6 +119,31 @@ fn a_raw_clone_that_unmaps_at_once_sees_every_byte() {
     expect_paging(&["raw", "24", "3"], 12 * MIB, &[]);
 }
 
+/// They have every byte, and are beyond the budget in thread mode, and where the copy was made before anything was paged: without a word
+/// they were three budgets, and waited for 2 s for an agent when they mapped memory.
+#[test]
+fn copies_that_no_fork_handler_is_told_of_are_paged_or_told_of() {
+    const TOLD: &str = "was copied by a system call that no fork handler is told of";
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for (mode, arguments, is_told) in [
+        (FaultMode::Thread, ["copied", "24", "2"], true),
+        (FaultMode::Thread, ["copied-early", "24", "0"], true),
+        (FaultMode::Signal, ["copied", "24", "2"], false),
+        (FaultMode::Signal, ["copied-early", "24", "0"], true),
+    ] {
+        let scratch = Scratch::new();
+        let run = PagetideRun::new(&scratch, 12 * MIB).mode(mode);
+        let ended = run.wrap(&session(&scratch, &arguments)).deadline_s(60).run(&scratch, "run");
+        ended.expect_success().expect_no_process_left();
+        assert_eq!(ended.stdout(), "ready\nok\n", "{}", ended.report());
+        assert_eq!(ended.stderr().matches(TOLD).count(), usize::from(is_told), "{}", ended.report());
+        run.stats().expect_laws().expect_paging(4 * 256);
+    }
+}
+
 /// They touched the doorbell of their parent, which they do not have, and ended by SIGSEGV.
 #[test]
 fn children_that_were_not_announced_fork_themselves() {

@@ -15,6 +15,8 @@
 //   private N     its user may not look into it (PR_SET_DUMPABLE): N times, it forks a child that forks; it is asked whether that still holds
 //   cleared N     N times: a child of clone3 has no handler of a signal (CLONE_CLEAR_SIGHAND), works and forks
 //   untold N      N times: a child of which no fork handler is told forks itself
+//   copied N      N copies, by syscall(2) and by an instruction of its own, of which no fork handler is told, rewrite for 0.6 s
+//   copied-early N    the same, after another copy has been made before there is any memory: it fills its own
 //   handler N     N forks, interrupted by a timer whose handler forks, too
 //   stopped       a child is stopped at birth for 3 s, while the parent goes on to fork
 //   both N        parent and children are stopped and continued by a third process while they fork for N seconds
@@ -361,6 +363,37 @@ static void untold(int count) {
         }
         work();
         expect_good_end(child, "an untold child");
+    }
+}
+
+static pid_t copy(int is_own_instruction) {
+#ifdef __x86_64__
+    if (is_own_instruction) {
+        long answer;
+        register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
+        __asm__ volatile("syscall" : "=a"(answer) : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+        return (pid_t)answer;
+    }
+#endif
+    (void)is_own_instruction;
+    return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+}
+
+static void copied(int count) {
+    for (int i = 0; i < count; i++) {
+        pid_t child = copy(i % 2);
+        if (child < 0) {
+            give_up("a copy");
+        }
+        for (int round = 0; round < (child ? 1 : 6); round++) {
+            work();
+            usleep(100000);
+        }
+        check();
+        if (child == 0) {
+            _exit(0);
+        }
+        expect_good_end(child, "a copy");
     }
 }
 
@@ -837,7 +870,7 @@ static const struct {
     void (*run)(int argument);
 } modes[] = {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
-    {"raw", raw},         {"untold", untold}, {"private", private}, {"cleared", cleared}, {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
+    {"raw", raw},         {"untold", untold}, {"copied", copied}, {"copied-early", copied}, {"private", private}, {"cleared", cleared}, {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
     {"user", user},       {"reused", reused},   {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
     {"family", family},   {"orphan", orphan},   {"bereft", bereft}, {"idle", idle},           {"rested", rested},
 };
@@ -850,6 +883,11 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "user") == 0 && unshare(CLONE_NEWUSER)) {
         give_up("unshare");
     }
+    int is_early = strcmp(argv[1], "copied-early") == 0;
+    pid_t early = is_early ? copy(0) : 1;
+    if (early < 0) {
+        give_up("an early copy");
+    }
     pages = strtoull(argv[2], NULL, 10) * 256;
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
@@ -857,6 +895,16 @@ int main(int argc, char **argv) {
     }
     rewrite();
     check();
+    if (is_early) {
+        for (int round = 0; round < 6; round++) {
+            usleep(100000);
+            work();
+        }
+        if (early == 0) {
+            _exit(0);
+        }
+        expect_good_end(early, "an early copy");
+    }
     dprintf(1, "ready\n");
     for (unsigned i = 0; i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(argv[1], modes[i].name) == 0) {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use pagetide_core::types::Nanos;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::text::Text;
 use pagetide_sys::{clock, file, proc, signal, socket};
@@ -20,6 +21,8 @@ use crate::supervise::{Birth, FaultMode, Supervisor};
 
 /// A budget may be exceeded by so much, beside a fiftieth of it, while pages are on their way out: 8 MiB.
 const EXCESS_PAGES: u64 = 2048;
+/// A forked child that runs has words of its own long before: 0.1 s.
+const FORKED_WAIT_NS: Nanos = 100_000_000;
 /// No process keeps more pages than this, whatever its page says.
 const RESIDENT_MAX: u64 = 1 << 40;
 
@@ -133,10 +136,33 @@ impl Supervisor {
             }
             Words::At(_) => {}
         }
-        let is_native = process.view.is_some_and(|view| view.state == foothold::NATIVE) && process.has_own_words();
-        if is_native {
+        let Some(view) = process.view else { return };
+        if !process.has_own_words() {
+            return self.refuse_copy(index, view.pid);
+        }
+        process.foreign = None;
+        if view.state == foothold::NATIVE {
             self.begin(index);
         }
+    }
+
+    /// A forked child takes words of its own as soon as it runs. Who keeps those of its maker is a copy of which no fork handler was told
+    /// (`clone`, `_Fork`, the program's own system call instructions), and knows nothing of us.
+    fn refuse_copy(&mut self, index: usize, maker: i32) {
+        let process = &mut self.tree.list[index];
+        let (pid, parent, now) = (process.pid, process.parent, clock::now());
+        if process.is_complete || is_stopped(pid) || self.births.iter().any(|birth| birth.parent == parent) {
+            process.foreign = None;
+            return;
+        }
+        let (since, _) = *process.foreign.get_or_insert((now, maker));
+        if now - since < FORKED_WAIT_NS {
+            return;
+        }
+        // Its threads wait for no agent.
+        process.is_refused = true;
+        let why = "was copied by a system call that no fork handler is told of (clone, _Fork)";
+        self.tell_once("copy", &format!("process {} {why}: its memory counts, and cannot be paged", name_of(pid)));
     }
 
     fn begin(&mut self, index: usize) {

@@ -70,6 +70,9 @@ pub(super) struct Process {
     pub(super) promised: Option<(u64, Nanos)>,
     /// A forked child whose memory was filled by its parent's agent, and which may still wait for an agent of its own.
     pub(super) is_complete: bool,
+    /// Since when it is seen to have the words of the process that it was copied from, where an agent was to be started in it, and that
+    /// one's number in them.
+    pub(super) foreign: Option<(Nanos, i32)>,
     /// It waits for an agent, and nobody has told of it, at the last look.
     pub(super) is_orphan: bool,
     pub(super) is_gone: bool,
@@ -107,6 +110,7 @@ impl Process {
             rings: false,
             promised: None,
             is_complete: false,
+            foreign: None,
             is_orphan: false,
             is_gone: false,
             used: None,
@@ -168,10 +172,14 @@ impl Process {
         match self.words {
             Words::At(at) => {
                 self.view = start::read(self.thread, at);
+                if self.foreign.is_some_and(|(_, maker)| self.view.is_some_and(|view| view.pid != maker)) {
+                    // Another program, at the same address.
+                    (self.foreign, self.is_refused) = (None, false);
+                }
                 // A process with an agent may have forbidden to look into it.
                 if self.view.is_none() && self.link.is_none() {
                     self.words = Words::Sought(0);
-                    self.is_refused = false;
+                    (self.foreign, self.is_refused) = (None, false);
                     return self.seek(library);
                 }
             }
