@@ -335,6 +335,12 @@ for blocked, ignored, handled in (
 os.execv(show[0], show)
 "#;
 
+/// Firefox's crash reporter took 128 MiB of ours for each thread's stack, in a budget of 184.
+#[test]
+fn as_nobody_who_looks_at_a_thread_from_outside_sees_a_stack_of_the_usual_size() {
+    expect_same(12 * MIB, |scratch| program(&victim::build(scratch, "readers"), &["sight", "24"]).deadline_s(60));
+}
+
 #[test]
 fn as_nobody_an_executed_program_finds_signals_blocked_and_ignored_as_natively() {
     if !need::has(&[Feature::Tool("python3")]) {

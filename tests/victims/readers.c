@@ -1,9 +1,10 @@
 // readers: a process that reads another one's memory while that one is stopped, as crash reporters and profilers do.
 //
-//   readers stopped|traced MIB
+//   readers stopped|traced|sight MIB
 //
 // The child fills MIB of memory and sleeps. Its parent stops it (SIGSTOP), attaches to each of its threads that lets it (traced), and reads
-// every page through process_vm_readv. Then all goes on, and the child looks at every page itself. Prints "ok". Who waits for ever in the
+// every page through process_vm_readv; or it looks, without stopping it, at what is the child's stack for who takes it to be all between the
+// stack pointer and the end of the mapping (sight). Then all goes on, and the child looks at every page itself. Prints "ok". Who waits for ever in the
 // read is ended by SIGALRM.
 #include "expect.h"
 #include "numbered.h"
@@ -11,10 +12,11 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ptrace.h>
+#include <sys/select.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
-enum { THREADS = 64, SECONDS = 40 };
+enum { THREADS = 64, SECONDS = 40, STACK_BYTES = 9 << 20 };
 
 static uint64_t *words;
 static size_t pages;
@@ -24,8 +26,11 @@ static int is_right(uint64_t word, size_t page) { return word == ((uint64_t)page
 static void child(int ready, int go) {
     words = map(pages);
     EXPECT(write(ready, &words, sizeof words) == sizeof words);
-    char byte;
-    EXPECT(read(go, &byte, 1) == 1);
+    // In signal mode this call is made on the stack of a handler.
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(go, &set);
+    EXPECT(select(go + 1, &set, NULL, NULL, NULL) == 1);
     for (size_t page = 0; page < pages; page++) {
         EXPECT(is_right(words[page * PAGE_WORDS], page));
     }
@@ -59,6 +64,37 @@ static void read_all(pid_t pid) {
     }
 }
 
+// In a system call that sleeps.
+static unsigned long stack_pointer(pid_t pid) {
+    char name[64], line[256];
+    snprintf(name, sizeof name, "/proc/%d/syscall", pid);
+    for (;;) {
+        FILE *file = fopen(name, "r");
+        EXPECT(file && fgets(line, sizeof line, file));
+        fclose(file);
+        unsigned long at;
+        if (sscanf(line, "%*d %*s %*s %*s %*s %*s %*s %lx", &at) == 1) {
+            return at;
+        }
+        usleep(1000);
+    }
+}
+
+static void look(pid_t pid) {
+    char name[64], line[512];
+    unsigned long at = stack_pointer(pid), start, end, bytes = 0;
+    snprintf(name, sizeof name, "/proc/%d/maps", pid);
+    FILE *maps = fopen(name, "r");
+    EXPECT(maps);
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx", &start, &end) == 2 && start <= at && at < end) {
+            bytes = end - at;
+        }
+    }
+    fclose(maps);
+    EXPECT(bytes > 0 && bytes < STACK_BYTES);
+}
+
 int main(int argc, char **argv) {
     EXPECT(argc == 3);
     case_name = argv[1];
@@ -69,16 +105,22 @@ int main(int argc, char **argv) {
     pid_t pid = fork();
     EXPECT(pid >= 0);
     if (pid == 0) {
+        close(go[1]);
         child(ready[1], go[0]);
     }
     EXPECT(read(ready[0], &words, sizeof words) == sizeof words);
+    if (strcmp(argv[1], "sight") == 0) {
+        look(pid);
+    }
     EXPECT(kill(pid, SIGSTOP) == 0 && waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
     pid_t threads[THREADS];
     unsigned count = 0;
     if (strcmp(argv[1], "traced") == 0) {
         EXPECT((count = attach(pid, threads)) > 0);
     }
-    read_all(pid);
+    if (strcmp(argv[1], "sight") != 0) {
+        read_all(pid);
+    }
     while (count > 0) {
         EXPECT(ptrace(PTRACE_DETACH, threads[--count], NULL, NULL) == 0);
     }

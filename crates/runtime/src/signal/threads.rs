@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
 
 use pagetide_sys::dispatch::Switch;
-use pagetide_sys::mem::{AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
+use pagetide_sys::mem::{self, AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
 use pagetide_sys::seccomp::Leaves;
 use pagetide_sys::signal::{AltStack, SignalSet};
 use pagetide_sys::sync::{Changing, HeldRuns};
@@ -30,6 +30,9 @@ use crate::{foothold, limits, own};
 const BLOCK_BYTES: usize = 128 << 10;
 /// Armed threads at most.
 const BLOCKS: usize = 1024;
+/// So many blocks are one mapping to others: who looks at a thread from outside takes what lies between its stack pointer and the end of
+/// the mapping for its stack, as crash reporters do. Each mapping more is one that the program does not have.
+const BLOCKS_IN_SIGHT: usize = 8;
 /// Ranges that one call may name; further ones are held together with what lies between them and the nearest.
 const RANGES: usize = 1024;
 /// Bytes of the kernel's `siginfo_t`.
@@ -47,7 +50,7 @@ static MAPPED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::n
 /// Blocks that were ever taken: those behind them are free.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// A block of one thread; the rest of its bytes, up to [`BLOCK_BYTES`], is its handlers' stack.
+/// A block of one thread; the rest of its bytes, up to the last page of [`BLOCK_BYTES`], is its handlers' stack.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Thread {
@@ -107,7 +110,15 @@ pub(crate) fn prepare() -> Result<(), Errno> {
     sites::change();
     MAPPED.0.store(range.start(), Ordering::Relaxed);
     MAPPED.1.store(range.len(), Ordering::Relaxed);
-    FIRST.store(range.start().next_multiple_of(BLOCK_BYTES), Ordering::Release);
+    let first = range.start().next_multiple_of(BLOCK_BYTES);
+    for last in (BLOCKS_IN_SIGHT..=BLOCKS).step_by(BLOCKS_IN_SIGHT) {
+        // The block's last page, which nobody uses. Where the program has used up all mappings more is in sight.
+        let _ = mem::protect(
+            range.part(first + last * BLOCK_BYTES - PAGE_BYTES - range.start(), PAGE_BYTES),
+            Protection::None,
+        );
+    }
+    FIRST.store(first, Ordering::Release);
     Ok(())
 }
 
@@ -319,7 +330,7 @@ impl Thread {
 
     /// The address behind the handlers' stack.
     pub(super) fn top(&self) -> usize {
-        self.start() + BLOCK_BYTES
+        self.start() + BLOCK_BYTES - PAGE_BYTES
     }
 
     /// The stack of the handlers, as the kernel has to know it.
