@@ -285,18 +285,19 @@ fn a_filter_that_would_end_the_pager_is_refused_and_told_of() {
     }
 }
 
-/// A crash reporter stops a process, attaches to all its threads, and reads: it waited for ever for our thread, which it had stopped as well.
+/// gdb tries for ever to attach to a thread that refuses it.
 #[test]
-fn memory_of_a_stopped_process_is_read_by_another_one() {
+fn a_tracer_may_attach_to_every_thread_of_a_process_that_pages() {
     if !need::has(&[Feature::Uffd, Feature::Root]) {
         return;
     }
     let _turn = serial::turn();
-    for how in ["stopped", "traced"] {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
         let scratch = Scratch::new();
         let readers = victim::build(&scratch, "readers").into_os_string();
-        let run = PagetideRun::new(&scratch, 12 * MIB).mode(FaultMode::Thread);
-        let ended = run.wrap(&Program::new([readers, how.into(), "24".into()])).deadline_s(60).run(&scratch, "run");
+        let run = PagetideRun::new(&scratch, 12 * MIB).mode(mode);
+        let ended =
+            run.wrap(&Program::new([readers, "traced".into(), "24".into()])).deadline_s(60).run(&scratch, "run");
         ended.expect_success().expect_no_process_left();
         assert!(ended.stdout().ends_with("ok\n"), "{}", ended.report());
         run.stats().expect_paging(8 * 256);

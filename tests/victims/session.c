@@ -198,29 +198,6 @@ static pid_t child_of(pid_t parent) {
     return atoi(text);
 }
 
-// All of its threads have: whoever traces one may not have collected it.
-static int has_ended(pid_t pid) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/task", pid);
-    DIR *tasks = opendir(path);
-    if (!tasks) {
-        give_up("opendir");
-    }
-    int lives = 0;
-    for (struct dirent *task; (task = readdir(tasks));) {
-        char name[384], line[512] = "";
-        snprintf(name, sizeof name, "%s/%s/stat", path, task->d_name);
-        FILE *stat = task->d_name[0] == '.' ? NULL : fopen(name, "r");
-        if (stat) {
-            char *end = fgets(line, sizeof line, stat) ? strrchr(line, ')') : NULL;
-            lives += end && end[2] != 'Z' && end[2] != 'X';
-            fclose(stat);
-        }
-    }
-    closedir(tasks);
-    return !lives;
-}
-
 static void bereft(int argument) {
     (void)argument;
     const pid_t supervisor = getppid();
@@ -241,11 +218,8 @@ static void bereft(int argument) {
     usleep(300000);
     int status;
     kill(child, SIGKILL);
-    while (!has_ended(child)) {
-        usleep(1000);
-    }
-    kill(supervisor, SIGCONT);
     waitpid(child, &status, 0);
+    kill(supervisor, SIGCONT);
     if (!WIFSIGNALED(status)) {
         give_up("the child did not wait");
     }

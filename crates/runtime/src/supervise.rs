@@ -25,7 +25,6 @@ mod start;
 mod teller;
 mod totals;
 mod tree;
-mod unstopped;
 mod watched;
 mod worth;
 
@@ -403,7 +402,6 @@ impl Supervisor {
         let process = &mut self.tree.list[index];
         let pid = process.pid;
         let Some(link) = process.link.take() else { return };
-        process.forget_refusal();
         self.commands.ended(pid);
         let entry = link.control.entry();
         self.totals.add(entry);
@@ -461,7 +459,6 @@ impl Supervisor {
         self.serve_births();
         self.end_orphans();
         self.serve_starting();
-        self.keep_agents_going();
         self.divide();
         self.serve_commands();
         self.look_at_places();

@@ -38,12 +38,9 @@ impl Supervisor {
                     },
                 },
             };
-            if let Some(process) = self.tree.list.iter_mut().find(|process| process.has_traced(pid)) {
-                process.let_agent_go_on(status);
-            } else if let Some(index) = self.tree.list.iter().position(|process| process.is_started_by(pid)) {
-                self.note_stop(index, status);
-            } else {
-                self.note_end(pid, status);
+            match self.tree.list.iter().position(|process| process.is_started_by(pid)) {
+                Some(index) => self.note_stop(index, status),
+                None => self.note_end(pid, status),
             }
         }
     }

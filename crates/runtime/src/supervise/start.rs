@@ -310,7 +310,7 @@ impl Starting {
 }
 
 /// The agent's thread: the newest that has its name.
-pub(super) fn agent_of(pid: i32) -> Option<i32> {
+fn agent_of(pid: i32) -> Option<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
     let is_agent = |path: std::path::PathBuf| std::fs::read(path.join("comm")).is_ok_and(|name| name == b"pagetide\n");
     tasks.filter(|task| is_agent(task.path())).filter_map(|task| task.file_name().to_str()?.parse().ok()).max()

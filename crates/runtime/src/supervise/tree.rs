@@ -18,7 +18,6 @@ use crate::supervise::divide::{Exchange, Lent};
 use crate::supervise::rest::RestTimer;
 use crate::supervise::sharing::Shared;
 use crate::supervise::start::{self, Object, Starting};
-use crate::supervise::unstopped::Unstopped;
 use crate::supervise::worth::Worth;
 
 /// Looks at a process of which nothing is known before it counts as one without the object: it may be in the midst of its exec.
@@ -61,7 +60,6 @@ pub(super) struct Process {
     pub(super) is_borrower: bool,
     pub(super) link: Option<Link>,
     pub(super) starting: Option<Starting>,
-    pub(super) unstopped: Unstopped,
     /// It cannot have an agent.
     pub(super) is_refused: bool,
     /// Its threads have mapped more than was left before.
@@ -105,7 +103,6 @@ impl Process {
             is_borrower: proc::share_memory(parent, pid).unwrap_or(false),
             link: None,
             starting: None,
-            unstopped: Unstopped::default(),
             is_refused: false,
             rings: false,
             promised: None,
