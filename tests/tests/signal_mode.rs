@@ -130,6 +130,20 @@ fn as_nobody_what_was_written_of_a_private_file_mapping_is_paged_and_given_back(
     expect_same(32 * MIB, |scratch| program(&victim::build(scratch, "space"), &["before-private-file", "80"]));
 }
 
+/// Its first mapping beyond what was left waited for 2 s for a supervisor that may not look into it, in 4,000 pieces.
+#[test]
+fn as_nobody_a_process_that_may_not_be_looked_into_waits_for_nobody() {
+    if !can_run() {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = nobody::pagetide(&scratch, 16 * MIB).mode(FaultMode::Signal);
+    let ended = under(&run, &scratch, &program(&victim::build(&scratch, "space"), &["before-unseen", "8"]));
+    ended.expect_success().expect_no_process_left();
+    assert!(ended.stderr().contains("may not be looked into"), "{}", ended.report());
+}
+
 #[test]
 fn as_nobody_threads_with_a_filter_vforked_children_and_faults_of_their_own_are_served_or_told() {
     expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "faults"), &["48"]).directory(scratch.path()));

@@ -5,8 +5,8 @@
 //! process's threads run `enter` for a moment, which starts the agent (see `supervise::start`). So a process that never pages
 //! has no thread of ours, and it does not matter what it does to its descriptors, environment, namespaces and credentials before.
 //!
-//! *The bell*: a thread that maps more than the run has left, by the supervisor's last word, waits here until its memory is managed or found to fit: the
-//! supervisor looks at a native process every few milliseconds, and a thread fills 10 MiB in each of them.
+//! *The bell*: a thread that maps more than the run has left, by the supervisor's last word, waits here until its memory is managed or
+//! found to fit: the supervisor looks at a native process every few milliseconds, and a thread fills 10 MiB in each of them.
 //!
 //! Any word may be written by the program, which is not trusted: `View::decode` checks what has a range, and the addresses matter
 //! to the process itself only.
@@ -23,8 +23,9 @@ use crate::space::PAGE_SHIFT;
 const BYTES_MIN: usize = 1 << 20;
 /// Who waits looks again after this time.
 const WAIT_NS: u64 = 500_000;
-/// After so many waits (2 s) nobody listens: the thread goes on.
+/// After so many waits (2 s) nobody listens: the thread goes on. (20 ms): where nobody but root may look into the process.
 const WAITS_MAX: u32 = 4000;
+const UNSEEN_WAITS_MAX: u32 = 40;
 /// Bytes that were mapped since the agent was asked to look.
 static UNSEEN: AtomicUsize = AtomicUsize::new(0);
 /// They may be this part of the budget, beside `BYTES_MIN`.
@@ -316,7 +317,7 @@ fn wait_for_word(bytes: usize) {
         Ok(_) | Err(_) => return,
     }
     FOOTHOLD.wanted_pages.fetch_max(pages, Ordering::AcqRel);
-    for _ in 0..WAITS_MAX {
+    for _ in 0..if thread::is_traceable() { WAITS_MAX } else { UNSEEN_WAITS_MAX } {
         if FOOTHOLD.state.load(Ordering::Acquire) != NATIVE || FOOTHOLD.wanted_pages.load(Ordering::Acquire) == 0 {
             return;
         }

@@ -46,7 +46,7 @@ const FRACTION_DIGITS_MAX: usize = 18;
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text).ok_or_else(|| format!("this is not a size: {SIZES}"))?;
     let Some((_, bytes)) = SIZE_UNITS.iter().find(|(name, _)| *name == unit) else {
-        return Err(format!("\"{unit}\" is not a unit: {SIZES}"));
+        return Err(format!("\"{unit}\" is not a unit of size: {SIZES}"));
     };
     scaled(number, *bytes)
 }

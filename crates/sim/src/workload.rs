@@ -525,7 +525,7 @@ laps = 3
     fn every_error_names_its_line_and_helps() {
         let cases = [
             ("memory = \"64MiB\"", "memroy = \"64MiB\"", 2, "did you mean \"memory\"?"),
-            ("size = \"32MiB\"", "size = \"32QiB\"", 18, "no unit of size"),
+            ("size = \"32MiB\"", "size = \"32QiB\"", 18, "not a unit of size"),
             ("think = \"24us\"", "think = \"-24us\"", 21, "negative"),
             ("\"sequential\"", "\"sequental\"", 19, "did you mean \"sequential\"?"),
             ("laps = 3", "laps = 0", 22, "from 1"),

@@ -364,13 +364,18 @@ pub struct Traceable {
     is_news: bool,
 }
 
+/// May the process be traced, and its memory be read, by others of its user?
+pub fn is_traceable() -> bool {
+    // SAFETY: asks only.
+    let dumpable = unsafe { syscall!(__NR_prctl, PR_GET_DUMPABLE as usize, 0, 0, 0, 0) };
+    dumpable == Ok(1)
+}
+
 impl Traceable {
     /// The process of the calling thread, and copies that it makes.
     pub fn begin() -> Self {
-        // SAFETY: asks only.
-        let before = unsafe { syscall!(__NR_prctl, PR_GET_DUMPABLE as usize, 0, 0, 0, 0) };
         // SAFETY: sets an attribute of the process.
-        let is_news = before == Ok(0) && unsafe { syscall!(__NR_prctl, PR_SET_DUMPABLE as usize, 1, 0, 0, 0) }.is_ok();
+        let is_news = !is_traceable() && unsafe { syscall!(__NR_prctl, PR_SET_DUMPABLE as usize, 1, 0, 0, 0) }.is_ok();
         Self { is_news }
     }
 

@@ -52,13 +52,13 @@ pub(super) enum Named {
 
 /// What the environment of process `pid` says of the object called `library`.
 pub(super) fn named(pid: i32, library: &str) -> Named {
-    if !proc::stat(Some(pid)).is_ok_and(|stat| stat.has_environment) {
-        return Named::Unknown;
-    }
+    let Ok(stat) = proc::stat(Some(pid)) else { return Named::Unknown };
     let environment = match std::fs::read(format!("/proc/{pid}/environ")) {
-        Ok(environment) => environment,
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Named::Forbidden,
-        Err(_) => return Named::Unknown,
+        Ok(environment) if stat.has_environment => environment,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied && !proc::is_over(stat.state) => {
+            return Named::Forbidden;
+        }
+        Ok(_) | Err(_) => return Named::Unknown,
     };
     let lists = environment.split(|&byte| byte == 0).filter_map(|word| word.strip_prefix(b"LD_PRELOAD="));
     let mut paths = lists.flat_map(|list| list.split(|byte| matches!(byte, b' ' | b':')));
