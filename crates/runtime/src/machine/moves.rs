@@ -142,8 +142,8 @@ impl<K: AddressSpace> LiveMachine<K> {
         };
         let neighbours = |offset: &u32| self.frame(PageIdx(piece.first.0 + offset)) == Some(Frame(first.0 + offset));
         let len = 1 + u32::try_from((1..piece.len).take_while(neighbours).count()).expect("at most piece.len");
-        let piece = PageRange::new(piece.first, len);
-        let (to, from) = (managed(vpn, len), self.frames_memory(FrameRun { first, len }));
+        let (mut piece, run) = (PageRange::new(piece.first, len), FrameRun { first, len });
+        let (to, from) = (managed(vpn, len), self.frames_memory(run));
         let is_cheaper = self.move_cost.is_dear() && len <= COPY_PAGES_MAX;
         // What the kernel may refer to goes back as it is, not as a copy.
         let mut is_copy = (is_cheaper || self.frames.kind(first) != self.kind_at(vpn))
@@ -164,7 +164,15 @@ impl<K: AddressSpace> LiveMachine<K> {
         if answer.done == 0 && is_refused {
             let before = answer.stop;
             is_copy = !is_copy;
-            answer = self.map_once(to, from, is_copy);
+            // The kernel has looked at the first page at most: any may have a guard, of which only a move that is let through tells.
+            let unmarked = if is_copy { self.unmarked(vpn, piece).min(len) } else { len };
+            answer = if unmarked == 0 {
+                RangeAnswer { done: 0, stop: Some(Stop::Present) }
+            } else {
+                piece = PageRange::new(piece.first, unmarked);
+                let bytes = (unmarked as usize) << PAGE_SHIFT;
+                self.map_once(to.part(0, bytes), from.part(0, bytes), is_copy)
+            };
             if before == Some(Stop::NoMemory) && answer.stop == Some(Stop::Invalid) {
                 // The place takes copies only, and for a copy there will be memory again.
                 answer.stop = before;

@@ -2,7 +2,7 @@
 
 use pagetide_core::page::PageState;
 use pagetide_kernel::AddressSpace;
-use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Happened, Mapping, Progress, Quirks, Tid};
+use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Happened, Mapping, Progress, Quirks, Rights, Tid};
 
 use super::Dice;
 use super::reconciled::assert_reconciled;
@@ -263,4 +263,37 @@ fn a_page_that_comes_to_the_address_of_one_to_be_made_private_has_room() {
     rig.rest();
     assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
     assert_eq!(rig.perform(tid, Call::Load(first)), Answer::Value(HOME));
+}
+
+/// The kernel moves pages only between mappings of the same rights, and none that someone holds for a moment; it says so before it looks for
+/// guards. Pages that could be executed when they left are copied back then, and so are those whose place is read-only by now: beside
+/// them are guards of which nobody was told.
+#[test]
+fn pages_that_cannot_be_moved_back_leave_guards_alone() {
+    let held = Quirks { held_for_a_moment: 4_000, ..Quirks::NONE };
+    for (quirks, before, after) in [
+        (Quirks::NONE, Rights::All, Rights::ReadWrite),
+        (Quirks::NONE, Rights::ReadWrite, Rights::Read),
+        (held, Rights::ReadWrite, Rights::ReadWrite),
+    ] {
+        let (mut rig, tid) = process_in(quirks, 400, 300);
+        assert_eq!(rig.perform(tid, Call::Protect(Extent::new(HOME, 300), before)), Answer::Done);
+        rig.adopt();
+        rig.set_share(96);
+        while rig.pager().core().charged() > 96 {
+            rig.rest();
+            make_all_private(&mut rig);
+        }
+        rig.set_share(400);
+        let place = Extent::new(HOME, 200);
+        assert_eq!(rig.perform(tid, Call::Protect(place, after)), Answer::Done);
+        let is_guarded = |page: u64| page % 3 == 2;
+        for page in (place.start..place.end).filter(|&page| is_guarded(page)) {
+            assert_eq!(rig.perform(tid, Call::GuardInstall(Extent::new(page, 1))), Answer::Done);
+        }
+        for page in place.start..place.end {
+            let expected = if is_guarded(page) { Answer::Segv } else { Answer::Value(page) };
+            assert_eq!(rig.perform(tid, Call::Load(page)), expected, "page {page:#x}, {before:?}, {after:?}");
+        }
+    }
 }
