@@ -23,9 +23,10 @@ use crate::space::PAGE_SHIFT;
 const BYTES_MIN: usize = 1 << 20;
 /// Who waits looks again after this time.
 const WAIT_NS: u64 = 500_000;
-/// After so many waits (2 s) nobody listens: the thread goes on. (20 ms): where nobody but root may look into the process.
+/// After so many waits (2 s) nobody listens: the thread goes on.
 const WAITS_MAX: u32 = 4000;
-const UNSEEN_WAITS_MAX: u32 = 40;
+/// The same (20 ms) where nobody but root may look into the process.
+const WAITS_MAX_IN_PRIVATE: u32 = 40;
 /// Bytes that were mapped since the agent was asked to look.
 static UNSEEN: AtomicUsize = AtomicUsize::new(0);
 /// They may be this part of the budget, beside `BYTES_MIN`.
@@ -317,7 +318,7 @@ fn wait_for_word(bytes: usize) {
         Ok(_) | Err(_) => return,
     }
     FOOTHOLD.wanted_pages.fetch_max(pages, Ordering::AcqRel);
-    for _ in 0..if thread::is_traceable() { WAITS_MAX } else { UNSEEN_WAITS_MAX } {
+    for _ in 0..if thread::is_traceable() { WAITS_MAX } else { WAITS_MAX_IN_PRIVATE } {
         if FOOTHOLD.state.load(Ordering::Acquire) != NATIVE || FOOTHOLD.wanted_pages.load(Ordering::Acquire) == 0 {
             return;
         }

@@ -366,16 +366,21 @@ pub struct Traceable {
 
 /// May the process be traced, and its memory be read, by others of its user?
 pub fn is_traceable() -> bool {
+    dumpable() == Ok(1)
+}
+
+/// 0: not, as it has asked for; 1: yes; 2: not, because of its program file, and nobody can ask for that again.
+fn dumpable() -> Result<usize, Errno> {
     // SAFETY: asks only.
-    let dumpable = unsafe { syscall!(__NR_prctl, PR_GET_DUMPABLE as usize, 0, 0, 0, 0) };
-    dumpable == Ok(1)
+    unsafe { syscall!(__NR_prctl, PR_GET_DUMPABLE as usize, 0, 0, 0, 0) }
 }
 
 impl Traceable {
     /// The process of the calling thread, and copies that it makes.
     pub fn begin() -> Self {
         // SAFETY: sets an attribute of the process.
-        let is_news = !is_traceable() && unsafe { syscall!(__NR_prctl, PR_SET_DUMPABLE as usize, 1, 0, 0, 0) }.is_ok();
+        let is_news =
+            dumpable() == Ok(0) && unsafe { syscall!(__NR_prctl, PR_SET_DUMPABLE as usize, 1, 0, 0, 0) }.is_ok();
         Self { is_news }
     }
 
