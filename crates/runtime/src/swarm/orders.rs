@@ -176,70 +176,63 @@ fn make_all_private(rig: &mut Rig) {
     }
 }
 
-/// Pages that a fork shares wait to be made private before they can leave. One is given back meanwhile, of which nobody is told (a guard
-/// that comes and goes): the thread that makes them private waits for it, and its own order for that thread.
-#[test]
-fn a_page_that_is_given_back_before_it_was_made_private_ends_its_order() {
+/// A process of 200 pages that a fork shares, in a budget of 96, its thread, and pages that wait to be made private.
+fn process_that_shares() -> (Rig, Tid, Extent) {
     let (mut rig, tid) = process(400, 200);
     assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
     rig.set_share(96);
     rig.turns(50, &mut Dice::new(1));
     let (start, end) = rig.pager().machine().first_private().expect("what is shared cannot leave as it is");
-    for call in [Call::GuardInstall, Call::GuardRemove] {
-        assert_eq!(rig.perform(tid, call(Extent { start, end })), Answer::Done);
-    }
-    make_all_private(&mut rig);
+    (rig, tid, Extent { start, end })
+}
+
+/// All is made private, the budget holds, and each page is what it was but for those that are empty.
+fn expect_all_private_but(rig: &mut Rig, tid: Tid, empty: Extent) {
+    make_all_private(rig);
     rig.rest();
     assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
     for page in HOME..HOME + 200 {
-        let expected = if (start..end).contains(&page) { 0 } else { page };
+        let expected = if (empty.start..empty.end).contains(&page) { 0 } else { page };
         assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
     }
+}
+
+/// Pages that a fork shares wait to be made private before they can leave. One is given back meanwhile, of which nobody is told (a guard
+/// that comes and goes): the thread that makes them private waits for it, and its own order for that thread.
+#[test]
+fn a_page_that_is_given_back_before_it_was_made_private_ends_its_order() {
+    let (mut rig, tid, waits) = process_that_shares();
+    for call in [Call::GuardInstall, Call::GuardRemove] {
+        assert_eq!(rig.perform(tid, call(waits)), Answer::Done);
+    }
+    expect_all_private_but(&mut rig, tid, waits);
 }
 
 /// The same where the program says so: the thread that makes pages private faults on an empty page then, and all memory that could make room
 /// waits for that thread. The page is there at once, and the budget is exceeded by nothing else.
 #[test]
 fn a_page_that_is_discarded_before_it_was_made_private_is_filled_at_once() {
-    let (mut rig, tid) = process(400, 200);
-    assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
-    rig.set_share(96);
-    rig.turns(50, &mut Dice::new(1));
-    let (empty, _) = rig.pager().machine().first_private().expect("what is shared cannot leave as it is");
-    assert_eq!(rig.perform(tid, Call::Discard(Extent::new(empty, 1))), Answer::Done);
+    let (mut rig, tid, waits) = process_that_shares();
+    let empty = Extent::new(waits.start, 1);
+    assert_eq!(rig.perform(tid, Call::Discard(empty)), Answer::Done);
     let (private, charged) = (rig.private, rig.pager().core().charged());
     while rig.world().step(private) != Progress::Sleeps {}
     rig.turns(1, &mut Dice::new(1));
     assert_eq!((rig.pager().core().charged(), rig.pager().core().budget()), (charged + 1, 96));
     assert_ne!(rig.world().step(private), Progress::Sleeps, "it has its page");
-    make_all_private(&mut rig);
-    rig.rest();
-    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
-    for page in HOME..HOME + 200 {
-        let expected = if page == empty { 0 } else { page };
-        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
-    }
+    expect_all_private_but(&mut rig, tid, empty);
 }
 
 /// The same, found at the fault: a page that is given back without a word while nothing else can make room. Its order ends, the page is
 /// empty, and the thread that makes pages private waits for memory that waits for that thread: the budget is exceeded for it.
 #[test]
 fn a_page_that_is_found_given_back_before_it_was_made_private_has_room() {
-    let (mut rig, tid) = process(400, 200);
-    assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
-    rig.set_share(96);
-    rig.turns(50, &mut Dice::new(1));
-    let (empty, _) = rig.pager().machine().first_private().expect("what is shared cannot leave as it is");
+    let (mut rig, tid, waits) = process_that_shares();
+    let empty = Extent::new(waits.start, 1);
     for call in [Call::GuardInstall, Call::GuardRemove] {
-        assert_eq!(rig.perform(tid, call(Extent::new(empty, 1))), Answer::Done);
+        assert_eq!(rig.perform(tid, call(empty)), Answer::Done);
     }
-    make_all_private(&mut rig);
-    rig.rest();
-    assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
-    for page in HOME..HOME + 200 {
-        let expected = if page == empty { 0 } else { page };
-        assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
-    }
+    expect_all_private_but(&mut rig, tid, empty);
 }
 
 /// To the address of a page that is to be made private comes another one, which is out. All memory that could make room for it waits for
