@@ -1,9 +1,9 @@
 //! How the budget is divided among the processes of a run.
 //!
-//! Max-min fair: nobody gets more than it can use while another would use more. A process that reads from its swap file can use anything,
-//! and gets a part by its weight; one that does not can use what it keeps and some room to grow. Shares shrink at once and grow only into
-//! what is really free, so that the sum of what is kept never exceeds the budget by more than what is in flight. Below a floor no share
-//! falls: where the floors are more than the budget, they are what is kept.
+//! Max-min fair: nobody gets more than it can use while another would use more. A process that reads from its swap file can use what it fills
+//! until the next division, and then more, within a part by its weight; one that does not can use what it keeps and some room to grow.
+//! Shares shrink at once and grow only into what is really free, so that the sum of what is kept never exceeds the budget by more than what is
+//! in flight. Below a floor no share falls: where the floors are more than the budget, they are what is kept.
 
 use crate::setup::{BUDGET_PAGES_MIN, SHARE_PAGES_MIN};
 
@@ -31,14 +31,17 @@ pub(crate) fn floor(budget: u64, processes: usize) -> u64 {
     part.clamp(u64::from(SHARE_PAGES_MIN), BUDGET_PAGES_MIN)
 }
 
+/// The least that one may fill until the next division.
+const STEP_PAGES_MIN: u64 = 128;
+
 /// The weight of one of whom nothing is known.
 pub(crate) const WEIGHT: u64 = 1024;
 
-/// Room to grow that a process without pressure is given: a quarter of what it keeps, at least 4 MiB, within `room_max`. An eighth and
+/// What a process can use. Room to grow that one without pressure is given: a quarter of what it keeps, at least 4 MiB, within `room_max`. An eighth and
 /// 256 KiB it has always: with less it would seem to be at its share.
-fn demand(claim: Claim, room_max: u64) -> u64 {
+fn demand(claim: Claim, room_max: u64, step: u64) -> u64 {
     if claim.pressed {
-        return u64::MAX;
+        return claim.resident.saturating_add(step);
     }
     if let Some(keeps) = claim.keeps {
         return keeps;
@@ -54,6 +57,13 @@ fn room_max(available: u64, claims: &[Claim]) -> u64 {
     let resident: u64 = claims.iter().map(|claim| claim.resident).sum();
     let rooms = if calm < claims.len() { available / 16 } else { available.saturating_sub(resident) };
     rooms / u64::try_from(calm.max(1)).expect("a length")
+}
+
+/// What one that is pressed may fill until the next division. Others that are pressed keep the rest of its part until it has filled this: pages
+/// leave much faster than they come back, and what is given up before somebody fills it lies idle.
+fn step(available: u64, claims: &[Claim]) -> u64 {
+    let pressed = claims.iter().filter(|claim| claim.pressed).count();
+    (available / 32 / u64::try_from(pressed.max(1)).expect("a length")).max(STEP_PAGES_MIN)
 }
 
 /// What a process may keep from when its agent starts until the next division: what it has, and its part of what is `left`
@@ -75,7 +85,13 @@ pub(crate) const fn is_stuck(stuck: u64, share: u64) -> bool {
 pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
     let room_max = room_max(available, claims);
-    order.sort_by_key(|&index| demand(claims[index], room_max));
+    let step = step(available, claims);
+    // Who uses less than its part comes first: those that come later have the rest.
+    order.sort_by_key(|&index| {
+        let claim = claims[index];
+        let demand = demand(claim, room_max, step);
+        if claim.pressed { demand.saturating_mul(WEIGHT) / claim.weight } else { demand }
+    });
     let mut fair = vec![0; claims.len()];
     let mut left = available;
     let mut weights: u64 = claims.iter().map(|claim| claim.weight).sum();
@@ -84,14 +100,22 @@ pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
         let heads = u64::try_from(claims.len() - place).expect("a length");
         let weighed = left.saturating_mul(claim.weight) / weights;
         let part = if claim.pressed { weighed } else { weighed.max(left / heads) };
-        let demand = demand(claim, room_max);
+        let demand = demand(claim, room_max, step);
         fair[index] = demand.min(part.max(claim.least));
         left = left.saturating_sub(fair[index]);
         weights -= claim.weight;
     }
-    // What nobody asks for goes to all alike: it is free, and asking takes time.
-    let extra = left / u64::try_from(claims.len().max(1)).expect("a length");
-    fair.iter_mut().for_each(|share| *share += extra);
+    // What nobody asks for is free, and asking takes time: it goes to those that are pressed by their weights, or to all alike.
+    let is_pressed = claims.iter().any(|claim| claim.pressed);
+    let part = |claim: &Claim| match (is_pressed, claim.pressed) {
+        (true, true) => claim.weight,
+        (true, false) => 0,
+        (false, _) => 1,
+    };
+    let parts: u64 = claims.iter().map(part).sum();
+    for (share, claim) in fair.iter_mut().zip(claims) {
+        *share += left.saturating_mul(part(claim)) / parts.max(1);
+    }
 
     // Growth waits until the others have given up what they keep beyond their new share.
     let kept: u64 = claims.iter().zip(&fair).map(|(claim, &share)| claim.resident.max(share.min(claim.share))).sum();
@@ -142,8 +166,8 @@ mod tests {
         assert_eq!(floor(16_384, 32), 256);
         let light = Claim { least: 700, weight: 1, ..claim(900, 900, true) };
         assert_eq!(
-            divide(10_000, &[light, claim(9_100, 9_100, true)]),
-            [700, 9_100],
+            divide(10_000, &[light, claim(9_400, 9_400, true)]),
+            [700, 9_400],
             "what it gives up is not free yet"
         );
         let calm = Claim { least: 700, ..claim(50, 60, false) };
@@ -175,12 +199,22 @@ mod tests {
 
     #[test]
     fn those_that_are_pressed_get_parts_by_their_weights() {
-        let heavy = Claim { weight: 3 * WEIGHT, ..claim(0, 0, true) };
-        assert_eq!(divide(10_000, &[heavy, claim(0, 0, true)]), [7_500, 2_500]);
+        let heavy = Claim { weight: 3 * WEIGHT, ..claim(7_400, 7_400, true) };
+        assert_eq!(divide(10_000, &[heavy, claim(2_500, 2_500, true)]), [7_500, 2_500]);
+        let heavy = Claim { resident: 0, share: 0, ..heavy };
         let calm = Claim { pressed: false, resident: 6_000, share: 6_000, ..heavy };
         assert!(divide(10_000, &[calm, claim(3_000, 3_000, true)])[0] > 6_000, "it has what it needs");
         let shares = divide(100_000, &[heavy, claim(4_000, 4_000, false), claim(0, 0, true)]);
         assert!(shares[1] >= 5_000 && shares[0] > 2 * shares[2] && shares.iter().sum::<u64>() <= 100_000, "{shares:?}");
+    }
+
+    #[test]
+    fn what_one_has_not_filled_yet_the_other_keeps() {
+        let heavy = Claim { weight: 16 * WEIGHT, ..claim(30_000, 31_000, true) };
+        let shares = divide(100_000, &[heavy, claim(70_000, 70_000, true)]);
+        assert_eq!(shares[1], 68_438, "it would take twice as long to read back what is given up too early");
+        let heavy = Claim { resident: 60_000, ..heavy };
+        assert_eq!(divide(100_000, &[heavy, claim(40_000, 40_000, true)])[1], 38_438, "it fills more");
     }
 
     #[test]

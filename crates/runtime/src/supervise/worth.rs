@@ -6,9 +6,10 @@
 //! it would not have been, and by Little's law that takes as many pages more as the absences last up to that, summed up. Ten times a second
 //! the weights go up where a page more saves more waiting than in the mean of all pages that are kept, and down where it saves less.
 //!
-//! Equals do not stay equal: who lacks less gains more by a page, and gets it. So of several that do not fit together one soon has what it
-//! needs, ends earlier, and leaves it to the next, as load control would have it (Denning 1968), but none is stopped: with [`WEIGHT_RATIO`]
-//! the last of two has a seventeenth.
+//! Equals do not stay equal: who lacks less gains more by a page, and gets it, and a page counts double where the most memory goes already
+//! ([`COMMITMENT`]), so that what is measured in a tenth of a second, which varies by a factor of two, does not send it to and fro. So of several
+//! that do not fit together one soon has what it needs, ends earlier, and leaves it to the next, as load control would have it (Denning
+//! 1968), but none is stopped: with [`WEIGHT_RATIO`] the last of two has a seventeenth.
 
 use pagetide_core::absences::{BUCKETS, longest_pages};
 use pagetide_core::types::Nanos;
@@ -23,6 +24,8 @@ const WEIGHT_RATIO: u64 = 4;
 const STEP_PARTS: u64 = 16;
 /// A difference from the mean of less than one part in so many is none.
 const MEANS: u128 = 16;
+/// A page more counts so many times as much for the one with the greatest weight, the first of them.
+const COMMITMENT: u64 = 2;
 /// Fewer pages that came back say nothing.
 const RETURNS_MIN: u64 = 32;
 
@@ -80,6 +83,10 @@ fn best(came: &[u64; BUCKETS], waited: u64, least: u64, most: u64) -> Option<u64
 
 /// Bring the weights of those that are short nearer to what memory is worth to them. Each with what it keeps.
 pub(super) fn weigh(short: &mut [(&mut Worth, u64)]) {
+    let greatest = short.iter().map(|(worth, _)| worth.weight).max();
+    if let Some((worth, _)) = short.iter_mut().find(|(worth, _)| Some(worth.weight) == greatest) {
+        worth.per_page = worth.per_page.map(|per_page| per_page.saturating_mul(COMMITMENT));
+    }
     let known = || short.iter().filter_map(|(worth, resident)| Some((worth.per_page?, *resident)));
     let kept: u128 = known().map(|(_, resident)| u128::from(resident)).sum();
     let all: u128 = known().map(|(per_page, resident)| u128::from(per_page) * u128::from(resident)).sum();
@@ -143,8 +150,19 @@ mod tests {
         assert_eq!([one.weight, other.weight, silent.weight], [WEIGHT + WEIGHT / 4, WEIGHT - WEIGHT / 4, WEIGHT]);
         (0..100).for_each(|_| weigh(&mut [(&mut one, 8_000), (&mut other, 8_000)]));
         assert_eq!([one.weight, other.weight], [WEIGHT * WEIGHT_RATIO, WEIGHT / WEIGHT_RATIO]);
-        let (mut one, mut other) = (worth(104), worth(100));
+        let (mut one, mut other) = (worth(100), worth(195));
         weigh(&mut [(&mut one, 8_000), (&mut other, 8_000)]);
         assert_eq!([one.weight, other.weight], [WEIGHT; 2], "as good as equal");
+    }
+
+    #[test]
+    fn equals_do_not_stay_equal() {
+        let (mut one, mut other) = (worth(100), worth(100));
+        for per_page in [70, 140, 100, 120] {
+            one.per_page = Some(per_page);
+            other.per_page = Some(100);
+            weigh(&mut [(&mut one, 8_000), (&mut other, 8_000)]);
+        }
+        assert!(one.weight > 2 * other.weight, "{} {}", one.weight, other.weight);
     }
 }
