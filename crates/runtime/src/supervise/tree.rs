@@ -14,7 +14,7 @@ use pagetide_sys::proc::{self, Statm, StatmFile};
 
 use crate::control::{Control, Entry};
 use crate::foothold::View;
-use crate::supervise::divide::{Exchange, Lent};
+use crate::supervise::divide::{Exchange, Lent, Probe};
 use crate::supervise::rest::RestTimer;
 use crate::supervise::sharing::Shared;
 use crate::supervise::start::{self, Object, Starting};
@@ -84,6 +84,7 @@ pub(super) struct Process {
     /// When it was seen to have more of them.
     pub(super) read_at: Nanos,
     pub(super) lent: Lent,
+    pub(super) probe: Probe,
     pub(super) exchange: Exchange,
     pub(super) worth: Worth,
     /// What it shares with others; None: nobody has asked.
@@ -116,6 +117,7 @@ impl Process {
             major_faults: 0,
             read_at: 0,
             lent: Lent::default(),
+            probe: Probe::default(),
             exchange: Exchange::default(),
             worth: Worth::new(),
             shared: None,
