@@ -67,6 +67,12 @@ fn memory_to_be_wiped_reads_as_zero_in_a_child_that_was_not_announced() {
     expect_right_beyond_the_budget("wipe-on-clone");
 }
 
+/// An agent that looks after the copy what the child gets, while another thread changes that, gave the child what was to be wiped.
+#[test]
+fn memory_that_is_to_be_copied_again_in_the_moment_of_a_fork_reads_as_zero_in_the_child() {
+    expect_right("wiped-beside-a-fork");
+}
+
 #[test]
 fn guard_pages_fault_and_read_as_zero_once_removed() {
     expect_right("guard-pages");

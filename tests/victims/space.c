@@ -130,6 +130,58 @@ static void wipe_on_clone(void) {
     child_of_wiped_memory(fork_by_clone);
 }
 
+// As soon as the copy is made, another thread asks for the memory to be copied again. The list of mappings is long in front of it: who
+// looks after the copy what the child gets comes too late.
+enum { IN_FRONT = 4000 };
+static unsigned char *to_wipe;
+static volatile int is_forking;
+
+static void *has_it_copied(void *arg) {
+    char path[64], text[16];
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", *(pid_t *)arg);
+    int children = open(path, O_RDONLY);
+    while (is_forking && (children < 0 || pread(children, text, sizeof text, 0) < 1)) {
+    }
+    EXPECT(madvise(to_wipe, PAGES * PAGE, MADV_KEEPONFORK) == 0);
+    close(children);
+    return NULL;
+}
+
+static void wiped_beside_a_fork(void) {
+    pid_t main_thread = getpid();
+    uint64_t in_front = 2 * IN_FRONT * PAGE;
+    unsigned char *memory = mmap(NULL, in_front + PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    for (unsigned i = 0; i < IN_FRONT; i++) {
+        EXPECT(mprotect(memory + 2 * i * PAGE, PAGE, PROT_READ) == 0);
+    }
+    to_wipe = memory + in_front;
+    EXPECT(mprotect(to_wipe, PAGES * PAGE, PROT_READ | PROT_WRITE) == 0);
+    fill(to_wipe, PAGES, 7);
+    for (int round = 0; round < 4; round++) {
+        push_out();
+        EXPECT(madvise(to_wipe, PAGES * PAGE, MADV_WIPEONFORK) == 0);
+        pthread_t thread;
+        is_forking = 1;
+        EXPECT(pthread_create(&thread, NULL, has_it_copied, &main_thread) == 0);
+        pid_t child = fork();
+        EXPECT(child >= 0);
+        if (child == 0) {
+            for (uint64_t page = 0; page < PAGES; page++) {
+                EXPECT(is_zero(to_wipe, page));
+            }
+            _exit(0);
+        }
+        is_forking = 0;
+        int status;
+        EXPECT(waitpid(child, &status, 0) == child && status == 0);
+        EXPECT(pthread_join(thread, NULL) == 0);
+    }
+    for (uint64_t page = 0; page < PAGES; page++) {
+        EXPECT(is_filled(to_wipe, page, 7));
+    }
+}
+
 static sigjmp_buf back;
 
 static void on_fault(int number) {
@@ -1292,6 +1344,7 @@ static const struct {
     {"small-mappings", small_mappings},
     {"wipe-on-fork", wipe_on_fork},
     {"wipe-on-clone", wipe_on_clone},
+    {"wiped-beside-a-fork", wiped_beside_a_fork},
     {"guard-pages", guard_pages},
     {"guard-pages-by-syscall", guard_pages_by_syscall},
     {"guards-and-forks", guards_and_forks},

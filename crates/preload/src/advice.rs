@@ -1,7 +1,8 @@
 //! Advice and locks: what the kernel does by them without telling a userfaultfd, and what a budget cannot grant.
 //!
 //! A guard region (Linux 6.13) empties its pages, and nobody hears of it; MADV_DONTNEED on the same pages is heard, changes nothing
-//! for a guard, and makes the pager forget what it holds of them. Locked pages cannot be paged: more of them than the budget
+//! for a guard, and makes the pager forget what it holds of them. What a forked child is to get of memory (MADV_WIPEONFORK, MADV_DONTFORK)
+//! is looked up when it is copied, so it does not change beside a fork. Locked pages cannot be paged: more of them than the budget
 //! can carry is refused, as RLIMIT_MEMLOCK refuses it.
 
 use libc::{c_int, c_uint, c_void, size_t};
@@ -26,18 +27,21 @@ pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, ad
     if advice == libc::MADV_FREE && agent_entry::is_managed() {
         return answered(advise(advice).and_then(|_| advise(libc::MADV_DONTNEED)));
     }
-    if advice != GUARD_INSTALL {
+    let is_guard = advice == GUARD_INSTALL;
+    let is_of_children =
+        matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK);
+    if !is_guard && !is_of_children {
         return answered(advise(advice));
     }
-    // What is still known of the pages between the steps would come back in a child.
-    let making = agent_entry::makes_guard();
-    let answer = advise(GUARD_INSTALL);
-    if making.is_some() && answer.is_ok() {
+    // What is still known of the pages between the steps of a guard would come back in a child.
+    let advising = agent_entry::advises_beside_forks();
+    let answer = advise(advice);
+    if is_guard && advising.is_some() && answer.is_ok() {
         // In between, a page that was on its way may have come.
         let _ = advise(libc::MADV_DONTNEED);
         let _ = advise(GUARD_INSTALL);
     }
-    drop(making);
+    drop(advising);
     answered(answer)
 }
 

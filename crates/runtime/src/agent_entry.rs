@@ -248,10 +248,10 @@ pub(crate) fn filter_that_denies(denied: Denied, in_all: bool) -> Option<u32> {
     if filters::may_install(denied, agent) { None } else { agent }
 }
 
-/// The program is about to make a guard region, which the kernel tells nobody of: no fork makes its copy as long as the answer lives.
-/// None where nothing is to be told of: outside of a run, or where the call itself is seen.
-pub fn makes_guard() -> Option<impl Drop> {
-    (is_running() && !IS_SIGNAL_MODE.load(Ordering::Relaxed)).then(guards::Making::begin)
+/// The program is about to make a guard region, or to change what a child gets, of which the kernel tells nobody: no fork makes its copy as
+/// long as the answer lives. None where nothing is to be told of: outside of a run, or where the call itself is seen.
+pub fn advises_beside_forks() -> Option<impl Drop> {
+    (is_running() && !IS_SIGNAL_MODE.load(Ordering::Relaxed)).then(guards::Advising::begin)
 }
 
 /// Make a call that may change mappings by `call`, which answers as the kernel does: pages that came from a file are found as natively.

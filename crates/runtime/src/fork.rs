@@ -19,8 +19,8 @@
 //! 4. *parent* (the forking thread, just after): touches doorbell 1, answered when the child has taken over or has ended. So
 //!    a parent that exits at once does not leave a child without a pager. Nothing is decided by a time that has passed.
 //!
-//! Signals are blocked from 1 to 4: a handler that forks would wait for the fork that it interrupts. At the copy no guard is in the
-//! making (`guards`).
+//! Signals are blocked from 1 to 4: a handler that forks would wait for the fork that it interrupts. From the copy to 4 no guard is
+//! made, and what a child gets does not change (`guards`).
 //!
 //! The pins of a child on one device end with the last descriptor of a pipe that the child and its own children hold: when it hangs
 //! up, the parent's slots are free again. Who has no page there any more closes it with the device's files, so a device is drained in
@@ -100,10 +100,10 @@ pub(crate) fn prepare() {
 
 /// After a fork, in the parent's forking thread.
 pub(crate) fn parent() {
-    guards::go_on();
     if ANNOUNCED.swap(false, Ordering::Relaxed) {
         touch(DOORBELLS.load(Ordering::Acquire) + mem::PAGE_BYTES);
     }
+    guards::go_on();
     let mask = SignalSet(MASK.load(Ordering::Relaxed));
     FORKING.give_back();
     mask.restore();

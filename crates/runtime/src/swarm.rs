@@ -226,7 +226,8 @@ impl Swarm {
             }
             188..191 => {
                 let policy = [ForkPolicy::Copy, ForkPolicy::Dont, ForkPolicy::Wipe][self.dice.index(3)];
-                calls.push(Call::OnFork(extent, policy));
+                // As the preload object does it: a fork looks what children get after its copy.
+                calls.extend([Call::AtGate(Gate::Enter), Call::OnFork(extent, policy), Call::AtGate(Gate::Leave)]);
             }
             191..195 => {
                 let value = self.value();

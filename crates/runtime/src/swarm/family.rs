@@ -346,11 +346,11 @@ impl Swarm {
     }
 }
 
-/// Calls that no guard is made beside, the first and the last one apart where there are several.
-fn at_gate(calls: &[Call]) -> Vec<Call> {
+/// Calls that no guard is made beside, and nothing is advised about children; the first one apart where there are several.
+pub(super) fn at_gate(calls: &[Call]) -> Vec<Call> {
     let [close, open] = [Gate::Close, Gate::Open].map(Call::AtGate);
     match calls {
-        [before, fork, after] => vec![*before, close, *fork, open, *after],
+        [before, fork, after] => vec![*before, close, *fork, *after, open],
         calls => std::iter::once(close).chain(calls.iter().copied()).chain([open]).collect(),
     }
 }

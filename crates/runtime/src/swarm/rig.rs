@@ -10,7 +10,7 @@ use pagetide_core::types::{DeviceId, Nanos};
 use pagetide_kernel::model::{
     Answer, Call, Extent, Model, ModelChild, ModelMapping, Pid, Progress, Quirks, Tid, World,
 };
-use pagetide_kernel::{AddressSpace, OwnMapping};
+use pagetide_kernel::{AddressSpace, Faults, Message, OwnMapping};
 use pagetide_sys::Errno;
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::file::{self, flags};
@@ -304,6 +304,16 @@ impl Rig {
         if dice.chance(2_000) {
             self.tick();
         }
+    }
+
+    /// Read the message of a fork. The agent looks what the child is to get when the programs have gone on by `meanwhile`.
+    pub(super) fn read_fork(&mut self, meanwhile: impl FnOnce(&mut World)) {
+        let now = self.now();
+        let Self { session, forks, said, .. } = self;
+        let message = session.pager.machine().space().next_message();
+        let Ok(Some(Message::Fork(child))) = message else { panic!("a fork is told of: {message:?}") };
+        meanwhile(&mut session.pager.machine().space().world());
+        forks.on_fork(said, &mut session.pager, now, child);
     }
 
     fn resident(&self) -> u64 {

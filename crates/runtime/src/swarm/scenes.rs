@@ -6,9 +6,12 @@ use pagetide_core::config::SwapoffMode;
 use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, SlotIdx};
 use pagetide_kernel::AddressSpace;
-use pagetide_kernel::model::{Answer, Call, Extent, Gate, Happened, Mapping, Progress, Quirks, Rights, Tid};
+use pagetide_kernel::model::{
+    Answer, Call, Extent, ForkPolicy, Gate, Happened, Mapping, Progress, Quirks, Rights, Tid,
+};
 
 use super::Dice;
+use super::family::at_gate;
 use super::rig::Rig;
 use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer as Done, Command, PlaceId, PlaceState};
@@ -147,6 +150,64 @@ fn a_child_of_a_process_that_installs_a_guard_has_it_or_what_was_there_before() 
     let wrong = |at_gate| (0..12).filter(|&steps| !guard_beside_fork(steps, at_gate)).count();
     assert_eq!(wrong(true), 0);
     assert_ne!(wrong(false), 0, "guards and forks that do not wait for each other are noticed");
+}
+
+/// Two threads: one forks, and when the kernel has copied, and the agent has not looked yet what a child gets of which pages, the other one
+/// changes that from `was` to `becomes`, if it may. Of 600 pages that are out for the most part, those that are wrong in the child.
+fn policy_beside_fork(was: ForkPolicy, becomes: ForkPolicy, waits: bool) -> usize {
+    let (mut rig, tid) = process(96, 600);
+    let pid = rig.pid();
+    let other = rig.world().new_thread(pid);
+    let pages = Extent::new(HOME, 600);
+    assert_eq!(rig.perform(tid, Call::OnFork(pages, was)), Answer::Done);
+    let [before, after] = rig.doorbells();
+    let forks = at_gate(&[Call::Load(before), Call::Fork, Call::Load(after)]);
+    let changes = [Call::AtGate(Gate::Enter), Call::OnFork(pages, becomes), Call::AtGate(Gate::Leave)];
+    for (tid, calls) in [(tid, &forks[..]), (other, &changes)] {
+        let calls = calls.iter().filter(|call| waits || !matches!(call, Call::AtGate(_)));
+        calls.for_each(|&call| rig.world().will(tid, call));
+    }
+    let mut dice = Dice::new(1);
+    let copied = (0..10_000).find_map(|_| {
+        rig.turns(1, &mut dice);
+        rig.world().step(tid);
+        rig.world()
+            .take_log()
+            .into_iter()
+            .find_map(|happened| if let Happened::Copied(_, child) = happened { Some(child) } else { None })
+    });
+    assert_eq!(rig.world().step(tid), Progress::Sleeps, "the fork is told of");
+    rig.read_fork(|world| {
+        for _ in 0..20 {
+            world.step(tid);
+            world.step(other);
+        }
+    });
+    // It will have no agent.
+    rig.forks.on_child(None);
+    while [tid, other].into_iter().any(|tid| rig.world().calls_left(tid) > 0) {
+        rig.step(tid, &mut dice);
+        rig.step(other, &mut dice);
+    }
+    let of_child = rig.world().new_thread(copied.expect("it was copied"));
+    let expected = |page| match was {
+        ForkPolicy::Copy => Answer::Value(page),
+        ForkPolicy::Dont => Answer::Segv,
+        ForkPolicy::Wipe => Answer::Value(0),
+    };
+    (pages.start..pages.end).filter(|&page| rig.perform(of_child, Call::Load(page)) != expected(page)).count()
+}
+
+/// A child read old bytes where they were to be wiped at the fork: another thread had the memory copied again, after the copy.
+#[test]
+fn a_child_gets_of_memory_what_held_when_it_was_copied() {
+    use ForkPolicy::{Copy, Dont, Wipe};
+    for (was, becomes) in [(Wipe, Copy), (Copy, Wipe), (Copy, Dont), (Dont, Copy), (Wipe, Dont)] {
+        assert_eq!(policy_beside_fork(was, becomes, true), 0, "from {was:?} to {becomes:?}");
+    }
+    for (was, becomes) in [(Wipe, Copy), (Copy, Wipe), (Copy, Dont)] {
+        assert_ne!(policy_beside_fork(was, becomes, false), 0, "who does not wait is noticed: {was:?} to {becomes:?}");
+    }
 }
 
 /// A program that has used up all threads: the pages that a fork shares stay where they are, and nobody is killed for it.
