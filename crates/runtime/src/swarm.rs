@@ -320,9 +320,9 @@ impl Swarm {
 
     fn run(&mut self) {
         for turn in 0..WILD_TURNS {
-            // A program runs natively at first.
-            if turn == 20 {
-                self.first().adopt();
+            // A program runs natively at first, and may end so.
+            if let Some(first) = self.first.as_mut().filter(|_| turn == 20) {
+                first.adopt();
             }
             for index in 0..self.actors.len() {
                 let Actor { tid, pid, .. } = self.actors[index];
