@@ -135,6 +135,10 @@ impl AddressSpace for Linux {
         self.uffd.unregister(range)
     }
 
+    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
+        self.uffd.is_registered(page)
+    }
+
     fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
         self.uffd.move_pages(to, from, false, wake)
     }

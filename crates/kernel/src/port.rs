@@ -146,6 +146,12 @@ pub trait AddressSpace: Faults {
     /// As for [`Self::register`].
     fn unregister(&self, range: ManagedRange) -> Result<(), Errno>;
 
+    /// Is this page of private anonymous memory registered, with whatever userfaultfd? Nothing is filled.
+    ///
+    /// # Errors
+    /// The address space is changing (EAGAIN), or there is none any more.
+    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno>;
+
     /// One call: move the pages of `from` to the missing pages of `to` (same length), writable.
     fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer;
 

@@ -55,7 +55,8 @@ pub(crate) struct Mappings {
     small: u64,
     /// What existed before the runtime, in page numbers.
     before: Vec<(u64, u64)>,
-    /// Registered in part: what was there had changed since the list was read, and no region was made. In page numbers.
+    /// Registered, as far as it was there, and no region was made: what was there had changed since the list was read, or a parent was copied
+    /// before its agent had heard of the move. In page numbers.
     registered: Vec<(u64, u64)>,
     /// Places that were taken again before the end of what was there was told.
     untold: Untold,

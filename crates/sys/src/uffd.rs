@@ -40,6 +40,7 @@ pub(crate) const UFFDIO_COPY: u32 = ioc(READ_WRITE, k::_UFFDIO_COPY, 5);
 const UFFDIO_ZEROPAGE: u32 = ioc(READ_WRITE, k::_UFFDIO_ZEROPAGE, 4);
 pub(crate) const UFFDIO_MOVE: u32 = ioc(READ_WRITE, k::_UFFDIO_MOVE, 5);
 const UFFDIO_WRITEPROTECT: u32 = ioc(READ_WRITE, k::_UFFDIO_WRITEPROTECT, 3);
+const UFFDIO_CONTINUE: u32 = ioc(READ_WRITE, k::_UFFDIO_CONTINUE, 4);
 const UFFDIO_POISON: u32 = ioc(READ_WRITE, k::_UFFDIO_POISON, 4);
 const UFFDIO_MOVE_MODE_DONTWAKE: u64 = 1;
 const UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
@@ -52,6 +53,7 @@ const USERFAULTFD_IOC_NEW: u32 = 0xAA00;
 const _: () = assert!(UFFDIO_COPY == linux_raw_sys::ioctl::UFFDIO_COPY);
 const _: () = assert!(UFFDIO_REGISTER == linux_raw_sys::ioctl::UFFDIO_REGISTER);
 const _: () = assert!(UFFDIO_WAKE == linux_raw_sys::ioctl::UFFDIO_WAKE);
+const _: () = assert!(UFFDIO_CONTINUE == linux_raw_sys::ioctl::UFFDIO_CONTINUE);
 const _: () = assert!(size_of::<k::uffdio_move>() == 40 && size_of::<k::uffdio_poison>() == 32);
 const _: () = assert!(size_of::<k::uffd_msg>() == size_of::<RawMsg>());
 
@@ -552,6 +554,20 @@ impl Uffd {
     /// [`Self::poison`], with the reason of a stop in the middle.
     pub fn poison_run(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
         run(range.len(), |done| self.poison(range.skip(done), wake))
+    }
+
+    /// Is this page of private anonymous memory registered, with whatever userfaultfd?
+    ///
+    /// Asked by `UFFDIO_CONTINUE`, which fills nothing there: ENOENT where nothing is registered, and else EINVAL, as only shared memory
+    /// knows such pages (`crates/kernel/tests/contract` compares).
+    ///
+    /// EAGAIN: the address space is changing; ESRCH: the process is gone.
+    pub fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
+        match self.ioctl(UFFDIO_CONTINUE, &mut [u64_of(page.start()), u64_of(page.len()), 0, 0]) {
+            Ok(_) | Err(Errno::EINVAL) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Read up to `messages.len()` messages. Threads that wait for an event to be read go on by it.

@@ -433,6 +433,18 @@ impl AddressSpace for Model {
         Ok(())
     }
 
+    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
+        let world = self.enter();
+        match Self::refusal(&world, self.pid) {
+            None => {
+                let (vpn, end) = pages(page);
+                Ok(world.process(self.pid).at(vpn).is_some_and(|mapping| mapping.end >= end && mapping.registered))
+            }
+            Some(Stop::Gone) => Err(Errno::ESRCH),
+            Some(_) => Err(Errno::EAGAIN),
+        }
+    }
+
     fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
         assert_eq!(to.len(), from.len(), "a move has one length");
         let mut world = self.enter();

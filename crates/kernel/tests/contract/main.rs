@@ -37,6 +37,7 @@ fn linux_and_the_model_answer_every_script_alike() {
             scripts::pages::<OnLinux> as fn(&mut OnLinux) -> Vec<String>,
             scripts::pages::<OnModel> as fn(&mut OnModel) -> _,
         ),
+        ("registered", scripts::registered, scripts::registered),
         ("runs", scripts::runs, scripts::runs),
         ("changes", scripts::changes, scripts::changes),
         ("joined", scripts::joined, scripts::joined),

@@ -207,6 +207,34 @@ pub(crate) fn pages<S: Stage>(stage: &mut S) -> Vec<String> {
     lines
 }
 
+/// What is said to be registered, which changes nothing; and while the address space changes.
+pub(crate) fn registered<S: Stage>(stage: &mut S) -> Vec<String> {
+    let mut lines = Vec::new();
+    for place in PLACES.into_iter().filter(|place| *place != Place::Shared) {
+        for state in STATES {
+            let page = make(stage, place, state);
+            let answer = stage.space().is_registered(stage.range(page));
+            lines.push(format!("{place:?} {state:?}: {answer:?};{}", shown(stage, page, place != Place::NoAccess)));
+            stage.end_children();
+        }
+    }
+    let nowhere = stage.place(1);
+    lines.push(format!("nowhere: {:?}", stage.space().is_registered(stage.range(nowhere))));
+    let (page, other) = (frames(stage, 1, false), frames(stage, 1, true));
+    quietly_asking(stage, Call::Discard(other), page, &mut lines);
+    lines
+}
+
+/// Play a call, and ask of another page before each message is read.
+fn quietly_asking<S: Stage>(stage: &mut S, call: Call, page: Extent, lines: &mut Vec<String>) {
+    let answer = stage.perform(call, &mut |stage, message| {
+        if message.is_none() {
+            lines.push(format!("meanwhile: {:?}", stage.space().is_registered(stage.range(page))));
+        }
+    });
+    lines.push(answer);
+}
+
 /// Runs that stop in the middle, leave their mapping, or have no place at all.
 pub(crate) fn runs<S: Stage>(stage: &mut S) -> Vec<String> {
     let mut lines = Vec::new();

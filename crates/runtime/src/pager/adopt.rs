@@ -97,6 +97,9 @@ impl<K: AddressSpace> Pager<K> {
     ) -> Result<(), Errno> {
         let Listed { from, to, .. } = Listed::of(vma, None);
         let first = regions.partition_point(|region| region.vpn + region.pages <= from);
+        if vma.is_private_anon() && !is_signal_mode {
+            self.note_unrecorded(from, to, &regions[first..]);
+        }
         let regions = regions[first..].iter().take_while(|region| region.vpn < to).filter(|_| vma.is_private_anon());
         for region in regions {
             if vma.exec {
@@ -106,6 +109,20 @@ impl<K: AddressSpace> Pager<K> {
             self.take_over_region(now, region.vpn.max(from), (region.vpn + region.pages).min(to), is_signal_mode)?;
         }
         Ok(())
+    }
+
+    /// What of `[from, to)` is none of `regions` came to its place while the parent was copied (mremap), and the parent's agent had not read
+    /// of it. The kernel has it registered: the next look takes it, however small.
+    fn note_unrecorded(&mut self, from: u64, to: u64, regions: &[RegionRecord]) {
+        let mut at = from;
+        let inside = regions.iter().take_while(|region| region.vpn < to).map(|region| (region.vpn, region.pages));
+        for (vpn, pages) in inside.chain([(to, 0)]) {
+            // Where changes of the child's own are yet to be read, the look asks again.
+            if at < vpn && self.machine().space().is_registered(managed(at, 1)) != Ok(false) {
+                self.machine_mut().mappings.note_registered(at, vpn);
+            }
+            at = at.max(vpn + pages);
+        }
     }
 
     /// What the child's agent has mapped since may lie where the copy left something out (MADV_DONTFORK).

@@ -11,7 +11,8 @@
 //! 3. A piece that was in use before the runtime (`agent_entry.rs` says what of it), or is the runtime's own, is never managed: the
 //!    agent would wait for itself.
 //! 4. A mapping of fewer than [`SMALL_PAGES`] pages is left alone, unless it touches managed memory, is what is left of a
-//!    larger one that was registered while it changed, or is one of many that hold something (`SMALL_TOGETHER` of `space.rs`).
+//!    larger one that was registered while it changed, had moved, registered, when it was copied from a parent, or is one of many that
+//!    hold something (`SMALL_TOGETHER` of `space.rs`).
 //! 5. What the kernel refuses to register (another userfaultfd has it) stays native, and so does what no page index is left for.
 //!
 //! No system call is made here. Pages are named by their virtual page number.

@@ -7,11 +7,13 @@ use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, SlotIdx};
 use pagetide_kernel::AddressSpace;
 use pagetide_kernel::model::{
-    Answer, Call, Extent, ForkPolicy, Gate, Happened, Mapping, Progress, Quirks, Rights, Tid,
+    Answer, Call, Extent, ForkPolicy, Gate, Happened, Mapping, Pid, Progress, Quirks, Rights, Tid,
 };
+use pagetide_sys::socket;
 
 use super::Dice;
 use super::family::at_gate;
+use super::reconciled::assert_reconciled;
 use super::rig::Rig;
 use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer as Done, Command, PlaceId, PlaceState};
@@ -168,13 +170,10 @@ fn policy_beside_fork(was: ForkPolicy, becomes: ForkPolicy, waits: bool) -> usiz
         calls.for_each(|&call| rig.world().will(tid, call));
     }
     let mut dice = Dice::new(1);
-    let copied = (0..10_000).find_map(|_| {
+    let child = (0..10_000).find_map(|_| {
         rig.turns(1, &mut dice);
         rig.world().step(tid);
-        rig.world()
-            .take_log()
-            .into_iter()
-            .find_map(|happened| if let Happened::Copied(_, child) = happened { Some(child) } else { None })
+        copied(&mut rig)
     });
     assert_eq!(rig.world().step(tid), Progress::Sleeps, "the fork is told of");
     rig.read_fork(|world| {
@@ -189,7 +188,7 @@ fn policy_beside_fork(was: ForkPolicy, becomes: ForkPolicy, waits: bool) -> usiz
         rig.step(tid, &mut dice);
         rig.step(other, &mut dice);
     }
-    let of_child = rig.world().new_thread(copied.expect("it was copied"));
+    let of_child = rig.world().new_thread(child.expect("it was copied"));
     let expected = |page| match was {
         ForkPolicy::Copy => Answer::Value(page),
         ForkPolicy::Dont => Answer::Segv,
@@ -208,6 +207,40 @@ fn a_child_gets_of_memory_what_held_when_it_was_copied() {
     for (was, becomes) in [(Wipe, Copy), (Copy, Wipe), (Copy, Dont)] {
         assert_ne!(policy_beside_fork(was, becomes, false), 0, "who does not wait is noticed: {was:?} to {becomes:?}");
     }
+}
+
+/// A few pages that one thread has moved when another one's fork copies, and of which the agent reads after the fork: the child has them
+/// where they went to, registered, and is told of where they were.
+#[test]
+fn a_child_takes_over_what_was_moved_in_the_moment_of_its_fork() {
+    let (mut rig, tid) = process(96, 600);
+    let pid = rig.pid();
+    let other = rig.world().new_thread(pid);
+    let [before, after] = rig.doorbells();
+    rig.perform(tid, Call::Load(before));
+    rig.world().will(other, Call::Remap(Extent::new(HOME + 100, 5), HOME + 0x800));
+    [Call::Fork, Call::Load(after)].into_iter().for_each(|call| rig.world().will(tid, call));
+    rig.world().take_log();
+    let steps = [other, tid, tid].map(|tid| rig.world().step(tid));
+    assert_eq!(steps, [Progress::Runs, Progress::Runs, Progress::Sleeps], "of the move is not told yet");
+    let child = copied(&mut rig).expect("it was copied");
+    rig.read_fork(|_| {});
+    let (ours, theirs) = socket::pair().expect("descriptors are left");
+    rig.world().serves_itself(child);
+    rig.forks.on_child(Some(ours));
+    let mut dice = Dice::new(1);
+    while rig.world().calls_left(other) > 0 {
+        rig.step(other, &mut dice);
+    }
+    let mut child = Rig::of_child(&rig.ground, child, &theirs, false).expect("its parent lives");
+    rig.finish(tid);
+    [&mut rig, &mut child].into_iter().for_each(assert_reconciled);
+}
+
+/// The child that was copied, if any was since the log was taken last.
+fn copied(rig: &mut Rig) -> Option<Pid> {
+    let log = rig.world().take_log();
+    log.into_iter().find_map(|happened| if let Happened::Copied(_, child) = happened { Some(child) } else { None })
 }
 
 /// A program that has used up all threads: the pages that a fork shares stay where they are, and nobody is killed for it.
