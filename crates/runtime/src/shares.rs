@@ -37,8 +37,8 @@ const STEP_PAGES_MIN: u64 = 128;
 /// The weight of one of whom nothing is known.
 pub(crate) const WEIGHT: u64 = 1024;
 
-/// What a process can use. Room to grow that one without pressure is given: a quarter of what it keeps, at least 4 MiB, within `room_max`. An eighth and
-/// 256 KiB it has always: with less it would seem to be at its share.
+/// What a process can use: under pressure a `step` more than it keeps. Room to grow that one without pressure is given: a quarter of what
+/// it keeps, at least 4 MiB, within `room_max`. An eighth and 256 KiB it has always: with less it would seem to be at its share.
 fn demand(claim: Claim, room_max: u64, step: u64) -> u64 {
     if claim.pressed {
         return claim.resident.saturating_add(step);
@@ -59,8 +59,8 @@ fn room_max(available: u64, claims: &[Claim]) -> u64 {
     rooms / u64::try_from(calm.max(1)).expect("a length")
 }
 
-/// What one that is pressed may fill until the next division. Others that are pressed keep the rest of its part until it has filled this: pages
-/// leave much faster than they come back, and what is given up before somebody fills it lies idle.
+/// What one that is pressed may fill until the next division. Others that are pressed keep the rest of its part until it has filled this:
+/// pages leave much faster than they come back, and what is given up before somebody fills it lies idle.
 fn step(available: u64, claims: &[Claim]) -> u64 {
     let pressed = claims.iter().filter(|claim| claim.pressed).count();
     (available / 32 / u64::try_from(pressed.max(1)).expect("a length")).max(STEP_PAGES_MIN)
@@ -86,10 +86,10 @@ pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
     let room_max = room_max(available, claims);
     let step = step(available, claims);
+    let demands: Vec<u64> = claims.iter().map(|&claim| demand(claim, room_max, step)).collect();
     // Who uses less than its part comes first: those that come later have the rest.
     order.sort_by_key(|&index| {
-        let claim = claims[index];
-        let demand = demand(claim, room_max, step);
+        let (claim, demand) = (claims[index], demands[index]);
         if claim.pressed { demand.saturating_mul(WEIGHT) / claim.weight } else { demand }
     });
     let mut fair = vec![0; claims.len()];
@@ -100,8 +100,7 @@ pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
         let heads = u64::try_from(claims.len() - place).expect("a length");
         let weighed = left.saturating_mul(claim.weight) / weights;
         let part = if claim.pressed { weighed } else { weighed.max(left / heads) };
-        let demand = demand(claim, room_max, step);
-        fair[index] = demand.min(part.max(claim.least));
+        fair[index] = demands[index].min(part.max(claim.least));
         left = left.saturating_sub(fair[index]);
         weights -= claim.weight;
     }
