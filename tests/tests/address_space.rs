@@ -273,6 +273,17 @@ fn addresses_that_were_reserved_before_the_runtime_are_paged_once_they_are_used(
     expect_right("reserved-at-load");
 }
 
+/// An allocator in place of the C library's (redis has one) is there before the runtime: what it has in use already is the program's.
+#[test]
+fn memory_that_was_in_use_before_the_runtime_is_paged_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        if let Some((_, stats)) = run_case_in("used-at-load", mode) {
+            stats.expect_paging(6 * 256).expect_peak();
+            assert!(stats.unpaged("before_runtime") < MIB, "{}", stats.text());
+        }
+    }
+}
+
 /// They look like the data of the libraries, which stay native; a program of large static tables must not run without a budget.
 #[test]
 fn large_static_tables_of_a_program_are_paged() {

@@ -1021,6 +1021,35 @@ static void reserved_at_load(void) {
     }
 }
 
+// Memory that an allocator in place of the C library's has mapped, and begun to use, before any library has begun.
+static unsigned char *used_early;
+
+static void use_at_load(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "used-at-load") == 0) {
+        used_early = mmap(NULL, UINT64_C(40) << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (used_early != MAP_FAILED) {
+            fill(used_early, PAGES, 45);
+        }
+    }
+}
+__attribute__((section(".preinit_array"), used)) static void (*const allocator_begins)(int, char **) = use_at_load;
+
+static void used_at_load(void) {
+    EXPECT(used_early && used_early != MAP_FAILED && ballast_pages * PAGE <= UINT64_C(40) << 20);
+    EXPECT(ballast_pages > PAGES && is_filled(used_early, 0, 45));
+    fill(used_early, ballast_pages, 45);
+    push_out();
+    int status, child = fork();
+    EXPECT(child >= 0);
+    for (uint64_t page = 0; page < ballast_pages; page++) {
+        EXPECT(is_filled(used_early, page, 45));
+    }
+    if (child == 0) {
+        _exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+}
+
 // Large tables of the program itself, as compilers of Fortran make them.
 static unsigned char table[40 << 20];
 
@@ -1384,6 +1413,7 @@ static const struct {
     {"before-mapped-only", mapped_only_before},
     {"before-signals", signals_before},
     {"reserved-at-load", reserved_at_load},
+    {"used-at-load", used_at_load},
     {"static-data", static_data},
     {"freed-and-taken-back", freed_and_taken_back},
 };

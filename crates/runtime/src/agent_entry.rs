@@ -3,6 +3,7 @@
 //! Inert unless the environment names a run.
 
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use pagetide_sys::fd::{self, Fd};
@@ -33,8 +34,10 @@ use crate::space::locks;
 
 /// Mappings that exist before the runtime, at most.
 const INITIAL_MAX: usize = 128;
-/// Static data of a program or library of so many bytes is managed.
-const TABLE_BYTES_MIN: usize = 1 << 20;
+/// A mapping of so many bytes that exists at load is managed.
+const LARGE_BYTES_MIN: usize = 1 << 20;
+/// So much to both sides of the first thread's control block is not: the loader has put it there, with what it needed before.
+const BESIDE_BLOCK_BYTES: usize = 256 << 10;
 const STACK_BYTES: usize = 512 << 10;
 /// Of a thread's control block, at most, what the kernel or the C library uses at the end of the thread: its first page is what
 /// counts, the rest may lie in the next.
@@ -99,16 +102,13 @@ pub fn start(run: &[u8], memory: &'static OwnMemory) {
     let birth = unsafe { &mut *birth };
     let mut buffer = [0; 8192];
     let Ok(mut maps) = MapsText::open(&mut buffer) else { return };
-    let mut file_end = 0;
     while let Ok(Some(vma)) = maps.next_vma() {
         note_library(vma.start..vma.end);
-        let is_object_data = vma.start == file_end;
-        if is_left_alone(&vma, is_object_data) && birth.initial_len < INITIAL_MAX {
-            birth.initial[birth.initial_len] = (vma.start as u64, vma.end as u64);
+        if let Some(part) = left_alone(&vma)
+            && birth.initial_len < INITIAL_MAX
+        {
+            birth.initial[birth.initial_len] = (part.start as u64, part.end as u64);
             birth.initial_len += 1;
-        }
-        if vma.kind == Kind::File {
-            file_end = vma.end;
         }
     }
     MEMORY.store(std::ptr::from_ref(memory).cast_mut(), Ordering::Relaxed);
@@ -119,17 +119,23 @@ pub fn start(run: &[u8], memory: &'static OwnMemory) {
     foothold::publish(enter as *const () as u64, stack as u64, budget_pages);
 }
 
-/// True if a mapping that exists at load is never to be managed: it may hold what the loader, the C library or the runtime needs.
-/// `is_object_data`: it lies behind the mappings of a program's or a library's file.
-fn is_left_alone(vma: &Vma<'_>, is_object_data: bool) -> bool {
+/// What of a mapping that exists at load is never to be managed: it may hold what the loader, the C library or the runtime needs.
+fn left_alone(vma: &Vma<'_>) -> Option<Range<usize>> {
+    let whole = vma.start..vma.end;
     // What is only reserved holds nothing yet: what comes to be there is the program's. (An allocator in place of the C library's may have
     // reserved all that it will ever use.)
     let is_reserved = !vma.read && !vma.write && !vma.exec;
-    // Mappings side by side may be one.
-    let is_needed = [control_block(), (&raw const BIRTH).addr()].iter().any(|at| (vma.start..vma.end).contains(at));
-    // Large tables are no loader's, and no C library's.
-    let is_table = is_object_data && vma.end - vma.start >= TABLE_BYTES_MIN && !is_needed;
-    vma.is_private_anon() && vma.kind != Kind::Heap && !is_reserved && !is_table
+    if !vma.is_private_anon() || vma.kind == Kind::Heap || is_reserved {
+        return None;
+    }
+    if whole.len() < LARGE_BYTES_MIN || whole.contains(&(&raw const BIRTH).addr()) {
+        return Some(whole);
+    }
+    // Large memory is no loader's, and no C library's: it is static data, or an allocator's in place of the C library's. Mappings side by
+    // side may be one.
+    let block = control_block();
+    let beside = block.saturating_sub(BESIDE_BLOCK_BYTES)..block + BESIDE_BLOCK_BYTES;
+    whole.contains(&block).then(|| whole.start.max(beside.start)..whole.end.min(beside.end))
 }
 
 /// Note where the C library keeps what the kernel writes of restartable sequences.
@@ -149,7 +155,7 @@ const fn find_sequences() {}
 
 /// Note the mapping that has the C library's code.
 #[cfg(target_arch = "x86_64")]
-fn note_library(mapping: std::ops::Range<usize>) {
+fn note_library(mapping: Range<usize>) {
     if mapping.contains(&(libc::gnu_get_libc_version as *const () as usize)) {
         crate::signal::note_text(mapping.start, mapping.end);
     }
@@ -157,7 +163,7 @@ fn note_library(mapping: std::ops::Range<usize>) {
 
 /// There is no signal mode.
 #[cfg(not(target_arch = "x86_64"))]
-fn note_library(_mapping: std::ops::Range<usize>) {}
+fn note_library(_mapping: Range<usize>) {}
 
 /// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
 pub fn mapped(bytes: usize) {

@@ -16,10 +16,7 @@ pub const UNPAGED: [(&str, &str); 13] = [
     ("read_only", "Anonymous memory that may not be written."),
     ("no_access", "Anonymous memory without any access right."),
     ("executable", "Anonymous memory that may be executed."),
-    (
-        "before_runtime",
-        "What was in use before the runtime, but for large static data of the program and its libraries.",
-    ),
+    ("before_runtime", "What was in use before the runtime, in mappings of less than 1 MiB."),
     ("small", "Mappings of less than 64 KiB, while they are few."),
     ("other_userfaultfd", "Mappings that belong to another userfaultfd."),
     ("beyond_64_gib", "Mappings beyond the 64 GiB of addresses that can be managed."),
