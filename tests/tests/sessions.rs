@@ -393,6 +393,24 @@ fn statistics_survive_a_kill() {
     assert!(run.stats().text().contains("\"exit_status\":null"), "{}", run.stats().text());
 }
 
+/// A daemon's first process ends at once; the run goes on, and is told of.
+#[test]
+fn statistics_are_written_while_any_process_goes_on() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = PagetideRun::new(&scratch, BUDGET);
+    let running = run.wrap(&Program::new(["sh", "-c", "sleep 6 & exit 3"])).start(&scratch, "run");
+    let elapsed_ns = || if run.stats_path().exists() { run.stats().number("elapsed_ns") } else { 0 };
+    assert!(clock::wait_until(Duration::from_secs(30), || elapsed_ns() > 2_500_000_000), "told of for {} ns", elapsed_ns());
+    let told = run.stats().text().to_owned();
+    running.finish().expect_exit(Exit::Code(3)).expect_no_process_left();
+    assert!(told.contains("\"exit_status\":null"), "ended while a process went on: {told}");
+    assert_eq!(run.stats().number("exit_status"), 3);
+}
+
 /// No thread of ours, no descriptor and no socket is in a process that fits.
 #[test]
 fn a_process_that_fits_has_one_thread() {

@@ -82,7 +82,7 @@ pub struct Progress {
 /// How a run went.
 #[derive(Clone, Debug)]
 pub struct RunReport {
-    /// As a shell says it: the status, or 128 + the signal. None while the program runs.
+    /// Of the first process, as a shell says it: the status, or 128 + the signal. None while any process of the run goes on.
     pub exit_status: Option<i32>,
     /// The budget.
     pub memory_budget_bytes: u64,
