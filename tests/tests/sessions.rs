@@ -404,7 +404,11 @@ fn statistics_are_written_while_any_process_goes_on() {
     let run = PagetideRun::new(&scratch, BUDGET);
     let running = run.wrap(&Program::new(["sh", "-c", "sleep 6 & exit 3"])).start(&scratch, "run");
     let elapsed_ns = || if run.stats_path().exists() { run.stats().number("elapsed_ns") } else { 0 };
-    assert!(clock::wait_until(Duration::from_secs(30), || elapsed_ns() > 2_500_000_000), "told of for {} ns", elapsed_ns());
+    assert!(
+        clock::wait_until(Duration::from_secs(30), || elapsed_ns() > 2_500_000_000),
+        "told of for {} ns",
+        elapsed_ns()
+    );
     let told = run.stats().text().to_owned();
     running.finish().expect_exit(Exit::Code(3)).expect_no_process_left();
     assert!(told.contains("\"exit_status\":null"), "ended while a process went on: {told}");

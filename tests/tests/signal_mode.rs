@@ -402,6 +402,30 @@ print(libc.setsockopt(socket.socket().fileno(), 1, 60, ctypes.byref(ctypes.c_int
     }
 }
 
+/// A program that had a ring before it is paged would not be paged at all: libraries are told at once to do without.
+#[test]
+fn rings_are_refused_to_libraries_before_anything_is_paged() {
+    if !can_run() || !need::has(&[Feature::Tool("python3")]) {
+        return;
+    }
+    const SCRIPT: &str = "
+import ctypes, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+parameters = ctypes.create_string_buffer(256)
+print(libc.syscall(425, 8, parameters), ctypes.get_errno())
+print(libc.syscall(206, 8, parameters), ctypes.get_errno())
+print(libc.io_uring_queue_init(8, parameters, 0), libc.io_uring_queue_init_params(8, parameters, parameters))
+print(libc.io_setup(8, parameters), libc.io_queue_init(8, parameters))
+block = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+block[:] = b'some text' * 3728270 + b'ab'
+print(block[9 * 3728270:])
+";
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let ended = paged(&scratch, 16 * MIB, &Program::new(["python3", "-c", SCRIPT]));
+    assert_eq!(ended.stdout(), "-1 38\n-1 38\n-38 -38\n-38 -38\nb'ab'\n", "{}", ended.report());
+}
+
 /// The program runs as nobody, has what nobody has, and is served in the mode that is granted.
 #[test]
 fn as_nobody_the_program_keeps_its_user() {

@@ -6,7 +6,7 @@
 //! are prepared. Direct I/O and registered buffers are pinned: the kernel refuses to move those.
 //!
 //! A program's own system call instructions are not seen here; `syscall(3)` is (`raw`). Rings of io_uring send without copying at
-//! the program's word (IORING_OP_SEND_ZC): a process that makes one keeps its pages from being used again (`agent_entry::begins_lending`).
+//! the program's word (IORING_OP_SEND_ZC): a process that makes one keeps its pages from being used again (`agent_entry::may_have_kept`).
 
 use libc::{c_int, c_uint, c_void, iovec, size_t, socklen_t, ssize_t};
 use pagetide::agent_entry;

@@ -11,6 +11,7 @@ mod filters;
 mod lent;
 mod namespaces;
 mod raw;
+mod rings;
 mod next;
 mod unwind;
 mod sanitizers;

@@ -9,7 +9,7 @@ use pagetide::agent_entry;
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::syscall::{Errno, syscall6};
 
-use crate::{advice, clones, filters, lent, mapped};
+use crate::{advice, clones, filters, lent, mapped, rings};
 
 /// A system call past libc.
 ///
@@ -90,7 +90,9 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
         libc::SYS_mlock2 => return c_long::from(unsafe { advice::mlock2(pointer(a), b, int(c).cast_unsigned()) }),
         // SAFETY: as above.
         libc::SYS_mlockall => return c_long::from(unsafe { advice::mlockall(int(a)) }),
-        libc::SYS_io_uring_setup => agent_entry::begins_lending(),
+        libc::SYS_io_uring_setup | libc::SYS_io_setup if !rings::may_make(number) => {
+            return returned(Err(Errno::ENOSYS));
+        }
         libc::SYS_seccomp => match filters::refused(a, b, c) {
             None => {}
             Some(Ok(thread)) => return c_long::from(thread),
@@ -155,6 +157,8 @@ unsafe extern "C" fn syscall() {
         "je {known}",
         "cmp rdi, {ring}",
         "je {known}",
+        "cmp rdi, {context}",
+        "je {known}",
         // A futex: only those of the operations above are looked into.
         "cmp rdi, {futex}",
         "jne 5f",
@@ -210,6 +214,7 @@ unsafe extern "C" fn syscall() {
         mlock2 = const libc::SYS_mlock2,
         mlockall = const libc::SYS_mlockall,
         ring = const libc::SYS_io_uring_setup,
+        context = const libc::SYS_io_setup,
         futex = const libc::SYS_futex,
         wake_op = const libc::FUTEX_WAKE_OP,
         lock = const libc::FUTEX_LOCK_PI,
@@ -255,6 +260,8 @@ unsafe extern "C" fn syscall() {
         "b.eq 4f",
         "cmp x0, {ring}",
         "b.eq 4f",
+        "cmp x0, {context}",
+        "b.eq 4f",
         "cmp x0, {futex}",
         "b.eq 4f",
         "cmp x0, {seccomp}",
@@ -297,6 +304,7 @@ unsafe extern "C" fn syscall() {
         mlock2 = const libc::SYS_mlock2,
         mlockall = const libc::SYS_mlockall,
         ring = const libc::SYS_io_uring_setup,
+        context = const libc::SYS_io_setup,
         futex = const libc::SYS_futex,
         seccomp = const libc::SYS_seccomp,
         clone = const libc::SYS_clone,

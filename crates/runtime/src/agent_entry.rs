@@ -224,12 +224,29 @@ pub fn thread_begins() {
     }
 }
 
-/// The program is about to make a ring of io_uring, with which it may send pages without copying them.
-pub fn begins_lending() {
-    if is_running() {
+/// May the program make the call `number`, after which the kernel keeps using its memory: a ring of io_uring, with which it may send pages
+/// without copying them, or a context of AIO? False: in signal mode nobody would see that use, and it is refused (ENOSYS).
+pub fn may_have_kept(number: u32) -> bool {
+    if !is_running() {
+        return true;
+    }
+    let is_refused = IS_SIGNAL_MODE.load(Ordering::Relaxed);
+    if is_refused {
+        tell_refused(number);
+    } else if i64::from(number) == libc::SYS_io_uring_setup {
         HELD.begin_lending();
     }
+    !is_refused
 }
+
+#[cfg(target_arch = "x86_64")]
+fn tell_refused(number: u32) {
+    crate::signal::tell_refused(number);
+}
+
+/// There is no signal mode.
+#[cfg(not(target_arch = "x86_64"))]
+const fn tell_refused(_number: u32) {}
 
 /// The calling thread of the program, or all of them, changed users, groups or capabilities: ours follow before it goes on.
 pub fn credentials_changed() {

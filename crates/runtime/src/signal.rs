@@ -28,6 +28,7 @@ mod pieces;
 mod waiting;
 pub(crate) mod threads;
 
+pub(crate) use dispatch::tell_refused;
 pub use inplace::call_in_place;
 
 use pagetide_sys::signal::{AltStack, SignalSet};

@@ -180,7 +180,7 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
             make(block, number, arguments)
         }
         IO_SETUP | IO_URING_SETUP => {
-            tell_once(number, "is refused (ENOSYS): the kernel would use memory that may be out");
+            tell_refused(number);
             Errno::ENOSYS.negated()
         }
         PRCTL if arguments[0] == 59 => {
@@ -220,6 +220,11 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         }),
         _ => make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments)),
     }
+}
+
+/// A call after which the kernel would keep using memory is refused.
+pub(crate) fn tell_refused(number: u32) {
+    tell_once(number, "is refused (ENOSYS): the kernel would use memory that may be out");
 }
 
 /// Bring in and hold what a call may touch, and make it.
