@@ -402,6 +402,36 @@ print(libc.setsockopt(socket.socket().fileno(), 1, 60, ctypes.byref(ctypes.c_int
     }
 }
 
+/// They wait for an agent until the signal arrives, which takes long beside programs that compute; and a dead child is nobody's orphan.
+#[test]
+fn children_that_are_killed_at_once_are_not_taken_for_orphans() {
+    if !can_run() || !need::has(&[Feature::Tool("python3")]) {
+        return;
+    }
+    const SCRIPT: &str = "
+import os, subprocess, time
+block = bytearray(b'some text' * 1631121)
+busy = [subprocess.Popen(['sh', '-c', 'while :; do :; done']) for _ in range(6)]
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        time.sleep(5)
+        os._exit(0)
+    os.kill(child, 9)
+    time.sleep(.1)
+    os.waitpid(child, 0)
+for program in busy:
+    program.kill()
+    program.wait()
+print(block.count(b'some text'))
+";
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let ended = paged(&scratch, 9 * MIB, &Program::new(["python3", "-c", SCRIPT]));
+    assert_eq!(ended.stdout(), "1631121\n", "{}", ended.report());
+    assert!(!ended.stderr().contains("was forked"), "{}", ended.report());
+}
+
 /// A program that had a ring before it is paged would not be paged at all: libraries are told at once to do without.
 #[test]
 fn rings_are_refused_to_libraries_before_anything_is_paged() {

@@ -178,6 +178,8 @@ pub struct Status {
     pub no_new_privileges: u64,
     /// `CapEff`: effective capabilities, one bit each.
     pub capabilities: u64,
+    /// `SigPnd` and `ShdPnd`: signals that its first thread, or all of it, has yet to take; number 1 is bit 0.
+    pub pending: u64,
 }
 
 /// Read the fields of a process (`None`: this one). A kernel thread has no sizes.
@@ -187,9 +189,11 @@ pub fn status(pid: Option<i32>) -> Result<Status, Errno> {
     let text = read_of(pid, "status", &mut buf)?;
     let mut status = Status::default();
     for (key, value) in fields(text) {
-        if key == b"CapEff" {
-            status.capabilities = crate::text::hexadecimal(value).map_or(0, |(value, _)| value);
-            continue;
+        let set = || crate::text::hexadecimal(value).map_or(0, |(value, _)| value);
+        match key {
+            b"CapEff" => status.capabilities = set(),
+            b"SigPnd" | b"ShdPnd" => status.pending |= set(),
+            _ => {}
         }
         let Some(value) = number(value) else { continue };
         let place = match key {

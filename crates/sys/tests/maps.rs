@@ -100,6 +100,7 @@ fn sizes_follow() {
     assert!(status.resident_anon_bytes >= (PAGES * PAGE_BYTES) as u64);
     assert!(status.peak_resident_bytes >= status.resident_anon_bytes);
     assert_eq!(proc::status(Some(pagetide_sys::thread::getpid())).map(|status| status.threads), Ok(status.threads));
+    assert_eq!(status.pending, 0, "no signal is on its way");
     drop(region);
     let gone = statm.read().expect("statm");
     assert!(after.size_pages - gone.size_pages >= PAGES as u64);

@@ -326,13 +326,16 @@ impl Supervisor {
             }
         }
         if self.hello.signal_mode && self.births.iter().any(|birth| birth.child == Some(pid) && !birth.is_answered) {
-            self.end_unserved(pid, "no agent can be started in it");
+            self.end_unserved(index, "no agent can be started in it");
         }
         self.answer_alone(pid);
     }
 
     /// A forked child finds pages missing that nobody will bring, and must not go on.
-    fn end_unserved(&self, pid: i32, why: &str) {
+    fn end_unserved(&mut self, index: usize, why: &str) {
+        let process = &mut self.tree.list[index];
+        process.is_ended = true;
+        let pid = process.pid;
         eprintln!("pagetide: process {pid}: its memory was forked, and {why}: it is killed");
         let _ = signal::kill(pid, signal::number::KILL);
     }
@@ -348,11 +351,11 @@ impl Supervisor {
             // In signal mode a child is told of before it is made, else by an agent that has yet to read of the copy.
             let mut others = self.tree.list.iter().filter(|other| other.pid == process.parent);
             let may_be_told = !self.hello.signal_mode && others.any(|parent| parent.link.is_some());
-            let is_orphan = is_waiting && !is_known && !is_told && !may_be_told;
-            let pid = process.pid;
+            let is_ending = process.is_gone || process.is_ended;
+            let is_orphan = is_waiting && !is_ending && !is_known && !is_told && !may_be_told;
             // What has been told since is heard before the next look.
-            if is_orphan && process.is_orphan {
-                self.end_unserved(pid, "its parent has ended before it was handed over");
+            if is_orphan && process.is_orphan && !is_killed(process.pid) {
+                self.end_unserved(index, "its parent has ended before it was handed over");
             }
             self.tree.list[index].is_orphan = is_orphan;
         }
@@ -487,4 +490,9 @@ fn own_number(pid: i32) -> Option<i32> {
 fn name_of(pid: i32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     format!("{pid} ({})", crate::supervise::printable(name.trim_ascii()))
+}
+
+/// True if somebody has killed the process, and it has not got to ending yet.
+fn is_killed(pid: i32) -> bool {
+    proc::status(Some(pid)).is_ok_and(|status| status.pending >> (signal::number::KILL - 1) & 1 != 0)
 }

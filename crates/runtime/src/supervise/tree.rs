@@ -74,6 +74,8 @@ pub(super) struct Process {
     /// It waits for an agent, and nobody has told of it, at the last look.
     pub(super) is_orphan: bool,
     pub(super) is_gone: bool,
+    /// It was killed, because nobody can serve it.
+    pub(super) is_ended: bool,
     /// CPU time that it had used at the last look, and since when it has used no more; None: it cannot be told.
     pub(super) used: Option<(Nanos, Nanos)>,
     /// Tells when it has used more than that, from when it rests.
@@ -111,6 +113,7 @@ impl Process {
             foreign: None,
             is_orphan: false,
             is_gone: false,
+            is_ended: false,
             used: None,
             timer: None,
             resident: 0,
