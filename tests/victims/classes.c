@@ -672,6 +672,35 @@ static void case_traced(void) {
     }
 }
 
+// A child that is to be traced and faults, as debuggers try out what a machine does.
+static void case_traced_faults(void) {
+    for (int which = 0; which < 4; which++) {
+        next_room();
+        page_out();
+        pid_t child = fork();
+        if (child == 0) {
+            volatile int zero = 0;
+            ptrace(PTRACE_TRACEME);
+            switch (which) {
+            case 0: *(volatile int *)(uintptr_t)(zero + 8) = 1; break;
+            case 1: __asm__ volatile("ud2"); break;
+            case 2: __asm__ volatile("int3"); break;
+            default: zero = which / zero;
+            }
+            _exit(50 + which);
+        }
+        int status;
+        EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+        tell("faulted: stopped by", WIFSTOPPED(status) ? WSTOPSIG(status) : -status);
+        if (WIFSTOPPED(status)) {
+            // What stopped at a trap goes on behind it.
+            EXPECT(ptrace(which == 2 ? PTRACE_CONT : PTRACE_KILL, child, NULL, NULL) == 0);
+            EXPECT(waitpid(child, &status, 0) == child);
+            tell("ended with", status);
+        }
+    }
+}
+
 // The argument of clone3 may be longer than what its kernel knows, if the rest is zero, and names a list of numbers.
 static void case_made_children(void) {
     struct clone_args *new = (struct clone_args *)(next_room() + PAGE);
@@ -717,6 +746,7 @@ static const struct {
     {"robust_words", case_robust_words},
     {"options", case_options},
     {"traced", case_traced},
+    {"traced-faults", case_traced_faults},
     {"made_children", case_made_children},
 };
 

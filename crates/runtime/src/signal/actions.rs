@@ -22,7 +22,7 @@ use super::dispatch::{read, write};
 use super::inplace::{self, Found};
 use super::threads::{self, INFO_WORDS, Thread};
 use super::waiting::{self, code_of};
-use super::{OURS, entry, faults, sites};
+use super::{OURS, entry, faults, sites, traced};
 
 /// `SIGSYS`
 pub(super) const SYS: u32 = 31;
@@ -39,6 +39,9 @@ const INFO_AT: u64 = 8 + size_of::<Context>() as u64;
 const HANDLER_CLEARS: u64 = 0x400 | 0x100 | 0x1_0000;
 /// Smallest alternate stack.
 const STACK_MIN: usize = 2048;
+/// Illegal instructions, breakpoints and divisions by zero.
+const FAULTS: [u32; 3] = [4, TRAP, 8];
+pub(super) const TRAP: u32 = 5;
 const RESET_HAND: u64 = 0x8000_0000;
 const NO_CHILD_STOP: u64 = 1;
 const NO_CHILD_WAIT: u64 = 2;
@@ -128,6 +131,13 @@ pub(super) fn install_ours() -> Result<(), Errno> {
     install(SYS, &Action::run(entry::on_call, flags, SignalSet::NONE))?;
     install(number::SEGV, &ours(0))?;
     install(number::BUS, &ours(0))
+}
+
+/// Those of a fault come to us, too, that have no handler of the program's: the thread is to be traced from the first one on.
+pub(super) fn see_faults(block: &Thread) {
+    for signal in FAULTS.into_iter().filter(|&signal| block.actions().get(signal).handler == DEFAULT) {
+        let _ = install(signal, &ours(0));
+    }
 }
 
 /// Put our handlers before the program's. No other thread of the program runs. Again: does nothing.
@@ -295,7 +305,7 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
     let context = unsafe { &mut *context };
     // SAFETY: as above.
     let code = unsafe { (*info).code };
-    let is_fault = code > 0 && (matches!(signal, 4 | 5 | 8) || OURS.has(signal));
+    let is_fault = code > 0 && (FAULTS.contains(&signal) || OURS.has(signal));
     if signal == number::BUS
         && code == faults::MISSING
         && let Some(block) = Thread::of(place)
@@ -320,6 +330,9 @@ pub(super) unsafe fn on_signal(signal: u32, info: *mut SigInfo, context: *mut Co
     };
     if !block.contains(context.get(Register::Rsp)) {
         block.switch().allow();
+        if is_fault && traced::begin_at_fault(block, context, signal) {
+            return std::ptr::null();
+        }
         sites::step_out(context);
         if inplace::step_out(block, context) == Found::AtTouch && is_fault {
             // Nothing is there: the kernel is to say so, to the site's own call.
@@ -386,7 +399,7 @@ fn deliver(block: &Thread, context: &mut Context, signal: u32, mut info: [u64; I
         // The program's own instruction, as its handler expects.
         info[2] = context.get(Register::Rip);
     }
-    let is_forced = code_of(&info) > 0 && (matches!(signal, 4 | 5 | 8) || OURS.has(signal));
+    let is_forced = code_of(&info) > 0 && (FAULTS.contains(&signal) || OURS.has(signal));
     let is_hidden = SignalSet(block.hidden().get()).has(signal);
     let action = block.actions().get(signal);
     if is_hidden && !is_forced {
