@@ -113,3 +113,37 @@ fn calls_of_32_bits_from_64_bit_code_do_what_they_do_natively_or_are_refused_in_
         expect_right("interrupt", mode);
     }
 }
+
+/// Libraries of rings and of AIO are called past functions of ours of the same names, also those that only a plugin sees.
+#[test]
+fn a_plugin_finds_the_library_of_rings_that_only_it_has_loaded() {
+    if !need::has(&[Feature::Uffd, Feature::Tool("python3"), Feature::Tool("cc")]) {
+        return;
+    }
+    const SCRIPT: &str = "
+import ctypes, os, subprocess
+here = os.getcwd()
+open('rings.c', 'w').write('''
+int io_uring_queue_init(unsigned entries, void *ring, unsigned flags) { return entries + flags; }
+int io_setup(int events, void *context) { return events + 1; }''')
+open('plugin.c', 'w').write('''
+int io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
+int io_setup(int events, void *context);
+int both(void) { return 1000 * io_uring_queue_init(4, 0, 2) + io_setup(7, 0); }''')
+def build(name, *rest):
+    subprocess.check_call(['cc', '-shared', '-fPIC', '-o', name, *rest])
+build('librings.so', 'rings.c')
+build('plugin.so', 'plugin.c', '-L.', '-lrings', '-Wl,-rpath,' + here)
+build('whole.so', 'plugin.c', 'rings.c')
+print(*(ctypes.CDLL(here + '/' + name).both() for name in ['plugin.so', 'whole.so']))
+";
+    let _turn = serial::turn();
+    for (mode, answer) in [(FaultMode::Thread, "6008 6008\n"), (FaultMode::Signal, "-38038 -38038\n")] {
+        let scratch = Scratch::new();
+        let run = PagetideRun::new(&scratch, 64 * MIB).mode(mode);
+        let program = Program::new(["python3", "-c", SCRIPT]).directory(scratch.path());
+        let ended = run.wrap(&program).run(&scratch, "run");
+        ended.expect_success();
+        assert_eq!(ended.stdout(), answer, "{}", ended.report());
+    }
+}
