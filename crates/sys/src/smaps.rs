@@ -193,6 +193,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
     fn the_kernel_tells_what_it_was_advised() {
         let mapping = Mapping::plain(4 * PAGE_BYTES, PAGE_BYTES).expect("mmap");
         mem::advise(mapping.range().page(1), Advice::WipeOnFork).expect("madvise");

@@ -14,6 +14,10 @@ static IGNORES_PIPES: AtomicBool = AtomicBool::new(false);
 static IS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 extern "C" fn at_load() {
+    // miri knows no system calls.
+    if cfg!(miri) {
+        return;
+    }
     // The preloaded object has this code as well: a program of a run is left alone.
     // SAFETY: the environment is not changed while constructors run.
     if !unsafe { libc::getenv(c"PAGETIDE_RUN".as_ptr()) }.is_null() {
