@@ -1021,6 +1021,19 @@ static void reserved_at_load(void) {
     }
 }
 
+// The ballast's pages are as they were filled, here and in a child.
+static void expect_filled_in_both(unsigned char *memory, unsigned stamp) {
+    int status, child = fork();
+    EXPECT(child >= 0);
+    for (uint64_t page = 0; page < ballast_pages; page++) {
+        EXPECT(is_filled(memory, page, stamp));
+    }
+    if (child == 0) {
+        _exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+}
+
 // Memory that an allocator in place of the C library's has mapped, and begun to use, before any library has begun.
 static unsigned char *used_early;
 
@@ -1039,15 +1052,7 @@ static void used_at_load(void) {
     EXPECT(ballast_pages > PAGES && is_filled(used_early, 0, 45));
     fill(used_early, ballast_pages, 45);
     push_out();
-    int status, child = fork();
-    EXPECT(child >= 0);
-    for (uint64_t page = 0; page < ballast_pages; page++) {
-        EXPECT(is_filled(used_early, page, 45));
-    }
-    if (child == 0) {
-        _exit(0);
-    }
-    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    expect_filled_in_both(used_early, 45);
 }
 
 // Large tables of the program itself, as compilers of Fortran make them.
@@ -1057,15 +1062,7 @@ static void static_data(void) {
     EXPECT(ballast_pages * PAGE <= sizeof table);
     fill(table, ballast_pages, 50);
     push_out();
-    int status, child = fork();
-    EXPECT(child >= 0);
-    for (uint64_t page = 0; page < ballast_pages; page++) {
-        EXPECT(is_filled(table, page, 50));
-    }
-    if (child == 0) {
-        _exit(0);
-    }
-    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    expect_filled_in_both(table, 50);
 }
 
 // A file's pages that are written stay in memory, and the file is as it was; long enough for a look at what is there.

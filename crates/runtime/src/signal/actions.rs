@@ -41,6 +41,7 @@ const HANDLER_CLEARS: u64 = 0x400 | 0x100 | 0x1_0000;
 const STACK_MIN: usize = 2048;
 /// Illegal instructions, breakpoints and divisions by zero.
 const FAULTS: [u32; 3] = [4, TRAP, 8];
+/// `SIGTRAP`
 pub(super) const TRAP: u32 = 5;
 const RESET_HAND: u64 = 0x8000_0000;
 const NO_CHILD_STOP: u64 = 1;
