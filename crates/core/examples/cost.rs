@@ -39,7 +39,7 @@ impl Host {
 
     fn step(&mut self, event: Event) {
         self.out.clear();
-        self.core.handle(0, event, &mut self.out);
+        self.core.handle(0, &event, &mut self.out);
         self.events += 1;
         for effect in self.out.as_slice() {
             match *effect {

@@ -14,8 +14,8 @@ use crate::types::{DeviceId, PageRange, RegionId, SlotIdx};
 use crate::vmstat::Counter;
 
 impl Core {
-    pub(crate) fn on_control(&mut self, event: Event) {
-        match event {
+    pub(crate) fn on_control(&mut self, event: &Event) {
+        match *event {
             Event::RegionAdded { region, range } => self.region_added(region, range),
             Event::FileAdded { region, range, device, spec } => self.file_added(region, range, device, spec),
             Event::RegionResized { region, range } => self.region_resized(region, range),
@@ -99,7 +99,7 @@ impl Core {
         }
         let regions = self.regions();
         let at = regions.by_id(region).expect("added just now");
-        regions.get_mut(at).file = Some(File { device, spec, ra: FileRa::new(), base: range.first.0 });
+        regions.set_file(at, File { device, spec, ra: FileRa::new(), base: range.first.0 });
     }
 
     fn region_removed(&mut self, region: RegionId) {

@@ -50,11 +50,12 @@ impl Core {
     }
 
     /// Take a fact in; append orders to `out`.
-    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Effects) {
+    pub fn handle(&mut self, now: Nanos, event: &Event, out: &mut Effects) {
         let mem = &mut self.tasks.paging.space.mem;
         mem.now = mem.now.max(now);
         out.begin_event();
-        match event {
+        // By reference: who copies an event that was just put together piece by piece waits for those stores.
+        match *event {
             Event::Fault { page, access, task } => self.tasks.on_fault(page.0, access, task, out),
             Event::Mapped { range, answer } => self.tasks.on_mapped(range, answer, out),
             Event::Unmapped { range, answer } => self.tasks.on_unmapped(range, answer, out),
@@ -83,7 +84,7 @@ impl Core {
             | Event::SlotsPinned { .. } => self.on_control(event),
         }
         let amid = self.tasks.paging.cfg.request_ends && matches!(event, Event::IoDone { .. });
-        self.tasks.run_ready(event == Event::Timeout, amid, out);
+        self.tasks.run_ready(*event == Event::Timeout, amid, out);
     }
 
     /// When the core wants a [`Event::Timeout`]; a time that is past means at once.

@@ -257,13 +257,13 @@ fn begin_to_write(config: Config, at_least: usize) -> (Core, Vec<(IoId, PageIdx)
     let config = config.memory(MemoryMode::Memcg { v1: true }, 512, 128).slots_max(2048);
     let (mut core, mut out) = (Core::new(config), Effects::new());
     let region = Event::RegionAdded { region: RegionId(0), range: PageRange::new(PageIdx(0), 512) };
-    core.handle(0, region, &mut out);
-    core.handle(0, Event::DeviceAdded { device: DeviceId(0), spec: device_spec(1024) }, &mut out);
+    core.handle(0, &region, &mut out);
+    core.handle(0, &Event::DeviceAdded { device: DeviceId(0), spec: device_spec(1024) }, &mut out);
     let mut writes = Vec::new();
     let mut faults = (0..512).map(|p| Event::Fault { page: PageIdx(p), access: Access::Write, task: TaskId(0) });
     while writes.len() < at_least {
         let event = if writes.is_empty() { faults.next().expect("more pages than memory") } else { Event::Timeout };
-        core.handle(0, event, &mut out);
+        core.handle(0, &event, &mut out);
         for effect in out.as_slice() {
             if let Effect::Write { io, range, .. } = *effect {
                 writes.extend(range.pages().map(|page| (io, page)));
@@ -276,7 +276,7 @@ fn begin_to_write(config: Config, at_least: usize) -> (Core, Vec<(IoId, PageIdx)
 }
 
 fn end_write(core: &mut Core, io: IoId, page: PageIdx, out: &mut Effects) {
-    core.handle(0, Event::IoDone { io, range: PageRange::one(page), outcome: Outcome::Done }, out);
+    core.handle(0, &Event::IoDone { io, range: PageRange::one(page), outcome: Outcome::Done }, out);
 }
 
 fn linux_6_18() -> Config {
@@ -293,7 +293,7 @@ fn reclaim_takes_in_the_ends_of_a_request_together() {
         end_write(&mut core, io, page, &mut out);
         assert_eq!(scanned(&core), before, "a part of the request has ended");
     }
-    core.handle(0, Event::Timeout, &mut out);
+    core.handle(0, &Event::Timeout, &mut out);
     assert!(scanned(&core) > before);
 }
 
@@ -308,7 +308,7 @@ fn pages_whose_writes_end_on_another_cpu_are_freed_by_the_batch() {
             end_write(&mut core, io, page, &mut out);
         }
         out.clear();
-        core.handle(0, Event::Timeout, &mut out);
+        core.handle(0, &Event::Timeout, &mut out);
         core.audit();
         core.vmstat().get(Counter::pgsteal_anon)
     };

@@ -109,7 +109,7 @@ impl<M: Machine> Driver<M> {
     fn feed(&mut self, now: Nanos, event: Event) {
         self.effects.clear();
         self.recorder.note(now, event);
-        self.core.handle(now, event, &mut self.effects);
+        self.core.handle(now, &event, &mut self.effects);
         self.recorder.note_effects(self.effects.as_slice());
         if !self.effects.as_slice().is_empty() {
             self.machine.execute(&self.core, now, self.effects.as_slice(), &mut self.answers);

@@ -55,7 +55,7 @@ pub fn rerun(bytes: &[u8], last_told: impl FnOnce(u64, Nanos, Event)) -> Result<
             tell(last, recorded.now, recorded.event);
         }
         out.clear();
-        core.handle(recorded.now, recorded.event, &mut out);
+        core.handle(recorded.now, &recorded.event, &mut out);
         hash.add(out.as_slice());
         this.effects += out.as_slice().len() as u64;
         before = Some(recorded.event);

@@ -109,12 +109,13 @@ pub enum RunEnd {
     },
 }
 
+/// Small, so that the queue copies it in registers.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Run(u32),
-    DiskEnds { device: usize, key: usize },
-    RestEnds { key: usize },
-    Timeout { generation: u64 },
+    DiskEnds { key: u32 },
+    RestEnds { key: u32 },
+    Timeout { generation: u32 },
     BudgetCut { pages: u32 },
     RemoveRegion,
     Writeback,
@@ -146,7 +147,7 @@ pub struct World {
     swaps: Vec<Backing>,
     files: Vec<SimFile>,
     ios: Vec<Io>,
-    free_ios: Vec<usize>,
+    free_ios: Vec<u32>,
     cpus: Cpus,
     costs: Costs,
     /// Of a blind host.
@@ -168,7 +169,7 @@ pub struct World {
     /// CPU time of reclaim until the last event.
     reclaimed_ns: Nanos,
     timeout_at: Option<Nanos>,
-    timeout_generation: u64,
+    timeout_generation: u32,
     /// The kernel's own thread is busy until then.
     kernel_free_at: Nanos,
     /// CPU time that the kernel's thread took from tasks where no CPU was free.
@@ -362,7 +363,7 @@ impl World {
         self.tend_tier(now);
         match happening {
             Happening::Run(task) => self.schedule(task, now, until),
-            Happening::DiskEnds { device, key } => self.disk_ends(now, device, key),
+            Happening::DiskEnds { key } => self.disk_ends(now, key),
             Happening::RestEnds { key } => self.rest_ends(now, key),
             Happening::Timeout { generation } if generation == self.timeout_generation => self.kernel_thread(now),
             Happening::Timeout { .. } => {}
@@ -522,17 +523,10 @@ impl World {
 
     /// Hands the event to the core and carries out all that follows inside the call.
     fn step(&mut self, now: Nanos, event: Event, actor: Option<u32>) {
-        let mut next = Some(event);
         let mut effects = self.effects.take().expect("no step within a step");
-        while let Some(event) = next {
-            self.mapped = PageRange::new(PageIdx(0), 0);
-            self.core.handle(now, event, &mut effects);
-            self.look_ahead(&effects);
-            for effect in effects.as_slice() {
-                self.apply(now, *effect, actor);
-            }
-            effects.clear();
-            next = self.follow_ups.pop_front();
+        self.hand_over(now, &event, &mut effects, actor);
+        while let Some(event) = self.follow_ups.pop_front() {
+            self.hand_over(now, &event, &mut effects, actor);
         }
         self.effects = Some(effects);
         let reclaimed_ns = self.reclaim_ns();
@@ -553,6 +547,17 @@ impl World {
         }
         self.wake_tasks(now);
         self.arm_timeout(now);
+    }
+
+    /// One event, and its effects.
+    fn hand_over(&mut self, now: Nanos, event: &Event, effects: &mut Effects, actor: Option<u32>) {
+        self.mapped = PageRange::new(PageIdx(0), 0);
+        self.core.handle(now, event, effects);
+        self.look_ahead(effects);
+        for effect in effects.as_slice() {
+            self.apply(now, *effect, actor);
+        }
+        effects.clear();
     }
 
     /// Looks at the versions that the effects are about, so that their lines come from the host's memory side by side.
@@ -586,7 +591,7 @@ impl World {
             return;
         }
         self.timeout_at = wanted;
-        self.timeout_generation += 1;
+        self.timeout_generation = self.timeout_generation.wrapping_add(1);
         if let Some(at) = wanted {
             self.queue.push(at, Happening::Timeout { generation: self.timeout_generation });
         }

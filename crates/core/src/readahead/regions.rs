@@ -60,14 +60,16 @@ pub(crate) struct Regions {
     /// Those of regions larger than a page, which alone can have any.
     streams: Slots<Streams>,
     last: usize,
+    /// Some were files: where none was, no page is looked up for its file.
+    had_files: bool,
 }
 
 /// Room kept for splits, so that only `RegionAdded` allocates.
 const SPARE: usize = 1024;
 
 impl<T> Slots<T> {
-    /// Slots of a block.
-    const BLOCK: usize = (2 << 20) / size_of::<T>();
+    /// Slots of a block: a power of two, which is divided by at every fault.
+    const BLOCK: usize = 1 << ((2 << 20) / size_of::<T>()).ilog2();
 
     fn new() -> Self {
         let mut slots = Self { blocks: Vec::new(), free: Vec::new() };
@@ -116,7 +118,7 @@ impl<T> Slots<T> {
 impl Regions {
     pub(crate) fn new() -> Self {
         let (list, names) = (Vec::with_capacity(2 * SPARE), Vec::with_capacity(2 * SPARE));
-        Self { list, names, slots: Slots::new(), streams: Slots::new(), last: 0 }
+        Self { list, names, slots: Slots::new(), streams: Slots::new(), last: 0, had_files: false }
     }
 
     /// A region lies at this place of the list from now on.
@@ -145,17 +147,29 @@ impl Regions {
         None
     }
 
+    #[inline]
     pub(crate) fn get(&self, at: usize) -> &Region {
         self.slots.get(self.list[at].slot)
     }
 
     /// To change its readahead state: its bounds are changed here only.
+    #[inline]
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut Region {
         self.slots.get_mut(self.list[at].slot)
     }
 
+    /// The region is the page cache of a file from now on.
+    pub(crate) fn set_file(&mut self, at: usize, file: File) {
+        self.had_files = true;
+        self.get_mut(at).file = Some(file);
+    }
+
     /// The region and the file that a page belongs to.
+    #[inline]
     pub(crate) fn file_of(&mut self, page: u32) -> Option<(usize, File)> {
+        if !self.had_files {
+            return None;
+        }
         let at = self.find(page)?;
         Some((at, self.get(at).file?))
     }

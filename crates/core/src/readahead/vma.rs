@@ -41,12 +41,12 @@ impl Readahead {
         if max == 1 {
             return Window::one(p);
         }
+        let (start, end) = (region.start, region.end);
         let ra = &mut region.ra.vma;
         let last = ra.last;
         let n = window_size(last, p, ra.hits, max, ra.window);
         *ra = VmaRa { last: Some(p), window: n, hits: 0 };
         super::count_window(mem, n);
-        let region = self.regions.get(at);
         if n == 1 {
             return Window::one(p);
         }
@@ -59,8 +59,8 @@ impl Readahead {
             p64 - (n64 - 1) / 2
         };
         let pmd = p / PMD_PAGES * PMD_PAGES;
-        let low = i64::from(region.start.max(pmd));
-        let high = i64::from(region.end).min(i64::from(pmd) + i64::from(PMD_PAGES));
+        let low = i64::from(start.max(pmd));
+        let high = i64::from(end).min(i64::from(pmd) + i64::from(PMD_PAGES));
         let (from, to) = (from.max(low), (from + n64).min(high));
         let bound = |x: i64| u32::try_from(x).expect("clipped to the region");
         let mut window = Window::pages(p, bound(from), bound(to));

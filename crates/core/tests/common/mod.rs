@@ -87,7 +87,7 @@ impl World {
 
     pub(crate) fn event(&mut self, event: Event) {
         let mut out = Effects::new();
-        self.core.handle(self.now, event, &mut out);
+        self.core.handle(self.now, &event, &mut out);
         self.events += 1;
         self.hash.add(out.as_slice());
         if let Some(p) = self.trace {

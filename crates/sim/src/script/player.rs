@@ -457,7 +457,7 @@ impl Player {
     pub(super) fn event(&mut self, event: Event) {
         let before = (self.scanned(), self.counted(Counter::pswpout), self.counted(Counter::pgpgin));
         let mut out = Effects::new();
-        self.core.handle(self.now, event, &mut out);
+        self.core.handle(self.now, &event, &mut out);
         let scanned = self.scanned() - before.0;
         self.note_calls(scanned);
         self.note_plugs();

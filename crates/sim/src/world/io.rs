@@ -12,8 +12,10 @@ use crate::device::Mechanism;
 use crate::disk::{Direction, Request};
 use crate::injection::Fate;
 
-/// The task that waits for a write which none waits for.
+/// In the place of a task that waits for a request: none waits, and the core does not know of it.
 const NOBODY: u32 = u32::MAX;
+/// The core has asked for it.
+const CORE: u32 = u32::MAX - 1;
 
 /// Where the pages of a device number lie.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +39,8 @@ pub(super) struct Io {
     submitted_at: Nanos,
     fate: Fate,
     live: bool,
-    /// A task wrote past the core, and waits.
-    past: Option<u32>,
+    /// A task that wrote past the core, [`NOBODY`] or [`CORE`]. One word: an entry is copied in pieces as it was put together.
+    waiter: u32,
 }
 
 impl World {
@@ -116,7 +118,7 @@ impl World {
         let fate = self.injection.fate(now, direction == Direction::Write, range.len, &mut self.rng);
         let slot = slot.0;
         let new =
-            Io { io, disk: index, store, slot, range, direction, submitted_at: now, fate, live: true, past: None };
+            Io { io, disk: index, store, slot, range, direction, submitted_at: now, fate, live: true, waiter: CORE };
         if self.disks[index].params().mechanism == Mechanism::Synchronous {
             self.cost_ns += self.disks[index].call_ns(direction, range.len);
             self.finish_content(new, Outcome::Done);
@@ -130,11 +132,11 @@ impl World {
 
     fn start_io(&mut self, now: Nanos, io: Io, at: u64) {
         let (index, direction, pages) = (io.disk, io.direction, io.range.len);
-        let urgent = direction == Direction::Read || io.past.is_some_and(|task| task != NOBODY);
+        let urgent = direction == Direction::Read || io.waiter < CORE;
         let key = self.new_io(io);
-        let request = Request { id: key as u64, direction, at, pages, urgent };
+        let request = Request { id: u64::from(key), direction, at, pages, urgent };
         if let Some(begun) = self.disks[index].submit(now, request) {
-            self.queue.push(begun.ends_at, Happening::DiskEnds { device: index, key });
+            self.queue.push(begun.ends_at, Happening::DiskEnds { key });
         }
     }
 
@@ -150,65 +152,66 @@ impl World {
             submitted_at: now,
             fate: Fate::Good,
             live: true,
-            past: Some(task),
+            waiter: task,
         };
         self.start_io(now, io, at);
     }
 
-    fn new_io(&mut self, entry: Io) -> usize {
+    #[inline]
+    fn new_io(&mut self, entry: Io) -> u32 {
         if let Some(key) = self.free_ios.pop() {
-            self.ios[key] = entry;
+            self.ios[key as usize] = entry;
             return key;
         }
         self.ios.push(entry);
-        self.ios.len() - 1
+        u32::try_from(self.ios.len() - 1).expect("few requests at once")
     }
 
-    fn free_io(&mut self, key: usize) {
-        self.ios[key].live = false;
+    fn free_io(&mut self, key: u32) {
+        self.ios[key as usize].live = false;
         self.free_ios.push(key);
     }
 
     /// The device has ended a request: the next one begins, and the core is told, unless the world says otherwise.
-    pub(super) fn disk_ends(&mut self, now: Nanos, device: usize, key: usize) {
-        let io = self.ios[key];
+    pub(super) fn disk_ends(&mut self, now: Nanos, key: u32) {
+        let io = self.ios[key as usize];
         let waited = now - io.submitted_at;
         if io.direction == Direction::Read {
             self.note_disk_wait(io.range, waited);
         }
-        let ended = self.disks[device].ended(now, waited, io.direction);
+        let ended = self.disks[io.disk].ended(now, waited, io.direction);
         if let Some(begun) = ended.next {
-            let key = usize::try_from(begun.id).expect("a key");
-            self.queue.push(begun.ends_at, Happening::DiskEnds { device, key });
+            let key = u32::try_from(begun.id).expect("a key");
+            self.queue.push(begun.ends_at, Happening::DiskEnds { key });
         }
         self.io_ends(now, key);
         for id in ended.joined {
-            self.io_ends(now, usize::try_from(id).expect("a key"));
+            self.io_ends(now, u32::try_from(id).expect("a key"));
         }
     }
 
     /// The device is done with what was asked for.
-    fn io_ends(&mut self, now: Nanos, key: usize) {
-        let io = self.ios[key];
-        if let Some(task) = io.past {
+    fn io_ends(&mut self, now: Nanos, key: u32) {
+        let io = self.ios[key as usize];
+        if io.waiter != CORE {
             self.free_io(key);
-            if task != NOBODY {
-                self.call_ends(now, task);
+            if io.waiter != NOBODY {
+                self.call_ends(now, io.waiter);
             }
             return;
         }
         let (range, outcome) = match io.fate {
             Fate::Late(ns) => {
-                self.ios[key].fate = Fate::Good;
+                self.ios[key as usize].fate = Fate::Good;
                 self.queue.push(now + ns, Happening::RestEnds { key });
                 return;
             }
             Fate::Short(ns) => {
                 let first = io.range.len.div_ceil(2);
                 let rest = PageRange::new(PageIdx(io.range.first.0 + first), io.range.len - first);
-                self.ios[key].fate = Fate::Good;
-                self.ios[key].range = rest;
-                self.ios[key].slot = io.slot + first;
+                self.ios[key as usize].fate = Fate::Good;
+                self.ios[key as usize].range = rest;
+                self.ios[key as usize].slot = io.slot + first;
                 self.queue.push(now + ns, Happening::RestEnds { key });
                 let part = Io { range: PageRange::new(io.range.first, first), ..io };
                 self.answer(now, part, Outcome::Done);
@@ -223,8 +226,8 @@ impl World {
     }
 
     /// What was held back of a request.
-    pub(super) fn rest_ends(&mut self, now: Nanos, key: usize) {
-        let io = self.ios[key];
+    pub(super) fn rest_ends(&mut self, now: Nanos, key: u32) {
+        let io = self.ios[key as usize];
         self.free_io(key);
         self.answer(now, io, Outcome::Done);
     }

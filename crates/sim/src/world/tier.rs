@@ -293,8 +293,14 @@ impl World {
     }
 
     /// One turn of what the tier has to do besides: drop what is not needed, make room, follow the share.
+    #[inline]
     pub(super) fn tend_tier(&mut self, now: Nanos) {
-        let Some(mut tier) = self.tier.take() else { return };
+        if let Some(tier) = self.tier.take() {
+            self.tend(tier, now);
+        }
+    }
+
+    fn tend(&mut self, mut tier: Box<SimTier>, now: Nanos) {
         for _ in 0..SWEEP.min(tier.queue.len()) {
             tier.swept = (tier.swept + 1) % tier.queue.len();
             let (device, slot, stamp) = tier.queue[tier.swept];
