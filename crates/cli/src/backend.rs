@@ -23,7 +23,7 @@ pub(crate) fn unwatchable(run: &str, error: &WatchError) -> Failure {
 
 /// Runs the program inside its budget; returns when the last process of its tree has ended.
 ///
-/// `progress` is called about every `progress_ns` of the options with what is known so far, on a thread of its own.
+/// `progress` is called at the end, and about every `progress_ns` of the options with what is known so far, on a thread of its own.
 pub(crate) fn run(options: &RunOptions, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<RunReport, Failure> {
     pagetide::supervise::run(options, progress).map_err(|error| {
         let code = error.kind().page().exit_code;

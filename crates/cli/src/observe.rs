@@ -48,10 +48,11 @@ impl<'a> Observers<'a> {
         })
     }
 
-    /// How often to tell.
-    pub(crate) fn interval_ns(&self) -> u64 {
-        let files = if self.timeline.is_some() { timeline::INTERVAL_NS } else { INTERVAL_NS };
-        self.summary.interval_ns().map_or(files, |ns| ns.min(files))
+    /// How often to tell; None if nobody is told while the run goes on.
+    pub(crate) fn interval_ns(&self) -> Option<u64> {
+        let files = (self.stats.is_some() || self.metrics.is_some()).then_some(INTERVAL_NS);
+        let timeline = self.timeline.is_some().then_some(timeline::INTERVAL_NS);
+        [files, timeline, self.summary.interval_ns()].into_iter().flatten().min()
     }
 
     /// True if they want to know what the processes do with their time.

@@ -77,16 +77,13 @@ pub fn kind_of(file: &File) -> io::Result<Kind> {
     let machine = u16_at(&head, 18);
     let (mut loader, mut go, mut is_library) = (None, false, false);
     let table_offset = u64_at(&head, 32);
-    let entry_bytes = u64::from(u16_at(&head, 54));
-    let entries = u16_at(&head, 56).min(PROGRAM_HEADERS_MAX);
-    for index in 0..u64::from(entries) {
-        let offset = table_offset.saturating_add(index * entry_bytes);
-        let entry = read_up_to(file, offset, PROGRAM_HEADER_BYTES)?;
-        if entry.len() < PROGRAM_HEADER_BYTES {
-            break;
-        }
-        let (kind, at) = (u32_at(&entry, 0), u64_at(&entry, 8));
-        let len = usize::try_from(u64_at(&entry, 32)).unwrap_or(usize::MAX);
+    if usize::from(u16_at(&head, 54)) != PROGRAM_HEADER_BYTES {
+        return Ok(Kind::Other);
+    }
+    let entries = usize::from(u16_at(&head, 56).min(PROGRAM_HEADERS_MAX));
+    for entry in read_up_to(file, table_offset, entries * PROGRAM_HEADER_BYTES)?.chunks_exact(PROGRAM_HEADER_BYTES) {
+        let (kind, at) = (u32_at(entry, 0), u64_at(entry, 8));
+        let len = usize::try_from(u64_at(entry, 32)).unwrap_or(usize::MAX);
         match kind {
             PT_INTERP => loader = Some(text(&read_up_to(file, at, len.min(LOADER_BYTES_MAX))?)),
             PT_DYNAMIC => is_library |= has_name(&read_up_to(file, at, len.min(DYNAMIC_BYTES_MAX))?),

@@ -144,18 +144,24 @@ struct Supervisor {
     told: BTreeSet<&'static str>,
 }
 
-/// Start the program, stay until its tree has ended, and report. `progress` is called with what is known so far: when the program has
-/// been started, about every `options.progress_ns`, and when the last process has ended. It is called on a thread of its own, and left
-/// out while it still does what it did with the last.
+/// Start the program, stay until its tree has ended, and report. `progress` is called with what is known when the last process has
+/// ended; with `options.progress_ns` also when the program has been started, and about that often from then on: on a thread of its own,
+/// and left out while it still does what it did with the last.
 pub fn run(options: &RunOptions, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<RunReport, Error> {
     let mut supervisor = Supervisor::new(options)?;
     let signals = SignalQueue::new()?;
+    let Some(progress_ns) = options.progress_ns else {
+        supervisor.start(options, signals.outer)?;
+        supervisor.stay(&signals, None);
+        let last = supervisor.progress();
+        progress(&last);
+        return Ok(last.report);
+    };
     let is_telling = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let teller = Teller::spawn(scope, &is_telling, progress)?;
         supervisor.start(options, signals.outer)?;
-        crate::agent::go_first();
-        supervisor.stay(&signals, &teller, options.progress_ns);
+        supervisor.stay(&signals, Some((&teller, progress_ns)));
         let last = supervisor.progress();
         let report = last.report.clone();
         teller.tell(last);
@@ -164,8 +170,9 @@ pub fn run(options: &RunOptions, progress: &mut (dyn FnMut(&Progress) + Send)) -
 }
 
 impl Supervisor {
-    /// Until the last process has ended.
-    fn stay(&mut self, signals: &SignalQueue, teller: &Teller<'_>, progress_ns: Nanos) {
+    /// Until the last process has ended. `teller`: who is told meanwhile, and how often.
+    fn stay(&mut self, signals: &SignalQueue, teller: Option<(&Teller<'_>, Nanos)>) {
+        crate::agent::go_first();
         let mut next_progress = clock::now();
         let mut next_mark = next_progress + MARK_NS;
         loop {
@@ -186,7 +193,10 @@ impl Supervisor {
                 next_mark = now + MARK_NS;
                 self.mark();
             }
-            if now >= next_progress && teller.is_free() {
+            if let Some((teller, progress_ns)) = teller
+                && now >= next_progress
+                && teller.is_free()
+            {
                 next_progress = now + progress_ns;
                 teller.tell(self.progress());
             }

@@ -62,8 +62,8 @@ pub struct RunOptions {
     pub record: Option<PathBuf>,
     /// What to do without what paging needs.
     pub if_unsupported: IfUnsupported,
-    /// Time between two tellings of how it goes, at least.
-    pub progress_ns: Nanos,
+    /// Time between two tellings of how it goes, at least. None: it is told at the end only.
+    pub progress_ns: Option<Nanos>,
     /// Tell what the processes did with their time, too.
     pub draws_spans: bool,
 }
