@@ -235,11 +235,13 @@ impl Agent {
             if let Some(sleepers) = &served.sleepers {
                 let event = beside::event_of_own(&state, sleepers);
                 let uffd = PollFd::new(state.managed.session.pager.machine().uffd().fd(), events::IN);
-                state.is_agent_asleep = timeout > 0;
                 drop(state);
                 seen = self.sleep_beside(sleepers, uffd, event, timeout);
                 state = served.lock("the agent's turn");
                 timeout = self.turn_beside(&mut state, sleepers, seen);
+                // Whoever leaves it something to do from here on rings for it.
+                state.is_agent_asleep = timeout > 0;
+                state = served.pass_on(state, thread::gettid()).0;
             } else {
                 seen = state.managed.session.pager.machine_mut().wait(&self.supervisor, timeout);
                 timeout = self.turn(&mut state.managed, seen, false);

@@ -6,15 +6,16 @@ pub(crate) use workers::ThreadEngine;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use pagetide_core::types::Nanos;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::file::{self, IoVec};
 use pagetide_sys::thread;
-use pagetide_sys::uring::{Refused, Ring, SetupFlags, Target, UnmappedRing};
+use pagetide_sys::uring::{Entry, Refused, Ring, SetupFlags, Target, UnmappedRing};
 use pagetide_sys::{Errno, clock};
 
-use crate::io::{Direction, Engine, REQUEST_PAGES, REQUESTS, Request, WATCHED};
+use crate::io::{Direction, Engine, Passed, Passing, REQUEST_PAGES, REQUESTS, Request, WATCHED};
 
 /// User data of the wait for the first watched descriptor; those of requests are smaller.
 const WATCH_TOKEN: u64 = 1 << 32;
@@ -88,7 +89,7 @@ fn poll_watched([first, second]: [&Fd; WATCHED], event: PollFd, timeout_ns: u64)
 #[derive(Debug)]
 pub(crate) struct UringEngine {
     /// None once it was given up.
-    ring: Option<Ring>,
+    ring: Option<Arc<Ring>>,
     /// Of a ring for threads with tables of their own: the thread in whose table all files are.
     home: Option<i32>,
     /// The files that the ring holds, by their numbers in the home's table; -1: none.
@@ -96,9 +97,11 @@ pub(crate) struct UringEngine {
     has_all_files: bool,
     /// Who uses a ring for several threads at present; 0: its home, or a thread of ours.
     caller: Option<i32>,
-    /// Requests that no call has passed on yet, oldest first, and who has passed on those that are open.
+    /// Requests that nobody has passed on yet, oldest first, and who has passed on, or is about to, those that are open.
     unsubmitted: VecDeque<u32>,
     owners: [i32; REQUESTS],
+    /// Threads that have requests with them, and pass them on.
+    passing: u32,
     /// Reading end of a pipe whose other end only the ring holds: hung up when the last request of a ring that was given up is over.
     last_request: Option<Fd>,
     /// Readable while results are there, once the ring was given up.
@@ -156,13 +159,14 @@ impl UringEngine {
             return Err(Refused::Other(*errno));
         }
         Ok(Self {
-            ring: Some(ring),
+            ring: Some(Arc::new(ring)),
             home,
             files: [-1; FILES],
             has_all_files: true,
             caller: is_shared.then_some(0),
             unsubmitted: VecDeque::with_capacity(REQUESTS),
             owners: [0; REQUESTS],
+            passing: 0,
             last_request: pipe.ok(),
             event: fd::eventfd(0)?,
             jobs: Vec::with_capacity(REQUESTS),
@@ -176,7 +180,7 @@ impl UringEngine {
 
     /// Take what the kernel has finished.
     fn collect(&mut self) {
-        while let Some(completion) = self.ring.as_mut().and_then(Ring::next_completion) {
+        while let Some(completion) = self.ring.as_ref().and_then(|ring| ring.next_completion()) {
             if let Some(watch) = completion.user_data.checked_sub(WATCH_TOKEN) {
                 let watch = usize::try_from(watch).expect("few are watched");
                 (self.armed[watch], self.readable[watch]) = (false, true);
@@ -198,18 +202,32 @@ impl UringEngine {
             }
             // Interrupted, short of memory for a moment or full of completions: what is left is passed on at the next call.
             Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY) if self.put_off < PUT_OFF_MAX => self.put_off += 1,
-            // The home finds the same, and goes on by the files' numbers.
-            _ if !self.is_home() => {}
+            // The home finds the same, and goes on by the files' numbers; once nobody has the ring in his hands.
+            _ if !self.is_home() || self.passing > 0 => {}
             Ok(_) => self.give_up_ring(Errno::EAGAIN),
             Err(errno) => self.give_up_ring(errno),
         }
         false
     }
 
-    /// So many requests were passed on by the caller: the kernel ends them in its name, and interrupts its calls for that.
-    fn note_owners(&mut self, answer: Result<u32, Errno>) {
-        for _ in 0..answer.unwrap_or(0) {
-            let Some(token) = self.unsubmitted.pop_front() else { return };
+    /// The request as the ring has it.
+    fn entry(&self, token: u32) -> Entry {
+        // SAFETY: nothing changes a job while its request is open.
+        let job = unsafe { &*self.jobs[token as usize].as_ptr() };
+        let file = job.file();
+        let target = self.target(job).map_or(Target::File(&file), Target::Registered);
+        match job.direction {
+            // SAFETY: the pieces lie in the table of jobs, which never grows beyond its capacity and so does not move, and stay as
+            // they are until the request is over; their memory is frames that the machine leaves alone meanwhile.
+            Direction::Read => unsafe { Entry::readv(target, job.pieces(), job.offset, u64::from(token)) },
+            // SAFETY: as for reads.
+            Direction::Write => unsafe { Entry::writev(target, job.pieces(), job.offset, u64::from(token)) },
+        }
+    }
+
+    /// So many of the requests that wait were passed on by the caller: the kernel ends them in its name, and interrupts its calls for that.
+    fn note_owners(&mut self, taken: u32) {
+        for token in self.unsubmitted.drain(..taken as usize) {
             self.owners[token as usize] = self.caller.unwrap_or(0);
         }
     }
@@ -234,7 +252,7 @@ impl UringEngine {
             self.await_requests(errno);
         }
         let Some(ring) = self.ring.take() else { return };
-        let fd = ring.into_fd();
+        let fd = Arc::into_inner(ring).expect("nobody passes requests on").into_fd();
         // Other threads sleep on this number.
         // SAFETY: what it was is the ring, which nothing uses any more.
         let replaced = unsafe { fd::dup_onto(&self.event, fd.raw(), true) };
@@ -313,36 +331,52 @@ impl Engine for UringEngine {
         }
         self.jobs[index].set(job);
         self.is_open[index] = true;
-        if self.caller.is_some() && self.ring.is_some() {
-            self.unsubmitted.push_back(token);
+        if self.ring.is_none() {
+            return self.carry_out(token);
         }
-        let registered = self.target(&job);
-        let Some(ring) = &mut self.ring else { return self.carry_out(token) };
-        // SAFETY: nothing changes this entry while the slice is used.
-        let kept = unsafe { &*self.jobs[index].as_ptr() };
-        let file = kept.file();
-        let target = registered.map_or(Target::File(&file), Target::Registered);
-        match kept.direction {
-            // SAFETY: the pieces lie in the table of jobs, which never grows beyond its capacity and so does not move, and stay as
-            // they are until the request is over; their memory is frames that the machine leaves alone meanwhile.
-            Direction::Read => unsafe { ring.put_readv(target, kept.pieces(), kept.offset, u64::from(token)) },
-            // SAFETY: as for reads.
-            Direction::Write => unsafe { ring.put_writev(target, kept.pieces(), kept.offset, u64::from(token)) },
-        }
+        self.unsubmitted.push_back(token);
     }
 
     fn flush(&mut self) {
-        while let Some(ring) = &mut self.ring {
-            let pending = ring.pending();
-            if pending == 0 {
-                break;
-            }
-            let answer = ring.enter(0);
-            self.note_owners(answer);
+        while let Some(ring) = self.ring.as_ref().filter(|_| !self.unsubmitted.is_empty()) {
+            let mut submissions = ring.submissions();
+            self.unsubmitted.iter().for_each(|&token| submissions.put(self.entry(token)));
+            let pending = submissions.pending();
+            let answer = submissions.enter(0);
+            submissions.take_back();
+            drop(submissions);
+            self.note_owners(answer.unwrap_or(0));
             if !self.heed(pending, answer) {
                 break;
             }
         }
+    }
+
+    fn has_unsubmitted(&self) -> bool {
+        !self.unsubmitted.is_empty()
+    }
+
+    fn begin_passing(&mut self) -> Option<Passing> {
+        let ring = Arc::clone(self.ring.as_ref().filter(|_| !self.unsubmitted.is_empty())?);
+        let mut passing = Passing::new(ring);
+        while let Some(&token) = self.unsubmitted.front()
+            && passing.add(token, self.entry(token))
+        {
+            self.unsubmitted.pop_front();
+            self.owners[token as usize] = self.caller.unwrap_or(0);
+        }
+        self.passing += 1;
+        Some(passing)
+    }
+
+    fn end_passing(&mut self, passed: &Passed) {
+        self.passing -= 1;
+        for &token in passed.left().iter().rev() {
+            self.owners[token as usize] = 0;
+            self.unsubmitted.push_front(token);
+        }
+        let (asked, answer) = passed.answer();
+        self.heed(asked, answer);
     }
 
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool) {
@@ -361,7 +395,7 @@ impl Engine for UringEngine {
     }
 
     fn event(&self) -> &Fd {
-        self.ring.as_ref().map_or(&self.event, Ring::fd)
+        self.ring.as_ref().map_or(&self.event, |ring| ring.fd())
     }
 
     fn opened(&mut self, file: &Fd) {
@@ -400,17 +434,23 @@ impl Engine for UringEngine {
     }
 
     fn wait(&mut self, watched: [&Fd; WATCHED], timeout_ns: u64) -> [bool; WATCHED] {
-        if let Some(ring) = &mut self.ring {
-            for (index, fd) in watched.into_iter().enumerate() {
-                if !self.armed[index] {
-                    // Tells of the state, not of a change: what is readable now ends the wait at once.
-                    ring.put_poll(fd, events::IN, WATCH_TOKEN + index as u64);
-                    self.armed[index] = true;
-                }
+        if let Some(ring) = &self.ring {
+            let mut submissions = ring.submissions();
+            self.unsubmitted.iter().for_each(|&token| submissions.put(self.entry(token)));
+            let requests = submissions.pending();
+            for (index, fd) in watched.into_iter().enumerate().filter(|(index, _)| !self.armed[*index]) {
+                // Tells of the state, not of a change: what is readable now ends the wait at once.
+                submissions.put_poll(fd, events::IN, WATCH_TOKEN + index as u64);
             }
             let wait_for = u32::from(timeout_ns > 0 && self.finished.is_empty());
-            let pending = ring.pending();
-            let answer = ring.enter_timeout(wait_for, timeout_ns);
+            let pending = submissions.pending();
+            let answer = submissions.enter_timeout(wait_for, timeout_ns);
+            submissions.take_back();
+            drop(submissions);
+            let taken = answer.unwrap_or(0);
+            let unarmed = self.armed.iter_mut().filter(|is_armed| !**is_armed);
+            unarmed.take(taken.saturating_sub(requests) as usize).for_each(|is_armed| *is_armed = true);
+            self.note_owners(taken.min(requests));
             self.heed(pending, answer);
             self.collect();
         }
@@ -467,15 +507,20 @@ mod tests {
             // Every second slot first, so that no two pages are neighbours.
             let slot = SlotIdx(if slot.0 < PAGES / 2 { slot.0 * 2 } else { (slot.0 - PAGES / 2) * 2 + 1 });
             requests.push(Transfer { direction, io, device, slot, range: PageRange::one(PageIdx(slot.0)) });
-            let (token, _) = requests.begin(false).expect("an entry is free");
-            let (page, slot, io) = requests.next_page(token, |_| false).expect("a page");
-            requests.add(token, slot, PagePart { page, io, sum: 0 });
-            let part = memory.range().part(page.0 as usize * PAGE_BYTES, PAGE_BYTES);
-            let offset = u64::from(slot.0) * PAGE_BYTES as u64;
-            requests.fill(token, (file.raw(), offset), std::iter::once(part));
-            engine.submit(token, requests.get(token));
+            begin_next(engine, requests, file, memory);
         }
         engine.flush();
+    }
+
+    /// The request that waits, of one page.
+    fn begin_next(engine: &mut UringEngine, requests: &mut Requests, file: &Fd, memory: &Mapping) {
+        let (token, _) = requests.begin(false).expect("an entry is free");
+        let (page, slot, io) = requests.next_page(token, |_| false).expect("a page");
+        requests.add(token, slot, PagePart { page, io, sum: 0 });
+        let part = memory.range().part(page.0 as usize * PAGE_BYTES, PAGE_BYTES);
+        let offset = u64::from(slot.0) * PAGE_BYTES as u64;
+        requests.fill(token, (file.raw(), offset), std::iter::once(part));
+        engine.submit(token, requests.get(token));
     }
 
     fn expect_all_done(engine: &mut UringEngine, requests: &mut Requests) {
@@ -544,5 +589,89 @@ mod tests {
             return;
         };
         go_on_without_ring(engine);
+    }
+
+    #[test]
+    fn threads_pass_on_their_reads_without_the_engine_and_are_told_of_their_own() {
+        const THREADS: u32 = 4;
+        const ROUNDS: u32 = 300;
+        clock::init();
+        let Ok(engine) = UringEngine::for_threads() else {
+            eprintln!("skipped: io_uring is refused here");
+            return;
+        };
+        let (file, memory) =
+            (numbered_file(), Mapping::plain(PAGES as usize * PAGE_BYTES, PAGE_BYTES).expect("memory"));
+        let shared = std::sync::Mutex::new((engine, Requests::new()));
+        let lock = || shared.lock().expect("no thread has panicked");
+        let read = |thread: u32| {
+            let caller = pagetide_sys::thread::gettid();
+            for round in 0..ROUNDS {
+                let page = thread + THREADS * (round % (PAGES / THREADS));
+                word(&memory, page).store(0, Ordering::Relaxed);
+                let mut held = lock();
+                let (engine, requests) = &mut *held;
+                engine.set_caller(caller);
+                let (slot, range) = (SlotIdx(page), PageRange::one(PageIdx(page)));
+                let direction = Direction::Read;
+                requests.push(Transfer { direction, io: IoId(page), device: DeviceId(0), slot, range });
+                begin_next(engine, requests, &file, &memory);
+                assert!(engine.has_unsubmitted());
+                let passing = engine.begin_passing().expect("a request waits");
+                assert!(engine.has_begun(caller), "it is to stay from now on");
+                drop(held);
+                let passed = passing.pass_on();
+                assert!(passed.left().is_empty(), "the kernel has taken it: {:?}", passed.answer());
+                lock().0.end_passing(&passed);
+                loop {
+                    let mut held = lock();
+                    let (engine, requests) = &mut *held;
+                    engine.reap(&mut |token, result| {
+                        assert_eq!(result, Ok(PAGE_BYTES));
+                        requests.end(token);
+                        true
+                    });
+                    if !engine.has_begun(caller) {
+                        break;
+                    }
+                    drop(held);
+                    std::thread::yield_now();
+                }
+                assert_eq!(word(&memory, page).load(Ordering::Relaxed), page + 1);
+            }
+        };
+        std::thread::scope(|scope| (0..THREADS).for_each(|thread| drop(scope.spawn(move || read(thread)))));
+        assert_eq!(lock().1.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_ring_is_not_given_up_while_a_thread_passes_requests_on() {
+        clock::init();
+        let Ok(mut engine) = UringEngine::for_threads() else {
+            eprintln!("skipped: io_uring is refused here");
+            return;
+        };
+        let (file, memory) =
+            (numbered_file(), Mapping::plain(PAGES as usize * PAGE_BYTES, PAGE_BYTES).expect("memory"));
+        let mut requests = Requests::new();
+        let range = PageRange::one(PageIdx(3));
+        let transfer =
+            Transfer { direction: Direction::Read, io: IoId(0), device: DeviceId(0), slot: SlotIdx(3), range };
+        requests.push(transfer);
+        begin_next(&mut engine, &mut requests, &file, &memory);
+        let passing = engine.begin_passing().expect("a request waits");
+        assert!(!engine.heed(1, Err(Errno::EPERM)));
+        assert!(engine.ring.is_some(), "a thread has it in its hands");
+        engine.end_passing(&passing.pass_on());
+        assert!(!engine.heed(1, Err(Errno::EPERM)));
+        assert!(engine.ring.is_none());
+        let mut results = 0;
+        engine.reap(&mut |token, result| {
+            assert_eq!(result, Ok(PAGE_BYTES));
+            requests.end(token);
+            results += 1;
+            true
+        });
+        assert_eq!((results, word(&memory, 3).load(Ordering::Relaxed)), (1, 4));
     }
 }

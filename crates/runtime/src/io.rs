@@ -4,12 +4,14 @@
 //! and behave the same. An engine keeps what it needs of a request: nothing points into the table.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use pagetide_core::types::{DeviceId, IoId, Nanos, PageIdx, PageRange, SlotIdx};
 use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::file::{self, IoVec};
 use pagetide_sys::mem::ManagedRange;
+use pagetide_sys::uring::{Entry, Ring};
 
 use crate::extents::begins_extent;
 
@@ -69,6 +71,75 @@ pub(crate) struct Request {
     pub(crate) begun: Nanos,
 }
 
+/// Requests that a thread passes on at once without the lock: a fault has one of its own, seldom more.
+const PASSING: usize = 4;
+/// Calls for them that the kernel may put off.
+const PASSING_CALLS: u32 = 100;
+
+/// Requests in the hands of the thread that is to pass them on, and no lock is held.
+#[derive(Debug)]
+pub(crate) struct Passing {
+    ring: Arc<Ring>,
+    tokens: [u32; PASSING],
+    entries: [Entry; PASSING],
+    len: usize,
+}
+
+/// What came of them.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    tokens: [u32; PASSING],
+    len: usize,
+    /// Those that the kernel has, from the first on.
+    taken: usize,
+    answer: Result<u32, Errno>,
+}
+
+impl Passing {
+    pub(crate) fn new(ring: Arc<Ring>) -> Self {
+        Self { ring, tokens: [0; PASSING], entries: [Entry::NOP; PASSING], len: 0 }
+    }
+
+    /// One more. False if there is no room.
+    pub(crate) fn add(&mut self, token: u32, entry: Entry) -> bool {
+        if self.len == PASSING {
+            return false;
+        }
+        (self.tokens[self.len], self.entries[self.len]) = (token, entry);
+        self.len += 1;
+        true
+    }
+
+    /// By the thread in whose name it is. Others who pass something on come one after the other.
+    pub(crate) fn pass_on(self) -> Passed {
+        let mut submissions = self.ring.submissions();
+        self.entries[..self.len].iter().for_each(|&entry| submissions.put(entry));
+        let mut answer = Ok(0);
+        for _ in 0..PASSING_CALLS {
+            answer = submissions.enter(0);
+            if submissions.pending() == 0 || !matches!(answer, Ok(_) | Err(Errno::EINTR | Errno::EAGAIN)) {
+                break;
+            }
+        }
+        let taken = self.len - (submissions.pending() as usize).min(self.len);
+        submissions.take_back();
+        Passed { tokens: self.tokens, len: self.len, taken, answer }
+    }
+}
+
+impl Passed {
+    /// Those that nobody has passed on.
+    pub(crate) fn left(&self) -> &[u32] {
+        &self.tokens[self.taken..self.len]
+    }
+
+    /// What the last call answered, and of how many.
+    pub(crate) fn answer(&self) -> (u32, Result<u32, Errno>) {
+        let asked = u32::try_from(self.len).expect("a small constant");
+        (asked, self.answer)
+    }
+}
+
 /// Descriptors that an engine watches while it waits.
 pub(crate) const WATCHED: usize = 2;
 
@@ -78,6 +149,16 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
     fn submit(&mut self, token: u32, request: &Request);
     /// Pass on everything that is queued.
     fn flush(&mut self);
+    /// True if something is queued that a flush would pass on.
+    fn has_unsubmitted(&self) -> bool {
+        false
+    }
+    /// What is queued, for a thread that passes it on without the lock over the engine. None: there is nothing.
+    fn begin_passing(&mut self) -> Option<Passing> {
+        None
+    }
+    /// The thread has the lock again.
+    fn end_passing(&mut self, _passed: &Passed) {}
     /// Hand out the results that are there (bytes moved, or the error) while `done` returns true.
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool);
     /// Read from a file into a page, here and now: bytes.

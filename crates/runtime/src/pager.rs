@@ -370,6 +370,10 @@ impl<K: AddressSpace> Pager<K> {
             machine.retry_deferred(core, answers);
             machine.begin_read_of(page, answers);
         });
+        if self.machine().has_unsubmitted() {
+            // It is passed on first, without the lock: the device works during all that follows.
+            return true;
+        }
         if self.core().can_wait() && self.core().page(page).state == PageState::Mapped {
             // The rest can be done when the program waits again.
             return false;
@@ -398,8 +402,10 @@ impl<K: AddressSpace> Pager<K> {
         if self.core().can_wait() && now < self.quiet_until() && !is_time {
             return false;
         }
-        // The devices work meanwhile.
-        self.machine_mut().flush();
+        if !self.is_beside {
+            // The devices work meanwhile.
+            self.machine_mut().flush();
+        }
         self.driver.step(now, Event::Timeout);
         true
     }

@@ -29,7 +29,7 @@ use crate::agent::Managed;
 use crate::engine::UringEngine;
 use crate::limits;
 use crate::pager::{Fault, FaultAnswer};
-use crate::sleepers::{Sleepers, Watch};
+use crate::sleepers::{self, Sleepers, Watch};
 use crate::space::PAGE_SHIFT;
 
 /// A fault that is parked nowhere any more is put again.
@@ -168,6 +168,12 @@ impl Served {
     pub(crate) fn lock(&self, purpose: &'static str) -> Guard<'_, State> {
         self.state.lock(purpose)
     }
+
+    /// Pass on what the caller has queued. False: the kernel has not taken all of it.
+    pub(crate) fn pass_on<'s>(&'s self, state: Guard<'s, State>, caller: i32) -> (Guard<'s, State>, bool) {
+        let lock = || self.lock("requests were passed on");
+        sleepers::pass_on(state, caller, |state| state.managed.session.pager.machine_mut(), lock)
+    }
 }
 
 /// How a fault was served.
@@ -254,7 +260,6 @@ impl State {
         if self.watch.is_watched() && pager.machine().requests_ended() != ended {
             sleepers.tell_watcher();
         }
-        pager.machine_mut().flush();
         let outbox = &pager.machine().outbox;
         let is_for_agent =
             outbox.out_of_memory.is_some() || !outbox.poisoned.is_empty() || pager.has_waiting_requests(now);
@@ -293,9 +298,16 @@ pub(crate) fn fault(address: usize, access: Access) -> Outcome {
             sleepers.next_turn(&state.watch);
             return Outcome::Agents;
         }
-        if state.work(now, vpn, sleepers)
-            || (state.is_over(vpn) && !state.managed.session.pager.machine().has_begun(thread))
-        {
+        let is_busy = state.work(now, vpn, sleepers);
+        if state.managed.session.pager.machine().has_unsubmitted() {
+            let is_taken;
+            (state, is_taken) = served.pass_on(state, thread);
+            if is_taken {
+                continue;
+            }
+            // The agent looks why, and is not to find the ring in anybody's hands.
+            sleepers.ring();
+        } else if is_busy || (state.is_over(vpn) && !state.managed.session.pager.machine().has_begun(thread)) {
             continue;
         }
         let is_free = || sleepers.is_cpu_free();

@@ -8,6 +8,7 @@
 //! Invariants: nobody sleeps with the lock held; every sleep is bounded, so a wake that is lost costs time, not life.
 
 use pagetide_core::types::Nanos;
+use pagetide_kernel::AddressSpace;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::file;
 use pagetide_sys::proc::LoadFile;
@@ -15,10 +16,34 @@ use pagetide_sys::sync::Turns;
 
 pub(crate) use pagetide_sys::sync::Watch;
 
+use crate::machine::LiveMachine;
+
 /// A waiting thread looks again after this long, whatever happens.
 const LOOK_NS: Nanos = 1_000_000;
 /// Turns between two looks, some 1 us: who wants the lock finds it free.
 const LOOK_TURNS: u32 = 40;
+
+/// Pass on all requests that are queued, without the lock: others serve their faults meanwhile. False: the kernel has not taken all.
+/// `caller`: as for [`crate::io::Engine::set_caller`].
+pub(crate) fn pass_on<G, K: AddressSpace>(
+    mut held: G,
+    caller: i32,
+    machine: impl Fn(&mut G) -> &mut LiveMachine<K>,
+    lock: impl Fn() -> G,
+) -> (G, bool) {
+    while machine(&mut held).has_unsubmitted() {
+        machine(&mut held).set_caller(caller);
+        let Some(passing) = machine(&mut held).begin_passing() else { break };
+        drop(held);
+        let passed = passing.pass_on();
+        held = lock();
+        machine(&mut held).end_passing(&passed);
+        if !passed.left().is_empty() {
+            return (held, false);
+        }
+    }
+    (held, true)
+}
 
 /// What the threads share beside the lock.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use pagetide_sys::pagemap::{Categories, Pagemap, Run};
 use pagetide_sys::proc::StatmFile;
 use pagetide_sys::thread::{self, CpuSet, Table};
 use pagetide_sys::uffd::{Features, Modes, Msg, RawMsg, Reach, ReadAnswer, ReadMode, Uffd, Wake};
-use pagetide_sys::uring::{Ring, SetupFlags};
+use pagetide_sys::uring::{Entry, Ring, SetupFlags};
 use pagetide_sys::{clock, syscall};
 
 fn main() {
@@ -236,10 +236,10 @@ extern "C" fn handle(arg: *mut u8) -> ! {
             handler.read_and_answer();
         },
         Wait::RingPoll => {
-            let mut ring = Ring::new(8, 16, SetupFlags::DEFER).expect("io_uring");
-            ring.put_poll_multi(handler.uffd.fd(), events::IN, 1);
+            let ring = Ring::new(8, 16, SetupFlags::DEFER).expect("io_uring");
+            ring.submissions().put_poll_multi(handler.uffd.fd(), events::IN, 1);
             loop {
-                ring.enter(1).expect("enter");
+                ring.submissions().enter(1).expect("enter");
                 while let Some(answer) = ring.next_completion() {
                     assert!(answer.more);
                     while handler.read_and_answer() {}
@@ -247,11 +247,11 @@ extern "C" fn handle(arg: *mut u8) -> ! {
             }
         }
         Wait::RingRead => {
-            let mut ring = Ring::new(8, 16, SetupFlags::DEFER).expect("io_uring");
+            let ring = Ring::new(8, 16, SetupFlags::DEFER).expect("io_uring");
             let buffer = frames(1);
             loop {
-                ring.put_read(handler.uffd.fd(), buffer.part(0, size_of::<RawMsg>()), u64::MAX, 1);
-                ring.enter(1).expect("enter");
+                ring.submissions().put_read(handler.uffd.fd(), buffer.part(0, size_of::<RawMsg>()), u64::MAX, 1);
+                ring.submissions().enter(1).expect("enter");
                 while let Some(answer) = ring.next_completion() {
                     assert!(answer.result.is_ok_and(|len| len as usize == size_of::<RawMsg>()));
                     // SAFETY: our own memory, which the kernel has filled with a message and writes no more.
@@ -369,10 +369,10 @@ fn disk() {
             row(&format!("preadv2, {pages} pages"), plain);
         }
         for (name, setup) in [("plain", SetupFlags::PLAIN), ("coop", SetupFlags::COOP), ("defer", SetupFlags::DEFER)] {
-            let mut ring = Ring::new(8, 16, setup).expect("io_uring");
+            let ring = Ring::new(8, 16, setup).expect("io_uring");
             let waited = time(&mut |offset| {
-                ring.put_read(&file, range, offset, 1);
-                ring.enter(1).expect("enter");
+                ring.submissions().put_read(&file, range, offset, 1);
+                ring.submissions().enter(1).expect("enter");
                 assert!(ring.next_completion().is_some_and(|answer| answer.result.is_ok()));
             });
             row(&format!("io_uring {name}, wait in enter, {pages} pages"), waited);
@@ -382,26 +382,26 @@ fn disk() {
                 ring.set_event(&event).expect("register");
             }
             let polled = time(&mut |offset| {
-                ring.put_read(&file, range, offset, 1);
-                ring.enter(0).expect("enter");
-                finish_by_poll(&mut ring, if own { None } else { Some(&event) });
+                ring.submissions().put_read(&file, range, offset, 1);
+                ring.submissions().enter(0).expect("enter");
+                finish_by_poll(&ring, if own { None } else { Some(&event) });
             });
             let what = if own { "the ring" } else { "its event" };
             row(&format!("io_uring {name}, ppoll on {what}, {pages} pages"), polled);
         }
         let separate: Vec<IoVec> = (0..pages).map(|index| IoVec::new(range.page((index * 7) % pages))).collect();
-        let mut ring = Ring::new(8, 16, SetupFlags::DEFER).expect("io_uring");
+        let ring = Ring::new(8, 16, SetupFlags::DEFER).expect("io_uring");
         let vectored = time(&mut |offset| {
             // SAFETY: the array outlives the loop.
-            unsafe { ring.put_readv(&file, &separate, offset, 1) };
-            ring.enter(1).expect("enter");
+            ring.submissions().put(unsafe { Entry::readv(&file, &separate, offset, 1) });
+            ring.submissions().enter(1).expect("enter");
             assert!(ring.next_completion().is_some_and(|answer| answer.result.is_ok()));
         });
         row(&format!("io_uring defer, readv of {pages} separate pieces"), vectored);
     }
 }
 
-fn finish_by_poll(ring: &mut Ring, event: Option<&Fd>) {
+fn finish_by_poll(ring: &Ring, event: Option<&Fd>) {
     loop {
         if let Some(answer) = ring.next_completion() {
             assert!(answer.result.is_ok());
@@ -411,7 +411,7 @@ fn finish_by_poll(ring: &mut Ring, event: Option<&Fd>) {
         poll(&mut fds, None).expect("poll");
         if let Some(event) = event {
             file::take_event(event).expect("read");
-            ring.enter(0).expect("enter");
+            ring.submissions().enter(0).expect("enter");
         }
     }
 }

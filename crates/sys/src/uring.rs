@@ -1,8 +1,8 @@
-//! io_uring on raw system calls: one owner, no allocation after the set-up, no libc.
+//! io_uring on raw system calls: no allocation after the set-up, no libc.
 //!
-//! A [`Ring`] is used by one thread at a time (`&mut self`). Requests are put into the submission queue, submitted in one call,
-//! and their completions taken from the completion queue; the caller's `user_data` ties the two. The ring's memory is not
-//! inherited by children.
+//! Requests are put into the submission queue, submitted in one call, and their completions taken from the completion queue; the
+//! caller's `user_data` ties the two. Threads may share a [`Ring`]: one at a time puts and submits ([`Submissions`]: so what one has
+//! put is submitted in its name), and another one may take completions meanwhile. The ring's memory is not inherited by children.
 //!
 //! Requests name memory by [`ManagedRange`] or by [`IoVec`] arrays. The range's promise covers the data. The array itself must
 //! stay where it is until the request is *submitted* (the kernel copies it then), and so takes a static or pinned place of
@@ -17,6 +17,7 @@ use crate::clock::Timespec;
 use crate::fd::Fd;
 use crate::file::IoVec;
 use crate::mem::{Advice, ManagedRange, Mapping, Protection, advise};
+use crate::sync::{Guard, Mutex};
 use crate::syscall;
 use crate::syscall::Errno;
 use crate::word::{addr_of, low_u32, u64_of, usize_of};
@@ -113,10 +114,23 @@ pub struct Ring {
     submissions: Ends,
     completions: Ends,
     completions_start: usize,
-    /// Tail of the submissions written but not yet shown to the kernel.
-    tail: u32,
     nr_entries: u32,
+    /// Of who puts and submits requests: the tail of what was put.
+    submitting: Mutex<u32>,
+    /// Of who takes completions.
+    completing: Mutex<()>,
 }
+
+/// The right to put requests and to submit them.
+#[derive(Debug)]
+pub struct Submissions<'r> {
+    ring: &'r Ring,
+    tail: Guard<'r, u32>,
+}
+
+/// A request as it is put: words as the kernel's `struct io_uring_sqe` has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry([u64; 8]);
 
 /// A ring whose memory is not mapped yet: made in one descriptor table, for a thread with another one that has the same number in it.
 #[derive(Debug)]
@@ -167,6 +181,158 @@ impl UnmappedRing {
     }
 }
 
+impl Entry {
+    /// Nothing.
+    pub const NOP: Self = Self([k::io_uring_op::IORING_OP_NOP as u64, 0, 0, 0, 0, 0, 0, 0]);
+
+    /// An operation `op` on `fd`.
+    fn new(op: u32, fd: i32, offset: u64, addr: usize, len: u32, op_flags: u32, user_data: u64) -> Self {
+        let head = u64::from(op) | (u64::from(fd.cast_unsigned()) << 32);
+        let middle = u64::from(len) | (u64::from(op_flags) << 32);
+        Self([head, offset, u64_of(addr), middle, user_data, 0, 0, 0])
+    }
+
+    fn of_range(op: u32, fd: &Fd, range: ManagedRange, offset: u64, user_data: u64) -> Self {
+        let len = low_u32(u64_of(range.len()));
+        assert!(len as usize == range.len(), "one request is smaller than 4 GiB");
+        Self::new(op, fd.raw(), offset, range.start(), len, 0, user_data)
+    }
+
+    /// A read at `offset` into several pieces.
+    ///
+    /// # Safety
+    /// `pieces` stays in place and unchanged until the request was submitted.
+    pub unsafe fn readv<'f>(file: impl Into<Target<'f>>, pieces: &[IoVec], offset: u64, user_data: u64) -> Self {
+        Self::of_pieces(k::io_uring_op::IORING_OP_READV as u32, file.into(), pieces, offset, user_data)
+    }
+
+    /// A write at `offset` of several pieces.
+    ///
+    /// # Safety
+    /// `pieces` stays in place and unchanged until the request was submitted.
+    pub unsafe fn writev<'f>(file: impl Into<Target<'f>>, pieces: &[IoVec], offset: u64, user_data: u64) -> Self {
+        Self::of_pieces(k::io_uring_op::IORING_OP_WRITEV as u32, file.into(), pieces, offset, user_data)
+    }
+
+    fn of_pieces(op: u32, file: Target<'_>, pieces: &[IoVec], offset: u64, user_data: u64) -> Self {
+        let count = low_u32(u64_of(pieces.len()));
+        let (fd, flags) = match file {
+            Target::File(fd) => (fd.raw(), 0),
+            Target::Registered(place) => (place.cast_signed(), FIXED_FILE),
+        };
+        let mut entry = Self::new(op, fd, offset, addr_of(pieces.as_ptr()), count, 0, user_data);
+        entry.0[0] |= flags << 8;
+        entry
+    }
+}
+
+impl Submissions<'_> {
+    fn head(&self) -> u32 {
+        self.ring.word(self.ring.submissions.head).load(Ordering::Acquire)
+    }
+
+    fn show_tail(&self) {
+        self.ring.word(self.ring.submissions.tail).store(*self.tail, Ordering::Release);
+    }
+
+    /// How many more requests can be put before the next submission.
+    pub fn room(&self) -> u32 {
+        self.ring.nr_entries - self.pending()
+    }
+
+    /// How many requests are put but not submitted.
+    pub fn pending(&self) -> u32 {
+        self.tail.wrapping_sub(self.head())
+    }
+
+    /// Put a request.
+    pub fn put(&mut self, Entry(words): Entry) {
+        assert!(self.room() > 0, "the caller looks at room() first");
+        let index = (*self.tail & self.ring.submissions.mask) as usize;
+        let place = self.ring.entries.range().part(index * ENTRY_BYTES, ENTRY_BYTES);
+        let pointer = place.as_ptr().cast::<[u64; 8]>();
+        // SAFETY: the entry lies in the mapping that the ring keeps; one thread at a time has the tail, and the kernel does not read
+        // the entry before the tail is shown.
+        unsafe { pointer.write(words) };
+        *self.tail = self.tail.wrapping_add(1);
+        self.show_tail();
+    }
+
+    /// What was put and not submitted was not put.
+    pub fn take_back(&mut self) {
+        *self.tail = self.head();
+        self.show_tail();
+    }
+
+    /// Put a read of `range.len()` bytes at `offset`.
+    pub fn put_read(&mut self, fd: &Fd, range: ManagedRange, offset: u64, user_data: u64) {
+        self.put(Entry::of_range(k::io_uring_op::IORING_OP_READ as u32, fd, range, offset, user_data));
+    }
+
+    /// Put a write of `range` at `offset`.
+    pub fn put_write(&mut self, fd: &Fd, range: ManagedRange, offset: u64, user_data: u64) {
+        self.put(Entry::of_range(k::io_uring_op::IORING_OP_WRITE as u32, fd, range, offset, user_data));
+    }
+
+    /// Put a wait for `events` of `fd`; the result is what was seen. Once.
+    pub fn put_poll(&mut self, fd: &Fd, events: i16, user_data: u64) {
+        let events = u32::from(events.cast_unsigned());
+        self.put(Entry::new(k::io_uring_op::IORING_OP_POLL_ADD as u32, fd.raw(), 0, 0, 0, events, user_data));
+    }
+
+    /// Put a lasting wait for `events` of `fd`: a completion each time it is woken, with `more` as long as the wait lasts.
+    ///
+    /// It tells of a wake, not of a state: read until nothing is left, or what is left waits for the next wake.
+    pub fn put_poll_multi(&mut self, fd: &Fd, events: i16, user_data: u64) {
+        let events = u32::from(events.cast_unsigned());
+        let op = k::io_uring_op::IORING_OP_POLL_ADD as u32;
+        self.put(Entry::new(op, fd.raw(), 0, 0, k::IORING_POLL_ADD_MULTI, events, user_data));
+    }
+
+    /// Put a request to cancel the request with `target` as its user data. Result ENOENT: it is done or was never there;
+    /// EALREADY: it can no longer be stopped.
+    pub fn put_cancel(&mut self, target: u64, user_data: u64) {
+        let op = k::io_uring_op::IORING_OP_ASYNC_CANCEL as u32;
+        self.put(Entry::new(op, -1, 0, usize_of(target), 0, 0, user_data));
+    }
+
+    /// Put a request that does nothing.
+    pub fn put_nop(&mut self, user_data: u64) {
+        self.put(Entry::new(k::io_uring_op::IORING_OP_NOP as u32, -1, 0, 0, 0, 0, user_data));
+    }
+
+    /// Submit what was put and wait until `wait_for` completions are there. How many requests were taken.
+    ///
+    /// EINTR and EAGAIN (out of memory for a moment) and EBUSY (completions must be taken first) are for the caller.
+    pub fn enter(&mut self, wait_for: u32) -> Result<u32, Errno> {
+        let pending = self.pending();
+        // With deferred task work, completions are run only by a call that asks for events.
+        let wants_events = wait_for > 0 || self.ring.flags.0 & k::IORING_SETUP_DEFER_TASKRUN != 0;
+        let flags = if wants_events { k::IORING_ENTER_GETEVENTS } else { 0 };
+        self.enter_raw(pending, wait_for, flags, 0, 0)
+    }
+
+    /// The same, waiting at most `timeout_ns`; `Err(ETIME)` counts as success with nothing more to tell. Linux 5.11.
+    pub fn enter_timeout(&mut self, wait_for: u32, timeout_ns: u64) -> Result<u32, Errno> {
+        let pending = self.pending();
+        let timeout = Timespec::from_ns(timeout_ns);
+        // struct io_uring_getevents_arg: no signal mask; its size (and no minimal wait); the timeout.
+        let arg = [0u64, 8, u64_of(addr_of(&raw const timeout))];
+        let flags = k::IORING_ENTER_GETEVENTS | k::IORING_ENTER_EXT_ARG;
+        match self.enter_raw(pending, wait_for, flags, addr_of(&raw const arg), size_of_val(&arg)) {
+            Err(errno) if errno.code() == ETIME => Ok(0),
+            answer => answer,
+        }
+    }
+
+    fn enter_raw(&self, submit: u32, wait_for: u32, flags: u32, arg: usize, arg_len: usize) -> Result<u32, Errno> {
+        let (submit, wait_for, flags) = (submit as usize, wait_for as usize, flags as usize);
+        // SAFETY: the requests were put by the methods above, whose callers promised their memory; `arg` lives across the call.
+        unsafe { syscall!(__NR_io_uring_enter, self.ring.fd.arg(), submit, wait_for, flags, arg, arg_len) }
+            .map(|taken| low_u32(u64_of(taken)))
+    }
+}
+
 impl Ring {
     /// Make a ring with room for `entries` requests per submission and `completions` answers (both become powers of two).
     pub fn new(entries: u32, completions: u32, flags: SetupFlags) -> Result<Self, Refused> {
@@ -203,8 +369,9 @@ impl Ring {
             flags,
             rings,
             entries,
-            tail: 0,
             nr_entries: params.sq_entries,
+            submitting: Mutex::new(0),
+            completing: Mutex::new(()),
         };
         // The indirection of the submission queue is not used: place n of the array always names entry n.
         for index in 0..params.sq_entries {
@@ -227,146 +394,14 @@ impl Ring {
         &self.fd
     }
 
-    /// How many more requests can be put before the next submission.
-    pub fn room(&self) -> u32 {
-        let head = self.word(self.submissions.head).load(Ordering::Acquire);
-        self.nr_entries - self.tail.wrapping_sub(head)
-    }
-
-    /// How many requests are put but not submitted.
-    pub fn pending(&self) -> u32 {
-        let head = self.word(self.submissions.head).load(Ordering::Acquire);
-        self.tail.wrapping_sub(head)
-    }
-
-    /// Write one entry: words as the kernel's `struct io_uring_sqe` has them.
-    fn put(&mut self, words: [u64; 8]) {
-        assert!(self.room() > 0, "the caller looks at room() first");
-        let index = (self.tail & self.submissions.mask) as usize;
-        let place = self.entries.range().part(index * ENTRY_BYTES, ENTRY_BYTES);
-        let pointer = place.as_ptr().cast::<[u64; 8]>();
-        // SAFETY: the entry lies in the mapping that `self` keeps; the kernel does not read it before the tail is shown.
-        unsafe { pointer.write(words) };
-        self.tail = self.tail.wrapping_add(1);
-        self.word(self.submissions.tail).store(self.tail, Ordering::Release);
-    }
-
-    /// An entry for operation `op` on `fd`.
-    fn request(op: u32, fd: i32, offset: u64, addr: usize, len: u32, op_flags: u32, user_data: u64) -> [u64; 8] {
-        let head = u64::from(op) | (u64::from(fd.cast_unsigned()) << 32);
-        let middle = u64::from(len) | (u64::from(op_flags) << 32);
-        [head, offset, u64_of(addr), middle, user_data, 0, 0, 0]
-    }
-
-    fn put_range(&mut self, op: u32, fd: &Fd, range: ManagedRange, offset: u64, user_data: u64) {
-        let len = low_u32(u64_of(range.len()));
-        assert!(len as usize == range.len(), "one request is smaller than 4 GiB");
-        self.put(Self::request(op, fd.raw(), offset, range.start(), len, 0, user_data));
-    }
-
-    /// Put a read of `range.len()` bytes at `offset`.
-    pub fn put_read(&mut self, fd: &Fd, range: ManagedRange, offset: u64, user_data: u64) {
-        self.put_range(k::io_uring_op::IORING_OP_READ as u32, fd, range, offset, user_data);
-    }
-
-    /// Put a write of `range` at `offset`.
-    pub fn put_write(&mut self, fd: &Fd, range: ManagedRange, offset: u64, user_data: u64) {
-        self.put_range(k::io_uring_op::IORING_OP_WRITE as u32, fd, range, offset, user_data);
-    }
-
-    /// Put a read at `offset` into several pieces.
-    ///
-    /// # Safety
-    /// `pieces` stays in place and unchanged until [`Self::enter`] has submitted the request.
-    pub unsafe fn put_readv<'f>(&mut self, file: impl Into<Target<'f>>, pieces: &[IoVec], offset: u64, user_data: u64) {
-        self.put_pieces(k::io_uring_op::IORING_OP_READV as u32, file.into(), pieces, offset, user_data);
-    }
-
-    /// Put a write at `offset` of several pieces.
-    ///
-    /// # Safety
-    /// `pieces` stays in place and unchanged until [`Self::enter`] has submitted the request.
-    pub unsafe fn put_writev<'f>(
-        &mut self,
-        file: impl Into<Target<'f>>,
-        pieces: &[IoVec],
-        offset: u64,
-        user_data: u64,
-    ) {
-        self.put_pieces(k::io_uring_op::IORING_OP_WRITEV as u32, file.into(), pieces, offset, user_data);
-    }
-
-    fn put_pieces(&mut self, op: u32, file: Target<'_>, pieces: &[IoVec], offset: u64, user_data: u64) {
-        let count = low_u32(u64_of(pieces.len()));
-        let (fd, flags) = match file {
-            Target::File(fd) => (fd.raw(), 0),
-            Target::Registered(place) => (place.cast_signed(), FIXED_FILE),
-        };
-        let mut words = Self::request(op, fd, offset, addr_of(pieces.as_ptr()), count, 0, user_data);
-        words[0] |= flags << 8;
-        self.put(words);
-    }
-
-    /// Put a wait for `events` of `fd`; the result is what was seen. Once.
-    pub fn put_poll(&mut self, fd: &Fd, events: i16, user_data: u64) {
-        let events = u32::from(events.cast_unsigned());
-        self.put(Self::request(k::io_uring_op::IORING_OP_POLL_ADD as u32, fd.raw(), 0, 0, 0, events, user_data));
-    }
-
-    /// Put a lasting wait for `events` of `fd`: a completion each time it is woken, with `more` as long as the wait lasts.
-    ///
-    /// It tells of a wake, not of a state: read until nothing is left, or what is left waits for the next wake.
-    pub fn put_poll_multi(&mut self, fd: &Fd, events: i16, user_data: u64) {
-        let events = u32::from(events.cast_unsigned());
-        let op = k::io_uring_op::IORING_OP_POLL_ADD as u32;
-        self.put(Self::request(op, fd.raw(), 0, 0, k::IORING_POLL_ADD_MULTI, events, user_data));
-    }
-
-    /// Put a request to cancel the request with `target` as its user data. Result ENOENT: it is done or was never there;
-    /// EALREADY: it can no longer be stopped.
-    pub fn put_cancel(&mut self, target: u64, user_data: u64) {
-        let op = k::io_uring_op::IORING_OP_ASYNC_CANCEL as u32;
-        self.put(Self::request(op, -1, 0, usize_of(target), 0, 0, user_data));
-    }
-
-    /// Put a request that does nothing.
-    pub fn put_nop(&mut self, user_data: u64) {
-        self.put(Self::request(k::io_uring_op::IORING_OP_NOP as u32, -1, 0, 0, 0, 0, user_data));
-    }
-
-    /// Submit what was put and wait until `wait_for` completions are there. How many requests were taken.
-    ///
-    /// EINTR and EAGAIN (out of memory for a moment) and EBUSY (completions must be taken first) are for the caller.
-    pub fn enter(&mut self, wait_for: u32) -> Result<u32, Errno> {
-        let pending = self.pending();
-        // With deferred task work, completions are run only by a call that asks for events.
-        let wants_events = wait_for > 0 || self.flags.0 & k::IORING_SETUP_DEFER_TASKRUN != 0;
-        let flags = if wants_events { k::IORING_ENTER_GETEVENTS } else { 0 };
-        self.enter_raw(pending, wait_for, flags, 0, 0)
-    }
-
-    /// The same, waiting at most `timeout_ns`; `Err(ETIME)` counts as success with nothing more to tell. Linux 5.11.
-    pub fn enter_timeout(&mut self, wait_for: u32, timeout_ns: u64) -> Result<u32, Errno> {
-        let pending = self.pending();
-        let timeout = Timespec::from_ns(timeout_ns);
-        // struct io_uring_getevents_arg: no signal mask; its size (and no minimal wait); the timeout.
-        let arg = [0u64, 8, u64_of(addr_of(&raw const timeout))];
-        let flags = k::IORING_ENTER_GETEVENTS | k::IORING_ENTER_EXT_ARG;
-        match self.enter_raw(pending, wait_for, flags, addr_of(&raw const arg), size_of_val(&arg)) {
-            Err(errno) if errno.code() == ETIME => Ok(0),
-            answer => answer,
-        }
-    }
-
-    fn enter_raw(&self, submit: u32, wait_for: u32, flags: u32, arg: usize, arg_len: usize) -> Result<u32, Errno> {
-        let (submit, wait_for, flags) = (submit as usize, wait_for as usize, flags as usize);
-        // SAFETY: the requests were put by the methods above, whose callers promised their memory; `arg` lives across the call.
-        unsafe { syscall!(__NR_io_uring_enter, self.fd.arg(), submit, wait_for, flags, arg, arg_len) }
-            .map(|taken| low_u32(u64_of(taken)))
+    /// Returns when nobody else puts or submits requests.
+    pub fn submissions(&self) -> Submissions<'_> {
+        Submissions { ring: self, tail: self.submitting.lock("requests for a ring") }
     }
 
     /// Take the oldest completion.
-    pub fn next_completion(&mut self) -> Option<Completion> {
+    pub fn next_completion(&self) -> Option<Completion> {
+        let _turn = self.completing.lock("completions of a ring");
         let head_word = self.word(self.completions.head);
         let head = head_word.load(Ordering::Relaxed);
         if head == self.word(self.completions.tail).load(Ordering::Acquire) {

@@ -55,7 +55,6 @@ impl Agent {
         }
         let timeout = self.turn(managed, seen, true);
         answer(managed);
-        managed.session.pager.machine_mut().flush();
         if watch.is_watched() && managed.session.pager.machine().requests_ended() != ended {
             sleepers.tell_watcher();
         }

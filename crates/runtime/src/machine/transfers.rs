@@ -8,7 +8,7 @@ use pagetide_sys::{Errno, file};
 
 use super::LiveMachine;
 use crate::frames::{Frame, FrameRun};
-use crate::io::{Direction, PagePart, REQUEST_PAGES};
+use crate::io::{Direction, PagePart, Passed, Passing, REQUEST_PAGES};
 use crate::limits;
 use crate::spans::{Span, SpanKind};
 use crate::store::checksum;
@@ -49,6 +49,21 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Pass on what is queued, without waiting.
     pub(crate) fn flush(&mut self) {
         self.engine.flush();
+    }
+
+    /// Requests are queued that were not passed on.
+    pub(crate) fn has_unsubmitted(&self) -> bool {
+        self.engine.has_unsubmitted()
+    }
+
+    /// See [`crate::io::Engine::begin_passing`].
+    pub(crate) fn begin_passing(&mut self) -> Option<Passing> {
+        self.engine.begin_passing()
+    }
+
+    /// See [`crate::io::Engine::end_passing`].
+    pub(crate) fn end_passing(&mut self, passed: &Passed) {
+        self.engine.end_passing(passed);
     }
 
     fn next_page(&mut self, token: u32) -> Option<(PageIdx, SlotIdx, IoId)> {

@@ -10,7 +10,7 @@ use pagetide_sys::file;
 use pagetide_sys::fd::Fd;
 
 use super::*;
-use crate::io::{Direction, REQUESTS, Request, WATCHED};
+use crate::io::{Direction, Passed, Passing, REQUESTS, Request, WATCHED};
 
 /// What the device does while it is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,18 @@ impl Engine for FaultyEngine {
 
     fn flush(&mut self) {
         self.inner.flush();
+    }
+
+    fn has_unsubmitted(&self) -> bool {
+        self.inner.has_unsubmitted()
+    }
+
+    fn begin_passing(&mut self) -> Option<Passing> {
+        self.inner.begin_passing()
+    }
+
+    fn end_passing(&mut self, passed: &Passed) {
+        self.inner.end_passing(passed);
     }
 
     fn reap(&mut self, done: &mut dyn FnMut(u32, Result<usize, Errno>) -> bool) {

@@ -13,7 +13,7 @@ use pagetide_sys::{clock, thread};
 
 use super::{FAILED_FAULTS, Locked, Shared, Sleep, State, until};
 use crate::pager::{Fault, FaultAnswer};
-use crate::sleepers::Sleepers;
+use crate::sleepers::{self, Sleepers};
 use crate::space::PAGE_SHIFT;
 
 /// A fault that is parked nowhere any more is put again.
@@ -28,6 +28,9 @@ const IDLE_NS: Nanos = 1_000_000_000;
 const CHECK_NS: Nanos = 1_000_000;
 /// Requests of a pool that is dropped end within this time, or are left to the kernel.
 const FINISH_NS: Nanos = 30_000_000_000;
+
+/// The pool's thread as a caller: it makes no calls that could be interrupted.
+const OWN_THREAD: i32 = 0;
 
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +72,9 @@ impl State {
         }
         // Who touches a lost page is told then. The kernel marks at once: no change of the address space waits to be read.
         session.mark_lost(|_| {});
-        session.pager.machine_mut().flush();
+        if missed.is_none() {
+            session.pager.machine_mut().flush();
+        }
         if missed.is_some() && self.sleep != Sleep::Awake && session.pager.has_waiting_requests(now) {
             self.sleep = Sleep::Awake;
             sleepers.ring();
@@ -139,7 +144,13 @@ impl Shared {
                 self.leave(&mut state, now);
                 return (state, answer);
             }
-            if is_busy {
+            if state.session.pager.machine().has_unsubmitted() {
+                let is_taken;
+                (state, is_taken) = self.pass_on(state, thread);
+                if is_taken {
+                    continue;
+                }
+            } else if is_busy {
                 continue;
             }
             if answer.is_none()
@@ -155,6 +166,12 @@ impl Shared {
             let looks = !state.watch.is_watched() && state.session.pager.is_worth_looking(now, is_free);
             state = self.sleepers.wait(state, looks, |state| &mut state.watch, || self.lock("after a wait"));
         }
+    }
+
+    /// Pass on what the caller has queued. False: the kernel has not taken all of it.
+    fn pass_on<'a>(&'a self, state: Locked<'a>, caller: i32) -> (Locked<'a>, bool) {
+        let lock = || self.lock("requests were passed on");
+        sleepers::pass_on(state, caller, |state| state.session.pager.machine_mut(), lock)
     }
 
     /// Let the others go on, and the pool's thread do what is left.
@@ -194,15 +211,22 @@ pub(super) fn run_thread(shared: &Shared) {
         }
         state.sleep = Sleep::Awake;
         let now = clock::now();
-        state.session.pager.machine_mut().set_caller(0);
+        state.session.pager.machine_mut().set_caller(OWN_THREAD);
         let is_busy = state.work(now, &shared.sleepers, None);
         if is_busy {
-            drop(state);
+            drop(shared.pass_on(state, OWN_THREAD).0);
             thread::yield_now();
             continue;
         }
         state.session.pager.begin_writes(now);
-        state.session.pager.machine_mut().flush();
+        if state.session.pager.machine().has_unsubmitted() {
+            let is_taken;
+            (state, is_taken) = shared.pass_on(state, OWN_THREAD);
+            if is_taken {
+                // Others may have left something to do meanwhile, and rung for nobody.
+                continue;
+            }
+        }
         state.session.count_latencies(|_, _| {});
         let is_watched = state.watch.is_watched();
         let has_requests =
