@@ -320,12 +320,21 @@ static void many_at_once(void) {
     close(pair[1]);
 }
 
-// What cannot be divided is held as a whole.
+// Both lists are gone through, whose vectors end at different places.
 static void another_process(void) {
     fill();
-    struct iovec near = {to, bytes}, far = {from, bytes};
-    EXPECT(process_vm_readv(getpid(), &near, 1, &far, 1, 0) == (ssize_t)bytes);
+    size_t third = bytes / 3;
+    struct iovec near[3] = {{to, 3 * PAGE + 5}, {to, 0}, {to + 3 * PAGE + 5, bytes - 3 * PAGE - 5}};
+    struct iovec far[2] = {{from, third}, {from + third, bytes - third}};
+    EXPECT(process_vm_readv(getpid(), near, 3, far, 2, 0) == (ssize_t)bytes);
     check();
+    memset(to, 0, bytes);
+    EXPECT(process_vm_writev(getpid(), far, 2, near, 3, 0) == (ssize_t)bytes);
+    check();
+    EXPECT(process_vm_readv(getpid(), near, 3, far, 1, 0) == (ssize_t)third);
+    EXPECT(process_vm_readv(getpid(), near, 3, &(struct iovec){NULL, bytes}, 1, 0) == -1 && errno == EFAULT);
+    EXPECT(process_vm_readv(getpid(), near, 3, far, 2, 1) == -1 && errno == EINVAL);
+    EXPECT(process_vm_readv(INT32_MAX, near, 3, far, 2, 0) == -1 && errno == ESRCH);
 }
 
 int main(int argc, char **argv) {

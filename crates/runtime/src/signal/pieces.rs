@@ -34,6 +34,8 @@ const PREADV: u32 = 295;
 const PWRITEV: u32 = 296;
 pub(super) const PREADV2: u32 = 327;
 pub(super) const PWRITEV2: u32 = 328;
+const PROCESS_VM_READV: u32 = 310;
+const PROCESS_VM_WRITEV: u32 = 311;
 const GETRANDOM: u32 = 318;
 /// Calls whose answers are short, however long the buffer is: number, the argument that tells its length, and in how many bytes.
 const SHORT_ANSWERS: [(u32, usize, usize); 15] = [
@@ -69,6 +71,7 @@ pub(super) fn make_long(block: &Thread, number: u32, arguments: [usize; 6]) -> O
         READV | WRITEV | PREADV | PWRITEV | PREADV2 | PWRITEV2 if third <= VECTORS_MAX => {
             vectors(block, number, arguments)
         }
+        PROCESS_VM_READV | PROCESS_VM_WRITEV => between_processes(block, number, arguments),
         GETRANDOM if second > PIECE_BYTES => Some(each_piece(first, second, Short::Ends, |start, bytes, _| {
             let answer = make(block, number, [start, bytes, third, 0, 0, 0]);
             block.release();
@@ -225,6 +228,45 @@ fn vectors(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> 
         if answer.cast_unsigned() < len || (is_asked && !has_more(block, fd, 0)) {
             break;
         }
+    }
+    Some(done.cast_signed())
+}
+
+/// What the lists of both sides name at the same place, piece by piece.
+fn between_processes(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> {
+    let [process, here, here_count, there, there_count, flags] = arguments;
+    let lists = [(here, here_count), (there, there_count)];
+    if bytes_of(here, here_count)?.max(bytes_of(there, there_count)?) <= PIECE_BYTES {
+        return None;
+    }
+    // The vector of each list, and how much of it is done.
+    let (mut at, mut done_of, mut done) = ([0; 2], [0; 2], 0_usize);
+    while at[0] < here_count && at[1] < there_count {
+        let mut pieces = [[0; 2]; 2];
+        for side in 0..2 {
+            let Some([start, len]) = vector_at(lists[side].0, at[side]) else { return Some(done.cast_signed()) };
+            pieces[side] = [start.wrapping_add(done_of[side]), len - done_of[side].min(len)];
+        }
+        let ended = pieces.map(|[_, left]| left == 0);
+        if ended.contains(&true) {
+            for side in (0..2).filter(|&side| ended[side]) {
+                (at[side], done_of[side]) = (at[side] + 1, 0);
+            }
+            continue;
+        }
+        let bytes = pieces[0][1].min(pieces[1][1]).min(PIECE_BYTES);
+        let [near, far] = pieces.map(|[start, _]| [start, bytes]);
+        let answer = make(block, number, [process, near.as_ptr().addr(), 1, far.as_ptr().addr(), 1, flags]);
+        block.release();
+        match usize::try_from(answer) {
+            Ok(moved) => done += moved,
+            Err(_) if done > 0 => break,
+            Err(_) => return Some(answer),
+        }
+        if answer.cast_unsigned() < bytes {
+            break;
+        }
+        done_of = done_of.map(|done| done + bytes);
     }
     Some(done.cast_signed())
 }
