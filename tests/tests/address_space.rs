@@ -148,6 +148,12 @@ fn priority_inheriting_locks_work_where_their_words_were_out() {
     expect_right("pi-mutex");
 }
 
+/// Each child has a share of 128 pages, and 240 that are never taken: no fault had room, and the run hung.
+#[test]
+fn children_with_more_words_for_the_kernel_than_their_share_go_on() {
+    expect_right_beyond_the_budget("pi-words-in-children");
+}
+
 /// What moves a waiter to a lock, and what changes a second word, found EFAULT where that word was out; and a word that is no memory
 /// ended the program.
 #[test]

@@ -650,6 +650,39 @@ static void robust_mutexes(void) {
     }
 }
 
+// Pages with words that the kernel knows stay in memory, in every child, too: there are more of them than what each of so many keeps.
+static void pi_words_in_children(void) {
+    enum { HELD = 240, CHILDREN = 40, MUCH = 8 * PAGES };
+    unsigned char *words = map(HELD), *memory = map(MUCH);
+    for (int i = 0; i < HELD; i++) {
+        uint32_t *word = (uint32_t *)(words + (size_t)i * PAGE);
+        EXPECT(syscall(SYS_futex, word, FUTEX_LOCK_PI_PRIVATE, 0, NULL) == 0);
+        EXPECT(syscall(SYS_futex, word, FUTEX_UNLOCK_PI_PRIVATE) == 0);
+    }
+    fill(memory, MUCH, 1);
+    pid_t children[CHILDREN];
+    for (unsigned i = 0; i < CHILDREN; i++) {
+        children[i] = fork();
+        EXPECT(children[i] >= 0);
+        for (unsigned round = 0; children[i] == 0 && round < 3; round++) {
+            for (uint64_t page = 0; page < MUCH; page++) {
+                EXPECT(is_filled(memory, page, round == 0 ? 1 : i + round));
+            }
+            fill(memory, MUCH, i + round + 1);
+        }
+        if (children[i] == 0) {
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < CHILDREN; i++) {
+        int status;
+        EXPECT(waitpid(children[i], &status, 0) == children[i] && status == 0);
+    }
+    for (uint64_t page = 0; page < MUCH; page++) {
+        EXPECT(is_filled(memory, page, 1));
+    }
+}
+
 static void pi_futex(void) {
     uint32_t *word = (uint32_t *)map(PAGES) + 100 * 1024;
     fill((unsigned char *)map(PAGES), PAGES, 1);
@@ -1386,6 +1419,7 @@ static const struct {
     {"robust-mutexes", robust_mutexes},
     {"pi-futex", pi_futex},
     {"pi-mutex", pi_mutex},
+    {"pi-words-in-children", pi_words_in_children},
     {"pi-requeue", pi_requeue},
     {"wake-op", wake_op},
     {"lock-all", lock_all},

@@ -362,7 +362,7 @@ impl Agent {
         }
         let busy = managed.session.pager.machine().stats.busy_pages;
         let half = u64::from(managed.session.pager.core().budget()) / 2;
-        let is_crowded = pages_in_calls(managed) > managed.stuck_pages.max(half);
+        let is_crowded = pages_in_calls(managed) + pages_kept(managed) > managed.stuck_pages.max(half);
         if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) || is_crowded {
             managed.busy_seen = busy;
             self.measure_stuck(managed);
@@ -461,9 +461,9 @@ impl Agent {
         let locked = proc::status(None).map_or(0, |status| status.locked_bytes >> PAGE_SHIFT);
         drop(files);
         let read_only = managed.session.pager.read_only_pages();
-        let in_calls = pages_in_calls(managed);
+        let (in_calls, kept) = (pages_in_calls(managed), pages_kept(managed));
         let charged = u64::from(managed.session.pager.core().charged());
-        let stuck = (read_only + locked).min(charged) + in_calls;
+        let stuck = (read_only + locked).min(charged) + in_calls + kept;
         let is_more = stuck > std::mem::replace(&mut managed.stuck_pages, stuck);
         let share = self.entry().share_pages.load(Ordering::Relaxed);
         if shares::is_stuck(stuck, share) && !managed.stuck_told {
@@ -472,12 +472,13 @@ impl Agent {
                 &self.supervisor,
                 format_args!(
                     "process {}: {} MiB of its memory cannot be paged out ({} MiB read-only, {} MiB locked, {} MiB used by system \
-                     calls); where they do not fit, the budget is exceeded",
+                     calls, {} MiB with words for the kernel); where they do not fit, the budget is exceeded",
                     thread::getpid(),
                     stuck >> 8,
                     read_only >> 8,
                     locked >> 8,
                     in_calls >> 8,
+                    kept >> 8,
                 ),
             );
         }
@@ -594,6 +595,12 @@ impl Managed {
 /// Pages that calls hold which are under way, as far as they can be managed ones.
 fn pages_in_calls(managed: &Managed) -> u64 {
     held::pages_in_calls().min(managed.session.pager.machine().mappings.managed_pages())
+}
+
+/// Pages that are never taken (`space::held`), as far as reclaim has come upon them.
+fn pages_kept(managed: &Managed) -> u64 {
+    let [.., unevictable] = managed.session.pager.core().list_sizes();
+    HELD.count().min(unevictable).into()
 }
 
 /// Run before the program's threads where both want a CPU: who waits for us cannot go on, and the budget holds only if we look in

@@ -262,10 +262,11 @@ impl<K: AddressSpace> Forks<K> {
         self.shrinking.is_some() || self.held
     }
 
-    /// Hold the core once half of the memory is paged out, or it takes too long.
+    /// Hold the core once half of the memory is paged out, or of what can leave, or it takes too long.
     fn hold_when_small(&mut self, pager: &mut Pager<K>, now: Nanos) -> bool {
         let Some((half, deadline)) = self.shrinking else { return false };
-        if pager.core().charged() > half && now < deadline {
+        let [.., unevictable] = pager.core().list_sizes();
+        if pager.core().charged() > half.max(unevictable + half / 2) && now < deadline {
             return false;
         }
         self.shrinking = None;
