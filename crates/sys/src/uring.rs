@@ -62,7 +62,7 @@ impl SetupFlags {
     /// Only the thread that makes the ring submits; completions are run when it asks for them (6.1).
     ///
     /// Not for a thread that sleeps in `ppoll` on the ring's descriptor: on Linux 6.18 a finished request does not wake it
-    /// (`a_deferred_ring_is_waited_for_through_its_event`). Sleep in [`Ring::enter`], or poll a [`Ring::set_event`] counter.
+    /// (`a_deferred_ring_is_waited_for_through_its_event`). Sleep in [`Submissions::enter`], or poll a [`Ring::set_event`] counter.
     pub const DEFER: Self = Self(k::IORING_SETUP_SINGLE_ISSUER | k::IORING_SETUP_DEFER_TASKRUN);
 }
 
@@ -73,7 +73,7 @@ pub struct Completion {
     pub user_data: u64,
     /// Bytes done (for polls: events), or the error.
     pub result: Result<u32, Errno>,
-    /// More completions of the same request will come ([`Ring::put_poll_multi`]).
+    /// More completions of the same request will come ([`Submissions::put_poll_multi`]).
     pub more: bool,
 }
 
