@@ -77,10 +77,10 @@ pub fn kind_of(file: &File) -> io::Result<Kind> {
     let machine = u16_at(&head, 18);
     let (mut loader, mut go, mut is_library) = (None, false, false);
     let table_offset = u64_at(&head, 32);
-    if usize::from(u16_at(&head, 54)) != PROGRAM_HEADER_BYTES {
+    let entries = usize::from(u16_at(&head, 56).min(PROGRAM_HEADERS_MAX));
+    if entries > 0 && usize::from(u16_at(&head, 54)) != PROGRAM_HEADER_BYTES {
         return Ok(Kind::Other);
     }
-    let entries = usize::from(u16_at(&head, 56).min(PROGRAM_HEADERS_MAX));
     for entry in read_up_to(file, table_offset, entries * PROGRAM_HEADER_BYTES)?.chunks_exact(PROGRAM_HEADER_BYTES) {
         let (kind, at) = (u32_at(entry, 0), u64_at(entry, 8));
         let len = usize::try_from(u64_at(entry, 32)).unwrap_or(usize::MAX);
