@@ -358,14 +358,14 @@ impl Engine for UringEngine {
         !self.unsubmitted.is_empty()
     }
 
-    fn begin_passing(&mut self) -> Option<Passing> {
+    fn begin_passing(&mut self, caller: i32) -> Option<Passing> {
         let ring = Arc::clone(self.ring.as_ref().filter(|_| !self.unsubmitted.is_empty())?);
         let mut passing = Passing::new(ring);
         while let Some(&token) = self.unsubmitted.front()
             && passing.add(token, self.entry(token))
         {
             self.unsubmitted.pop_front();
-            self.owners[token as usize] = self.caller.unwrap_or(0);
+            self.owners[token as usize] = caller;
         }
         self.passing += 1;
         Some(passing)

@@ -153,8 +153,9 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
     fn has_unsubmitted(&self) -> bool {
         false
     }
-    /// What is queued, for a thread that passes it on without the lock over the engine. None: there is nothing.
-    fn begin_passing(&mut self) -> Option<Passing> {
+    /// What is queued, for a thread (`caller`, as for `set_caller`) that passes it on without the lock over the engine. None: there is
+    /// nothing.
+    fn begin_passing(&mut self, _caller: i32) -> Option<Passing> {
         None
     }
     /// The thread has the lock again.

@@ -31,9 +31,7 @@ pub(crate) fn pass_on<G, K: AddressSpace>(
     machine: impl Fn(&mut G) -> &mut LiveMachine<K>,
     lock: impl Fn() -> G,
 ) -> (G, bool) {
-    while machine(&mut held).has_unsubmitted() {
-        machine(&mut held).set_caller(caller);
-        let Some(passing) = machine(&mut held).begin_passing() else { break };
+    while let Some(passing) = machine(&mut held).begin_passing(caller) {
         drop(held);
         let passed = passing.pass_on();
         held = lock();

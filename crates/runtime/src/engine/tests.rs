@@ -144,13 +144,12 @@ fn threads_pass_on_their_reads_without_the_engine_and_are_told_of_their_own() {
             word(&memory, page).store(0, Ordering::Relaxed);
             let mut held = lock();
             let (engine, requests) = &mut *held;
-            engine.set_caller(caller);
             let (slot, range) = (SlotIdx(page), PageRange::one(PageIdx(page)));
             let direction = Direction::Read;
             requests.push(Transfer { direction, io: IoId(page), device: DeviceId(0), slot, range });
             begin_next(engine, requests, &file, &memory);
             assert!(engine.has_unsubmitted());
-            let passing = engine.begin_passing().expect("a request waits");
+            let passing = engine.begin_passing(caller).expect("a request waits");
             assert!(engine.has_begun(caller), "it is to stay from now on");
             drop(held);
             let passed = passing.pass_on();
@@ -190,7 +189,7 @@ fn a_ring_is_not_given_up_while_a_thread_passes_requests_on() {
     let transfer = Transfer { direction: Direction::Read, io: IoId(0), device: DeviceId(0), slot: SlotIdx(3), range };
     requests.push(transfer);
     begin_next(&mut engine, &mut requests, &file, &memory);
-    let passing = engine.begin_passing().expect("a request waits");
+    let passing = engine.begin_passing(1).expect("a request waits");
     assert!(!engine.heed(1, Err(Errno::EPERM)));
     assert!(engine.ring.is_some(), "a thread has it in its hands");
     engine.end_passing(&passing.pass_on());

@@ -57,8 +57,8 @@ impl<K: AddressSpace> LiveMachine<K> {
     }
 
     /// See [`crate::io::Engine::begin_passing`].
-    pub(crate) fn begin_passing(&mut self) -> Option<Passing> {
-        self.engine.begin_passing()
+    pub(crate) fn begin_passing(&mut self, caller: i32) -> Option<Passing> {
+        self.engine.begin_passing(caller)
     }
 
     /// See [`crate::io::Engine::end_passing`].

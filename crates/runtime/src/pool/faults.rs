@@ -86,8 +86,8 @@ impl Engine for FaultyEngine {
         self.inner.has_unsubmitted()
     }
 
-    fn begin_passing(&mut self) -> Option<Passing> {
-        self.inner.begin_passing()
+    fn begin_passing(&mut self, caller: i32) -> Option<Passing> {
+        self.inner.begin_passing(caller)
     }
 
     fn end_passing(&mut self, passed: &Passed) {

@@ -72,9 +72,6 @@ impl State {
         }
         // Who touches a lost page is told then. The kernel marks at once: no change of the address space waits to be read.
         session.mark_lost(|_| {});
-        if missed.is_none() {
-            session.pager.machine_mut().flush();
-        }
         if missed.is_some() && self.sleep != Sleep::Awake && session.pager.has_waiting_requests(now) {
             self.sleep = Sleep::Awake;
             sleepers.ring();

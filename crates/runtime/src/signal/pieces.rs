@@ -245,7 +245,7 @@ fn between_processes(block: &Thread, number: u32, arguments: [usize; 6]) -> Opti
         let mut pieces = [[0; 2]; 2];
         for side in 0..2 {
             let Some([start, len]) = vector_at(lists[side].0, at[side]) else { return Some(done.cast_signed()) };
-            pieces[side] = [start.wrapping_add(done_of[side]), len - done_of[side].min(len)];
+            pieces[side] = [start.wrapping_add(done_of[side]), len.saturating_sub(done_of[side])];
         }
         let ended = pieces.map(|[_, left]| left == 0);
         if ended.contains(&true) {
