@@ -131,7 +131,6 @@ fn what_lies_together_and_is_used_together_is_read_together() {
 fn pages_that_came_together_leave_together() {
     let mut world = World::simple("pagetide", HostKind::Blind, 8192, 2048, 20_000);
     world.audits = false;
-    world.log = Some(Vec::new());
     for p in 0..8192 {
         world.write(p);
         world.settle();
@@ -328,7 +327,7 @@ fn swapoff_beside(here: u32, is_at_work: bool) -> World {
     (0..here).for_each(|p| world.write(p));
     world.now = 1_000_000_000;
     if is_at_work {
-        fault(&mut world, 1700);
+        fault(&mut world, 1780);
     }
     world.event(Event::Swapoff { device: DeviceId(0) });
     tick(&mut world);
@@ -354,7 +353,7 @@ fn reading(world: &World) -> u32 {
 #[test]
 fn swapoff_reads_little_beside_a_program_that_faults_and_maps_what_it_brings() {
     // Much is out: two large windows. Little: a small one.
-    for (here, is_at_work, least, most) in [(0, false, 256, 512), (0, true, 64, 128 + 1), (1650, true, 16, 16 + 1)] {
+    for (here, is_at_work, least, most) in [(0, false, 256, 512), (0, true, 64, 128 + 1), (1740, true, 16, 16 + 1)] {
         let mut world = swapoff_beside(here, is_at_work);
         assert!((least..=most).contains(&reading(&world)), "{here} {is_at_work}: {} pages", reading(&world));
         world.settle();
@@ -367,8 +366,8 @@ fn swapoff_reads_little_beside_a_program_that_faults_and_maps_what_it_brings() {
 
 #[test]
 fn a_swapoff_that_has_little_left_begins_nothing_while_a_fault_waits_but_not_for_long() {
-    let mut world = swapoff_beside(1650, true);
-    let is_other = |pending: &Pending| matches!(pending, Pending::Read { range, .. } if !range.contains(PageIdx(1700)));
+    let mut world = swapoff_beside(1740, true);
+    let is_other = |pending: &Pending| matches!(pending, Pending::Read { range, .. } if !range.contains(PageIdx(1780)));
     while let Some(at) = world.pending.iter().position(is_other) {
         world.answer(at);
     }
@@ -378,6 +377,33 @@ fn a_swapoff_that_has_little_left_begins_nothing_while_a_fault_waits_but_not_for
     world.now += 1_000_000;
     tick(&mut world);
     assert_eq!(reading(&world), 16 + 1, "programs in which some thread waits at all times hold nothing up");
+    world.settle();
+    assert_eq!(world.core.device_used(DeviceId(0)), None, "it is forgotten");
+}
+
+/// The last windows followed one another without a pause: each fault met one, and the program's accesses meanwhile were fewer than
+/// beside a kernel's swapoff.
+#[test]
+fn a_swapoff_that_has_little_left_leaves_the_device_to_the_program_between_two_windows() {
+    let mut world = swapoff_beside(1740, true);
+    let of_fault = |pending: &Pending| matches!(pending, Pending::Read { range, .. } if range.contains(PageIdx(1780)));
+    world.answer(world.pending.iter().position(of_fault).expect("it is being read"));
+    // Seen beside swapoff.
+    fault(&mut world, 1790);
+    world.now += 100_000;
+    while !world.pending.is_empty() {
+        world.answer(0);
+    }
+    tick(&mut world);
+    assert_eq!(reading(&world), 0, "it took 100 us, and pauses for three times as long");
+    assert_eq!(world.core.deadline(), Some(world.now + 300_000));
+    world.now += 300_000;
+    tick(&mut world);
+    assert_eq!(reading(&world), 16, "nothing else has happened");
+    world.now += 50_000_000;
+    world.answer(0);
+    tick(&mut world);
+    assert!(reading(&world) > 16, "the program does not fault any more");
     world.settle();
     assert_eq!(world.core.device_used(DeviceId(0)), None, "it is forgotten");
 }

@@ -181,10 +181,10 @@ impl Tasks {
 
     // What is left to do.
 
-    /// When a nap, or the rest of pages that could not be moved, ends.
+    /// When a nap, the rest of pages that could not be moved, or a pause of swapoff ends.
     pub(crate) fn wakes_at(&self) -> Option<Nanos> {
         let naps = [self.paging.reclaim.kswapd_wakes_at(self.now()), self.jobs.wakes_at()];
-        naps.into_iter().chain([self.work.rescue_at()]).flatten().min()
+        naps.into_iter().chain([self.work.rescue_at(), self.work.swapoff_wakes_at()]).flatten().min()
     }
 
     #[inline]

@@ -8,8 +8,10 @@
 //! still under way, so that the device always has something to do; what is learnt is the same. Faults of the program have
 //! precedence. While much is out still, the program misses again soon whatever is done for one fault, and to bring pages in is what
 //! helps it: two large windows are read at a time. When little is out, it is the wait at each fault that keeps it from its work: windows
-//! are small, and none begins while a fault waits, so that a fault's read finds the device idle and the host has time for it. What was
-//! brought in is mapped while memory is plentiful, as the program would have to fault on it otherwise.
+//! are small, one is read at a time, the device is idle between them, and none begins while a fault waits. (Accesses a second are
+//! 1 / (m L + h) where a share m of the memory is out, a fault takes L and an access to what is here h; of a given time for the whole
+//! the least is lost if as much of it as can be is spent where m L is small, so as fast as the device can until there, then slowly.)
+//! What was brought in is mapped while memory is plentiful, as the program would have to fault on it otherwise.
 
 use super::Tasks;
 use crate::config::SwapoffMode;
@@ -19,6 +21,7 @@ use crate::paging::STEP_ROOM;
 use crate::readahead::Window;
 use crate::types::{Access, DeviceId, Nanos};
 use crate::vmstat::Counter;
+use core::ops::Range;
 
 /// Pages of a window of swapoff where it has windows of its own: 256 KiB, as a read of a disk may be long.
 const SWAPOFF_WINDOW: u32 = 64;
@@ -29,7 +32,10 @@ const LITTLE_WINDOW: u32 = 16;
 /// Pages read at a time beside a program that faults where the windows are those that a kernel's readahead makes.
 const KERNEL_MOST: u32 = 32;
 /// Little is out: less than one page in so many of those that are here or on the device.
-const LITTLE_OUT: u32 = 4;
+const LITTLE_OUT: u32 = 16;
+/// Beside a program at work a window of the last ones begins after the device was left to it for so many times as long as the one before
+/// took, or for [`BESIDE_NS`].
+const PAUSES: Nanos = 3;
 /// Where faults wait at all times, a window begins nevertheless after so long.
 const YIELD_NS: Nanos = 1_000_000;
 /// Pages looked at in one event.
@@ -62,6 +68,10 @@ pub(super) struct Swapoff {
     faulted: Option<Nanos>,
     /// When a window was begun last.
     begun: Nanos,
+    /// When its reads were seen to have ended.
+    ended: Option<Nanos>,
+    /// It goes on at this moment though nothing ends.
+    pauses: Option<Nanos>,
     /// The page that is read for its own sake, and how often it was in a row.
     read: (u32, u32),
 }
@@ -81,7 +91,9 @@ impl Swapoff {
             found: false,
             faulted: None,
             begun: 0,
-            read: (u32::MAX, 0),
+            ended: Some(0),
+            pauses: None,
+            read: (0, 0),
         }
     }
 
@@ -97,6 +109,12 @@ impl Swapoff {
 
     pub(super) const fn wake(&mut self) {
         self.waits = false;
+        self.pauses = None;
+    }
+
+    /// When the pause between two windows ends.
+    pub(super) const fn wakes_at(&self) -> Option<Nanos> {
+        self.pauses
     }
 
     /// The program faults.
@@ -227,17 +245,36 @@ impl Tasks {
     }
 
     /// The program is at work, and it is read for it, or enough beside it: the next end of a read lets swapoff go on.
-    fn swapoff_yields(&self, off: &Swapoff) -> bool {
+    fn swapoff_yields(&self, off: &mut Swapoff) -> bool {
         if !self.is_beside(off) {
             return false;
         }
-        if self.waiters.is_any() && self.is_little_out(off) && self.now() < off.begun + YIELD_NS {
+        if self.is_little_out(off) {
+            return self.swapoff_pauses(off);
+        }
+        let most = self.swapoff_most(off) as usize;
+        self.reading(off.page..off.looked).take(most).count() == most
+    }
+
+    /// One window is read, then the device is left to the program for a while.
+    fn swapoff_pauses(&self, off: &mut Swapoff) -> bool {
+        let window_end = off.read.0.saturating_add(LITTLE_WINDOW).min(self.paging.space.mem.len());
+        if self.reading(off.page..off.looked.max(window_end)).next().is_some() {
             return true;
         }
-        let mem = &self.paging.space.mem;
-        let reading = (off.page..off.looked).filter(|&p| mem.at(p).flight() == Flight::Reading);
-        let most = self.swapoff_most(off) as usize;
-        reading.take(most).count() == most
+        let now = self.now();
+        let ended = *off.ended.get_or_insert(now);
+        let again = ended + (PAUSES * (ended - off.begun)).min(BESIDE_NS);
+        if now < again {
+            off.pauses = Some(again);
+            return true;
+        }
+        self.waiters.is_any() && now < off.begun + YIELD_NS
+    }
+
+    /// The pages of these that are being read.
+    fn reading(&self, pages: Range<u32>) -> impl Iterator<Item = u32> {
+        pages.filter(|&p| self.paging.space.mem.at(p).flight() == Flight::Reading)
     }
 
     /// Free the slot of a page that was looked up, if it is here by now.
@@ -280,7 +317,7 @@ impl Tasks {
             if page.state() == PageState::Swapped && !page.in_flight() {
                 off.note_read(p);
                 off.window = Some(self.paging.swapoff_window(p, self.swapoff_pages(off)));
-                off.begun = self.now();
+                (off.begun, off.ended) = (self.now(), None);
                 off.asked = Some(p);
                 return;
             }
@@ -419,7 +456,7 @@ impl Tasks {
             return true;
         }
         let held = (!off.found).then(|| (used, self.now() + HELD_LOOK_NS));
-        *off = Swapoff { waits: true, held, faulted: off.faulted, begun: off.begun, ..Swapoff::new(off.device) };
+        *off = Swapoff { waits: true, held, faulted: off.faulted, begun: off.begun, ended: off.ended, ..Swapoff::new(off.device) };
         false
     }
 }

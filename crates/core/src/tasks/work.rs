@@ -96,6 +96,11 @@ impl Work {
         self.rescue_at
     }
 
+    /// When swapoff goes on though nothing ends.
+    pub(super) fn swapoff_wakes_at(&self) -> Option<Nanos> {
+        self.swapoff.as_ref().and_then(Swapoff::wakes_at)
+    }
+
     pub(super) fn schedule_rescue(&mut self, now: Nanos) {
         if self.rescue_at.is_none() {
             self.rescue_at = Some(now + RESCUE_AFTER_NS);
