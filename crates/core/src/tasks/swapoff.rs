@@ -456,7 +456,14 @@ impl Tasks {
             return true;
         }
         let held = (!off.found).then(|| (used, self.now() + HELD_LOOK_NS));
-        *off = Swapoff { waits: true, held, faulted: off.faulted, begun: off.begun, ended: off.ended, ..Swapoff::new(off.device) };
+        *off = Swapoff {
+            waits: true,
+            held,
+            faulted: off.faulted,
+            begun: off.begun,
+            ended: off.ended,
+            ..Swapoff::new(off.device)
+        };
         false
     }
 }
