@@ -131,6 +131,7 @@ fn what_lies_together_and_is_used_together_is_read_together() {
 fn pages_that_came_together_leave_together() {
     let mut world = World::simple("pagetide", HostKind::Blind, 8192, 2048, 20_000);
     world.audits = false;
+    world.log = Some(Vec::new());
     for p in 0..8192 {
         world.write(p);
         world.settle();
