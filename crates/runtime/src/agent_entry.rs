@@ -167,7 +167,7 @@ fn note_library(_mapping: Range<usize>) {}
 
 /// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
 pub fn mapped(bytes: usize) {
-    foothold::mapped(bytes, || serve::ring(false) || fork::wake_agent());
+    foothold::mapped(bytes, || serve::ring(false, true) || fork::wake_agent());
 }
 
 /// Has mmap(2) with these arguments mapped such memory?

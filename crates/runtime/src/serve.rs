@@ -185,9 +185,9 @@ pub(crate) enum Outcome {
     Agents,
 }
 
-/// Wake the agent, as soon as it is there. False: it serves no faults that it is not told of by the kernel. A thread that `is_confined`
-/// cannot sleep until then.
-pub(crate) fn ring(is_confined: bool) -> bool {
+/// Wait until the agent is there, and wake it if it sleeps. False: it serves no faults that it is not told of by the kernel. A thread that
+/// `is_confined` cannot sleep until then.
+pub(crate) fn ring(is_confined: bool, is_asleep: bool) -> bool {
     while IS_COMING.load(Ordering::Acquire) == 1 {
         if is_confined {
             std::hint::spin_loop();
@@ -195,7 +195,11 @@ pub(crate) fn ring(is_confined: bool) -> bool {
             futex::wait(&IS_COMING, 1, Some(ASK_AGAIN_NS), Scope::Private);
         }
     }
-    served().and_then(|served| served.sleepers.as_ref()).map(Sleepers::ring).is_some()
+    let Some(sleepers) = served().and_then(|served| served.sleepers.as_ref()) else { return false };
+    if is_asleep {
+        sleepers.ring();
+    }
+    true
 }
 
 /// In the agent: a thread goes on that sleeps in [`wait_by_read`].

@@ -15,6 +15,15 @@ use crate::signal::faults;
 use crate::sleepers::Sleepers;
 use crate::space::PAGE_SHIFT;
 
+/// An agent that has something to do asks for messages after so long again: to ask takes 1 us.
+pub(super) const ASK_NS: Nanos = 20_000;
+/// Turns between two looks, some 1 us: who wants the lock finds it free.
+const LOOK_TURNS: u32 = 40;
+
+pub(super) fn spin() {
+    (0..LOOK_TURNS).for_each(|_| std::hint::spin_loop());
+}
+
 impl Agent {
     /// Sleep while the program's threads serve their own faults: is there a message of the kernel, or of the supervisor?
     pub(super) fn sleep_beside(
@@ -49,17 +58,23 @@ impl Agent {
         *is_agent_asleep = false;
         managed.session.pager.machine_mut().set_caller(thread::gettid());
         let ended = managed.session.pager.machine().requests_ended();
+        faults::wake();
         take(&mut managed.session);
         if are_there() {
             managed.end_rest(clock::now());
         }
-        let timeout = self.turn(managed, seen, true);
+        let timeout = self.turn(managed, seen, !are_there());
         answer(managed);
         if watch.is_watched() && managed.session.pager.machine().requests_ended() != ended {
             sleepers.tell_watcher();
         }
         sleepers.next_turn(watch);
-        if are_there() { timeout.min(POLL_NS) } else { timeout }
+        match (are_there(), timeout) {
+            (_, 0) => 0,
+            (true, timeout) if faults::may_sleep() => timeout.min(POLL_NS),
+            (false, timeout) if faults::may_sleep() => timeout,
+            _ => 0,
+        }
     }
 }
 
@@ -115,4 +130,10 @@ mod faults {
     pub(super) const fn has_posted() -> bool {
         false
     }
+
+    pub(super) const fn may_sleep() -> bool {
+        true
+    }
+
+    pub(super) const fn wake() {}
 }

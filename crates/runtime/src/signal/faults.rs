@@ -3,9 +3,12 @@
 //! It serves itself (`serve`) where it can. Where it cannot, it posts the fault in its block, rings for the agent and sleeps until that has
 //! seen to it. A process that shares our memory without being of our own always posts: it may be killed at any moment, and must
 //! have no lock then.
+//!
+//! Where several threads fault at once, all of them post: each would take the lock twice, and to wait for it costs more (two switches
+//! of threads) than what is done under it. The agent takes what was posted together, in one turn and one call to the device.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_core::types::{Access, Nanos};
 use pagetide_sys::clock;
@@ -30,6 +33,11 @@ const FOREIGN: u32 = 1;
 
 /// Posts that no thread has taken back yet.
 static POSTS: Errands = Errands::new();
+/// Threads that are in a fault, as far as they could serve it themselves.
+static IN_FAULTS: AtomicU32 = AtomicU32::new(0);
+/// So many, and all leave their faults to the agent until one finds itself alone.
+const MANY: u32 = 3;
+static ARE_MANY: AtomicBool = AtomicBool::new(false);
 
 /// What a block has of this.
 #[derive(Debug)]
@@ -52,9 +60,21 @@ impl Post {
 
 /// Bring in what a thread has missed. False: it is not memory of ours.
 pub(super) fn serve(block: &Thread, address: usize, access: Access) -> bool {
-    if !block.is_apart() && !block.is_filtered() && serve::fault(address, access) == Outcome::GoOn {
-        return true;
+    if block.is_apart() || block.is_filtered() {
+        return post(block, address, access);
     }
+    let others = IN_FAULTS.fetch_add(1, Ordering::Relaxed);
+    if others == 0 || others + 1 >= MANY {
+        ARE_MANY.store(others > 0, Ordering::Relaxed);
+    }
+    let is_left = ARE_MANY.load(Ordering::Relaxed);
+    let goes_on = !is_left && serve::fault(address, access) == Outcome::GoOn || post(block, address, access);
+    IN_FAULTS.fetch_sub(1, Ordering::Relaxed);
+    goes_on
+}
+
+/// The same by the agent.
+fn post(block: &Thread, address: usize, access: Access) -> bool {
     let post = block.post();
     let is_foreign = leave_to_agent(post, address, access, block.is_confined());
     let (last, count) = post.foreign.get();
@@ -67,8 +87,8 @@ pub(super) fn serve(block: &Thread, address: usize, access: Access) -> bool {
 fn leave_to_agent(post: &Post, address: usize, access: Access, is_confined: bool) -> bool {
     post.address.store(address, Ordering::Relaxed);
     post.is_write.store(access == Access::Write, Ordering::Relaxed);
-    post.errand.leave(&POSTS);
-    if !serve::ring(is_confined) {
+    let is_asleep = post.errand.leave(&POSTS);
+    if !serve::ring(is_confined, is_asleep) {
         post.clear();
         return true;
     }
@@ -87,7 +107,7 @@ pub(crate) fn take_posted(mut each: impl FnMut(Fault)) {
     }
     for block in threads::all() {
         let post = block.post();
-        if post.errand.see() {
+        if post.errand.see(&POSTS) {
             post.seen_at.store(clock::now(), Ordering::Relaxed);
             let access = if post.is_write.load(Ordering::Relaxed) { Access::Write } else { Access::Read };
             let address = post.address.load(Ordering::Relaxed) as u64;
@@ -122,7 +142,19 @@ pub(crate) fn has_posted() -> bool {
     !POSTS.are_none()
 }
 
+/// In the agent, which is about to sleep. False: a fault is posted that it has not seen, and it is not rung for.
+pub(crate) fn may_sleep() -> bool {
+    POSTS.may_sleep()
+}
+
+/// In the agent, before it takes what is posted.
+pub(crate) fn wake() {
+    POSTS.wake();
+}
+
 /// In a copy of the address space: its own are none.
 pub(super) fn forget() {
     POSTS.forget();
+    IN_FAULTS.store(0, Ordering::Relaxed);
+    ARE_MANY.store(false, Ordering::Relaxed);
 }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::atomic::AtomicU32;
+use super::atomic::{AtomicU32, fence};
 use super::{wait, wake};
 use crate::futex::Scope;
 
@@ -19,26 +19,47 @@ const ANSWERED: u32 = 3;
 #[derive(Debug)]
 pub struct Errand(AtomicU32);
 
-/// How many are left by all threads and not taken back yet.
+/// What all threads have left, and whether the one that sees to it sleeps.
 #[derive(Debug)]
-pub struct Errands(AtomicU32);
+pub struct Errands {
+    /// Not taken back yet.
+    left: AtomicU32,
+    /// Of these: not seen yet.
+    unseen: AtomicU32,
+    /// 1: it sleeps, or is about to.
+    is_asleep: AtomicU32,
+}
 
 impl Errands {
     constant! {
         /// None.
         pub fn new() -> Self {
-            Self(AtomicU32::new(0))
+            Self { left: AtomicU32::new(0), unseen: AtomicU32::new(0), is_asleep: AtomicU32::new(1) }
         }
     }
 
     /// True if there is none: there is nothing to look for. Whoever was rung for one that was left before finds it.
     pub fn are_none(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
+        self.left.load(Ordering::Acquire) == 0
+    }
+
+    /// Who sees to errands is about to sleep. False: one was left that it has not seen, and it is not rung for that.
+    pub fn may_sleep(&self) -> bool {
+        self.is_asleep.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.unseen.load(Ordering::Relaxed) == 0
+    }
+
+    /// It does not sleep: nobody has to ring before it asks the next time whether it may.
+    pub fn wake(&self) {
+        self.is_asleep.store(0, Ordering::Relaxed);
     }
 
     /// In a copy of the address space, once each was taken back: they are none.
     pub fn forget(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
+        self.unseen.store(0, Ordering::Relaxed);
+        self.is_asleep.store(1, Ordering::Relaxed);
     }
 }
 
@@ -49,22 +70,33 @@ impl Errand {
         Self(AtomicU32::new(NONE))
     }
 
-    /// Leave it. The other thread is to be rung for afterwards.
-    pub fn leave(&self, all: &Errands) {
+    /// Leave it. True: the other thread sleeps, and is to be rung for now.
+    pub fn leave(&self, all: &Errands) -> bool {
         self.0.store(LEFT, Ordering::Release);
-        all.0.fetch_add(1, Ordering::Release);
+        all.left.fetch_add(1, Ordering::Release);
+        all.unseen.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        all.is_asleep.swap(0, Ordering::Relaxed) == 1
     }
 
     /// Take it back, if it was left: nobody waits with it.
     pub fn take_back(&self, all: &Errands) {
-        if self.0.swap(NONE, Ordering::Release) != NONE {
-            all.0.fetch_sub(1, Ordering::Relaxed);
+        let was = self.0.swap(NONE, Ordering::Release);
+        if was == LEFT {
+            all.unseen.fetch_sub(1, Ordering::Relaxed);
+        }
+        if was != NONE {
+            all.left.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// See it. True: it was left, and not seen yet.
-    pub fn see(&self) -> bool {
-        self.0.compare_exchange(LEFT, SEEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    pub fn see(&self, all: &Errands) -> bool {
+        let is_new = self.0.compare_exchange(LEFT, SEEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_new {
+            all.unseen.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_new
     }
 
     /// It was seen, and has no answer.

@@ -24,8 +24,9 @@ impl Shared {
         let (errand, about, done) = &self.each[at];
         for time in 1..=times {
             about.add();
-            errand.leave(&self.errands);
-            self.bell.ring();
+            if errand.leave(&self.errands) {
+                self.bell.ring();
+            }
             assert_eq!(errand.wait(0), time, "it has the answer to this errand");
             assert_eq!(done.get(), time);
             errand.take_back(&self.errands);
@@ -35,11 +36,14 @@ impl Shared {
     /// In the agent: see to so many, as it is rung for.
     fn serve(&self, mut left: u32) {
         while left > 0 {
-            self.bell.sleep();
+            if self.errands.may_sleep() {
+                self.bell.sleep();
+            }
+            self.errands.wake();
             if self.errands.are_none() {
                 continue;
             }
-            let seen = self.each.iter().filter(|(errand, ..)| errand.see()).count();
+            let seen = self.each.iter().filter(|(errand, ..)| errand.see(&self.errands)).count();
             for (errand, about, done) in self.each.iter().filter(|(errand, ..)| errand.is_seen()) {
                 done.add();
                 errand.answer(about.get());
