@@ -2,7 +2,8 @@
 //!
 //! The kernel sends SIGBUS to the thread that touches a missing page. Its handler (`signal::faults`) takes the agent's lock, gives the
 //! fault to the pager and waits for the page itself (`sleepers`): no other thread has to be woken. What it cannot do it leaves to the agent:
-//! an address that no region covers, a fault while a fork is made, a thread with a system call filter, a process that shares memory.
+//! an address that no region covers, a fault while a fork is made, a thread with a system call filter, a process that shares memory, and all
+//! faults while several threads have one.
 //!
 //! Agent and program have different descriptor tables. What a fault needs is in both, under the same number ([`Files`]): a thread of
 //! the program opens it before it makes the agent, whose table begins as a copy. All other descriptors are the agent's, so what needs
