@@ -6,7 +6,8 @@ use crate::args::RunArgs;
 use crate::backend::{Progress, RunReport};
 use crate::failure::Failure;
 use crate::timeline::{self, Timeline};
-use crate::{metrics, stats, summary, whole_file};
+use crate::whole_file::{PATIENCE_NS, WholeFile};
+use crate::{metrics, stats, summary};
 
 /// Time between two writings of statistics and metrics.
 const INTERVAL_NS: u64 = 1_000_000_000;
@@ -15,8 +16,8 @@ const TIMELINE_BYTES: u64 = 64 << 20;
 
 /// Those who are told.
 #[derive(Debug)]
-pub(crate) struct Observers<'a> {
-    stats: Option<&'a std::path::Path>,
+pub(crate) struct Observers {
+    stats: Option<WholeFile>,
     settings: Vec<(String, String)>,
     metrics: Option<metrics::Sink>,
     timeline: Option<Timeline>,
@@ -26,26 +27,16 @@ pub(crate) struct Observers<'a> {
     summary: summary::Teller,
 }
 
-impl<'a> Observers<'a> {
+impl Observers {
     /// Before the program starts: what cannot be written is an error.
-    pub(crate) fn open(args: &'a RunArgs, settings: &[(String, String)]) -> Result<Self, Failure> {
-        if let Some(path) = &args.stats {
-            whole_file::check("--stats", path)?;
-        }
+    pub(crate) fn open(args: &RunArgs, settings: &[(String, String)]) -> Result<Self, Failure> {
+        let stats = args.stats.as_ref().map(|path| WholeFile::open("--stats", path, Some(PATIENCE_NS))).transpose()?;
         let metrics =
             args.metrics.as_ref().map(|target| metrics::Sink::open(target, args.metrics_exposed)).transpose()?;
         let size = args.timeline_size.unwrap_or(TIMELINE_BYTES);
         let timeline = args.timeline.as_ref().map(|path| Timeline::create(path, size)).transpose()?;
         let summary = summary::Teller::new(args.summary);
-        Ok(Self {
-            stats: args.stats.as_deref(),
-            settings: settings.to_vec(),
-            metrics,
-            timeline,
-            next_ns: 0,
-            is_failure_told: false,
-            summary,
-        })
+        Ok(Self { stats, settings: settings.to_vec(), metrics, timeline, next_ns: 0, is_failure_told: false, summary })
     }
 
     /// How often to tell; None if nobody is told while the run goes on.
@@ -76,8 +67,8 @@ impl<'a> Observers<'a> {
             metrics.put(metrics::text(progress));
         }
         // Those of the end are written where an error is said.
-        if let Some(path) = self.stats.filter(|_| !has_ended)
-            && let Err(Failure::Told(told)) = stats::write(path, &progress.report, &self.settings)
+        if let Some(file) = self.stats.as_ref().filter(|_| !has_ended)
+            && let Err(Failure::Told(told)) = stats::write(file, &progress.report, &self.settings)
             && !self.is_failure_told
         {
             self.is_failure_told = true;
@@ -86,7 +77,11 @@ impl<'a> Observers<'a> {
     }
 
     /// The run has ended.
-    pub(crate) fn conclude(&self, report: &RunReport) {
+    pub(crate) fn conclude(&self, report: &RunReport) -> Result<(), Failure> {
+        if let Some(file) = &self.stats {
+            stats::write(file, report, &self.settings)?;
+        }
         self.summary.conclude(report);
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::args::ReportArgs;
 use crate::failure::{Exit, Failure};
-use crate::whole_file;
+use crate::whole_file::{self, WholeFile};
 
 /// Bytes of a file that is read at most: a timeline of the largest size.
 const FILE_MAX: u64 = 64 << 30;
@@ -31,13 +31,13 @@ struct Known {
 
 /// Writes the page.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
-    whole_file::check("--output", &args.output)?;
+    let output = WholeFile::open("--output", &args.output, None)?;
     let mut known = Known::default();
     for path in &args.files {
         known.take(path)?;
     }
     let text = page::page(&known);
-    whole_file::replace(&args.output, &text).map_err(|error| whole_file::failed("--output", &args.output, &error))
+    output.put(&text).map_err(|error| whole_file::failed("--output", &args.output, &error))
 }
 
 impl Known {

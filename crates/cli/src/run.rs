@@ -8,7 +8,7 @@ use crate::backend::{self, BUDGET_BYTES_MIN, RunOptions};
 use crate::failure::{Exit, Failure, Told};
 use crate::observe::Observers;
 use crate::size::{Amount, Bytes};
-use crate::{machine, preflight, preload, settings, stats, swap};
+use crate::{machine, preflight, preload, settings, swap};
 
 /// Runs the program; the answer is its exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -47,10 +47,7 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>, mut observers: Ob
         draws_spans: observers.draw(),
     };
     let report = backend::run(&options, &mut |progress| observers.tell(progress))?;
-    if let Some(path) = &args.stats {
-        stats::write(path, &report, &options.settings)?;
-    }
-    observers.conclude(&report);
+    observers.conclude(&report)?;
     let status = u8::try_from(report.exit_status.unwrap_or(1)).expect("a status in the shell's convention is one byte");
     Ok(ExitCode::from(status))
 }

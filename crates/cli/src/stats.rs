@@ -1,12 +1,10 @@
 //! `--stats FILE`: one JSON object, written every second and when the program has ended. The file is complete or not there.
 
-use std::path::Path;
-
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::backend::{LatencySummary, RunReport};
 use crate::failure::Failure;
-use crate::whole_file;
+use crate::whole_file::{self, WholeFile};
 
 /// The object as it is written. Counters keep the order of the counter table.
 #[derive(serde::Serialize)]
@@ -96,8 +94,8 @@ pub(crate) fn to_json(report: &RunReport, settings: &[(String, String)]) -> Stri
 }
 
 /// Writes the file in one step.
-pub(crate) fn write(path: &Path, report: &RunReport, settings: &[(String, String)]) -> Result<(), Failure> {
-    whole_file::replace(path, &to_json(report, settings)).map_err(|error| whole_file::failed("--stats", path, &error))
+pub(crate) fn write(file: &WholeFile, report: &RunReport, settings: &[(String, String)]) -> Result<(), Failure> {
+    file.put(&to_json(report, settings)).map_err(|error| whole_file::failed("--stats", file.path(), &error))
 }
 
 #[cfg(test)]

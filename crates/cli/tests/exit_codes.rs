@@ -65,6 +65,26 @@ fn a_stats_file_that_cannot_be_written_is_told_before_the_program_starts() {
     );
 }
 
+/// Statistics of which a report can be made.
+const STATS: &str = "{\"memory_budget_bytes\": 5, \"vmstat\": {}}";
+
+#[test]
+fn a_report_leaves_links_and_devices_what_they_are() {
+    let directory = std::env::temp_dir().join(format!("pagetide-report-{}", std::process::id()));
+    std::fs::create_dir(&directory).expect("a fresh name");
+    let at = |name: &str| directory.join(name).into_os_string().into_string().expect("a plain path");
+    std::fs::write(at("s.json"), STATS).expect("room for a few bytes");
+    std::os::unix::fs::symlink("page.html", at("link")).expect("a fresh name");
+    let linked = pagetide(&["report", &at("s.json"), "-o", &at("link")]);
+    let (link, page) = (std::fs::read_link(at("link")), std::fs::read_to_string(at("page.html")));
+    let (status, out, err) = pagetide(&["report", &at("s.json"), "-o", "/dev/stdout"]);
+    std::fs::remove_dir_all(&directory).expect("own directory");
+    assert_eq!(linked, (Some(0), String::new(), String::new()));
+    assert!(link.is_ok_and(|to| to == Path::new("page.html")), "the link stays");
+    assert_eq!((status, err.as_str()), (Some(0), ""));
+    assert!(out.starts_with("<!doctype html>") && page.is_ok_and(|page| page == out), "{out}");
+}
+
 #[test]
 fn a_program_that_cannot_be_wrapped_runs_only_when_asked_for() {
     // A copy with the setuid bit: the dynamic linker would ignore the preloaded library.

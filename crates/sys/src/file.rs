@@ -38,6 +38,8 @@ pub mod flags {
     pub const UNNAMED: u32 = k::O_TMPFILE;
     /// `O_NONBLOCK`
     pub const NONBLOCK: u32 = k::O_NONBLOCK;
+    /// `O_NOCTTY`
+    pub const NO_TERMINAL: u32 = k::O_NOCTTY;
     /// `O_DIRECTORY`
     pub const DIRECTORY: u32 = k::O_DIRECTORY;
     /// `O_PATH`

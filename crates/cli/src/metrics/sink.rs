@@ -16,7 +16,7 @@ use std::time::Duration;
 use pagetide_sys::clock;
 
 use crate::failure::{Exit, Failure};
-use crate::whole_file;
+use crate::whole_file::{PATIENCE_NS, WholeFile};
 
 /// Seconds that a reader has at most.
 const READER_S: u64 = 2;
@@ -71,7 +71,7 @@ enum Listener {
 #[derive(Debug)]
 pub(crate) enum Sink {
     /// A file; true once its user was told that it cannot be written.
-    File(PathBuf, bool),
+    File(WholeFile, bool),
     /// Readers of the newest text.
     Served(Served),
 }
@@ -99,8 +99,7 @@ impl Sink {
     pub(crate) fn open(target: &Target, is_exposed: bool) -> Result<Self, Failure> {
         let (listener, socket) = match target {
             Target::File(path) => {
-                whole_file::check("--metrics", path)?;
-                return Ok(Self::File(path.clone(), false));
+                return Ok(Self::File(WholeFile::open("--metrics", path, Some(PATIENCE_NS))?, false));
             }
             Target::Address(address) if !address.ip().is_loopback() && !is_exposed => {
                 return Err(Failure::told(
@@ -129,11 +128,11 @@ impl Sink {
     /// The newest text. Called from the thread of the run: the readers' thread, which it starts, has its signals blocked as well.
     pub(crate) fn put(&mut self, text: String) {
         match self {
-            Self::File(path, is_told) => {
-                if let Err(error) = whole_file::replace(path, &text)
+            Self::File(file, is_told) => {
+                if let Err(error) = file.put(&text)
                     && !std::mem::replace(is_told, true)
                 {
-                    eprintln!("pagetide: --metrics {}: cannot write: {error}; the run goes on", path.display());
+                    eprintln!("pagetide: --metrics {}: cannot write: {error}; the run goes on", file.path().display());
                 }
             }
             Self::Served(served) => {
