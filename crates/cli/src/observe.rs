@@ -4,15 +4,37 @@
 
 use crate::args::RunArgs;
 use crate::backend::{Progress, RunReport};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::timeline::{self, Timeline};
-use crate::whole_file::{PATIENCE_NS, WholeFile};
+use crate::whole_file::{self, PATIENCE_NS, WholeFile};
 use crate::{metrics, stats, summary};
 
 /// Time between two writings of statistics and metrics.
 const INTERVAL_NS: u64 = 1_000_000_000;
 /// Bytes of a timeline at most, unless its user says otherwise.
 const TIMELINE_BYTES: u64 = 64 << 20;
+
+/// What one of them writes the other would overwrite.
+fn check_that_files_differ(args: &RunArgs) -> Result<(), Failure> {
+    let metrics = args.metrics.as_ref().and_then(|target| match target {
+        metrics::Target::File(path) | metrics::Target::Socket(path) => Some(path),
+        metrics::Target::Address(_) => None,
+    });
+    let files = [("--stats", args.stats.as_ref()), ("--metrics", metrics), ("--timeline", args.timeline.as_ref())];
+    for (index, &(flag, path)) in files.iter().enumerate() {
+        let earlier = files[..index]
+            .iter()
+            .find(|(_, earlier)| path.zip(*earlier).is_some_and(|(path, earlier)| whole_file::is_same(path, earlier)));
+        if let Some(((earlier, _), path)) = earlier.zip(path) {
+            return Err(Failure::told(
+                Exit::Usage,
+                format!("{flag} {}: {earlier} writes the same file", path.display()),
+                "give each a file of its own",
+            ));
+        }
+    }
+    Ok(())
+}
 
 /// Those who are told.
 #[derive(Debug)]
@@ -30,6 +52,7 @@ pub(crate) struct Observers {
 impl Observers {
     /// Before the program starts: what cannot be written is an error.
     pub(crate) fn open(args: &RunArgs, settings: &[(String, String)]) -> Result<Self, Failure> {
+        check_that_files_differ(args)?;
         let stats = args.stats.as_ref().map(|path| WholeFile::open("--stats", path, Some(PATIENCE_NS))).transpose()?;
         let metrics =
             args.metrics.as_ref().map(|target| metrics::Sink::open(target, args.metrics_exposed)).transpose()?;

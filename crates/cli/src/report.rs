@@ -31,6 +31,13 @@ struct Known {
 
 /// Writes the page.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+    if let Some(input) = args.files.iter().find(|input| whole_file::is_same(input, &args.output)) {
+        return Err(Failure::told(
+            Exit::Usage,
+            format!("--output {}: the report is made of this file ({})", args.output.display(), input.display()),
+            "give the page a file of its own",
+        ));
+    }
     let output = WholeFile::open("--output", &args.output, None)?;
     let mut known = Known::default();
     for path in &args.files {

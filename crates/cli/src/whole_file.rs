@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use pagetide_sys::fd::{self, Fd, PollFd, events};
@@ -144,6 +144,16 @@ fn goal(path: &Path) -> io::Result<Goal> {
 fn is_descriptors(directory: &Path) -> bool {
     let own = Path::new("/proc").join(std::process::id().to_string());
     directory.starts_with(own) && directory.ends_with("fd")
+}
+
+/// Both are one file, or will be. What takes texts of several writers (a terminal, `/dev/null`) is none.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => {
+            (one.dev(), one.ino()) == (other.dev(), other.ino()) && !one.file_type().is_char_device()
+        }
+        _ => matches!((goal(one), goal(other)), (Ok(Goal::File(one)), Ok(Goal::File(other))) if one == other),
+    }
 }
 
 /// Writes a file beside it, then puts it into its place.
@@ -285,6 +295,30 @@ mod tests {
         let text = fs::read_to_string(&path).expect("just written");
         fs::remove_dir_all(&directory).expect("own directory");
         assert_eq!(text, "one two three");
+    }
+
+    #[test]
+    fn one_file_under_two_names_is_known() {
+        let directory = directory("same");
+        let at = |name: &str| directory.join(name);
+        fs::write(at("file"), "").expect("a few bytes fit");
+        fs::hard_link(at("file"), at("hard")).expect("a fresh name");
+        for (link, to) in [("link", "file"), ("dangling", "made")] {
+            std::os::unix::fs::symlink(to, at(link)).expect("a fresh name");
+        }
+        for (one, other, expected) in [
+            ("file", "file", true),
+            ("file", "hard", true),
+            ("file", "link", true),
+            ("made", "dangling", true),
+            ("made", "../made", false),
+            ("file", "made", false),
+            ("new", "./new", true),
+        ] {
+            assert_eq!(is_same(&at(one), &at(other)), expected, "{one} and {other}");
+        }
+        fs::remove_dir_all(&directory).expect("own directory");
+        assert!(!is_same(Path::new("/dev/null"), Path::new("/dev/null")), "it takes all");
     }
 
     #[test]

@@ -69,6 +69,27 @@ fn a_stats_file_that_cannot_be_written_is_told_before_the_program_starts() {
 const STATS: &str = "{\"memory_budget_bytes\": 5, \"vmstat\": {}}";
 
 #[test]
+fn no_file_is_overwritten_by_what_is_made_of_it_or_beside_it() {
+    let directory = std::env::temp_dir().join(format!("pagetide-same-file-{}", std::process::id()));
+    std::fs::create_dir(&directory).expect("a fresh name");
+    let at = |name: &str| directory.join(name).into_os_string().into_string().expect("a plain path");
+    let (stats, link, fresh) = (at("s.json"), at("link"), at("fresh"));
+    std::fs::write(&stats, STATS).expect("room for a few bytes");
+    std::os::unix::fs::symlink("s.json", &link).expect("a fresh name");
+    refuses(&["report", &stats, "-o", &stats], 2, &["--output", "is made of this file"]);
+    refuses(&["report", &stats, "-o", &link], 2, &["--output", "is made of this file"]);
+    for (one, other) in [("--stats", "--timeline"), ("--metrics", "--timeline"), ("--stats", "--metrics")] {
+        for (path, again) in [(&stats, &link), (&fresh, &fresh)] {
+            let arguments = ["run", "--memory", "64M", one, path, other, again, "--", "echo", "ran"];
+            refuses(&arguments, 2, &[one, other, "the same file"]);
+        }
+    }
+    let (text, is_made) = (std::fs::read_to_string(&stats), Path::new(&fresh).exists());
+    std::fs::remove_dir_all(&directory).expect("own directory");
+    assert!(text.is_ok_and(|text| text == STATS) && !is_made);
+}
+
+#[test]
 fn a_report_leaves_links_and_devices_what_they_are() {
     let directory = std::env::temp_dir().join(format!("pagetide-report-{}", std::process::id()));
     std::fs::create_dir(&directory).expect("a fresh name");
