@@ -359,7 +359,9 @@ fn knobs_change_while_it_works_and_paging_out_is_paused() {
     run.expect_refusal(&["set", "page-cluster=99"], &["is not one of"]);
     run.expect_refusal(&["set", "swapiness=1"], &["did you mean"]);
     run.expect_refusal(&["set", "nonsense=1"], &["no setting `nonsense`\n", "pagetide knobs"]);
-    for fixed in ["sample=none", "profile=linux-6.18", "io=threads"] {
+    run.expect_refusal(&["set", "io=bogus"], &["bogus: it is auto"]);
+    run.tell(&["set", "page-cluster=0 "]);
+    for fixed in ["sample=none", "profile=linux-6.18", "io=threads", "shares=equal"] {
         run.expect_refusal(&["set", fixed], &["chosen when"]);
     }
     let resident = || run.stat()["resident_bytes"].as_u64().expect("a number");

@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure};
 
 /// Reads `KEY=VALUE`.
 pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
+    match text.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key.to_owned(), value.to_owned())),
         Some(_) | None => {
             Err("write KEY=VALUE, for example page-cluster=5; `pagetide knobs` lists the keys".to_owned())
@@ -46,7 +46,8 @@ mod tests {
     #[test]
     fn pairs_need_a_key_and_a_value() {
         assert_eq!(parse_pair("a=b=c"), Ok(pair("a", "b=c")));
-        for text in ["", "a", "a=", "=b"] {
+        assert_eq!(parse_pair(" a\t= b "), Ok(pair("a", "b")));
+        for text in ["", "a", "a=", "=b", "a= ", "\t=b"] {
             assert!(parse_pair(text).is_err(), "{text}");
         }
     }

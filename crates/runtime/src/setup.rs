@@ -338,6 +338,14 @@ pub(crate) fn live_config(settings: &[(String, String)], pages_max: u32, budget_
     LiveConfig { settings: settings.to_vec(), pages_max, budget_pages, slots }
 }
 
+/// Checks a setting for a run that goes on. Err: why not; what no run takes is told of as at its start.
+pub(crate) fn check_live(knob: &str, value: &str) -> Result<(), String> {
+    split_settings(&[(knob.to_owned(), value.to_owned())])?;
+    let config = live_config(&[], 1, 1, 1).build();
+    // Not only whether there is such a value: what is refused here must not be told to those that start later either.
+    config.and_then(|config| config.live_setting(knob, value)).map(|_| ()).map_err(|error| error.to_string())
+}
+
 /// An unnamed file in this directory: gone with its last descriptor, whatever happens.
 pub(crate) fn swap_file(directory: &Fd) -> Result<Fd, Errno> {
     let unnamed = flags::READ_WRITE | flags::UNNAMED;
@@ -461,5 +469,16 @@ mod tests {
         assert_eq!(refused, "idle = 0: it is auto, poll or sleep");
         let refused = split_settings(&[pair("shares", "even")]).expect_err("there is no such choice");
         assert_eq!(refused, "shares = even: it is worth or equal");
+    }
+
+    #[test]
+    fn what_the_host_does_is_chosen_at_the_start_and_a_bad_value_is_one_then_too() {
+        for (key, good) in [("io", "uring"), ("idle", "poll"), ("shares", "equal"), ("profile", "pagetide")] {
+            assert!(check_live(key, good).is_err_and(|text| text.contains("chosen when")), "{key}");
+        }
+        for key in ["io", "idle", "shares"] {
+            assert!(check_live(key, "bogus").is_err_and(|text| text.contains("bogus: it is")), "{key}");
+        }
+        assert_eq!(check_live("page-cluster", "3"), Ok(()));
     }
 }

@@ -175,7 +175,7 @@ impl Supervisor {
             RunCommand::SwapOn(spec) => self.begin_swapon(&spec)?,
             RunCommand::SwapOff { path, mode } => self.begin_swapoff(&path, mode)?,
             RunCommand::StopSwapOff { path } => self.begin_stop(&path)?,
-            RunCommand::Set { knob, value } => self.begin_set(knob, value)?,
+            RunCommand::Set { knob, value } => self.begin_set(&knob, &value)?,
             RunCommand::PageOut { bytes } => self.begin_page_out(bytes)?,
             RunCommand::Pause => {
                 self.is_paused = true;
@@ -427,12 +427,9 @@ impl Supervisor {
         Ok((self.tell_each(&Command::PageOut { pages: part(resident) }, orders), told))
     }
 
-    fn begin_set(&mut self, knob: String, value: String) -> Result<(Ticket, String), Error> {
-        let config = setup::live_config(&[], 1, 1, 1).build();
-        // Not only whether there is such a value: what is refused here must not be told to those that start later either.
-        config
-            .and_then(|config| config.live_setting(&knob, &value).map(|_| ()))
-            .map_err(|error| Error::new(ErrorKind::Config, error.to_string()))?;
+    fn begin_set(&mut self, knob: &str, value: &str) -> Result<(Ticket, String), Error> {
+        let (knob, value) = (knob.trim().to_owned(), value.trim().to_owned());
+        setup::check_live(&knob, &value).map_err(|text| Error::new(ErrorKind::Config, text))?;
         self.hello.settings.retain(|(known, _)| *known != knob);
         self.hello.settings.push((knob.clone(), value.clone()));
         let told = format!("{knob}={value}");
