@@ -20,7 +20,7 @@ demo: build ## the same program natively and in a quarter of its memory, side by
 # PAGETIDE_REQUIRE=uffd,cgroup,... makes a test fail that would otherwise say which feature of the machine it misses.
 test: build ## every test: unit, property, simulation, and real programs on this kernel
 	@if [ -x tests/setup.sh ]; then tests/setup.sh; fi
-	tests/run.sh
+	cargo test --release --locked --workspace --no-fail-fast
 
 fuzz: ## whatever comes from outside (packets, traces, records, workloads, scripts, maps) under libFuzzer, SECONDS each (8)
 	@if [ -x tests/setup.sh ]; then tests/setup.sh; fi
