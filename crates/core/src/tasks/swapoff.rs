@@ -13,6 +13,8 @@
 //! the least is lost if as much of it as can be is spent where m L is small, so as fast as the device can until there, then slowly.)
 //! What was brought in is mapped while memory is plentiful, as the program would have to fault on it otherwise.
 
+use core::ops::Range;
+
 use super::Tasks;
 use crate::config::SwapoffMode;
 use crate::effect::Effects;
@@ -21,7 +23,6 @@ use crate::paging::STEP_ROOM;
 use crate::readahead::Window;
 use crate::types::{Access, DeviceId, Nanos};
 use crate::vmstat::Counter;
-use core::ops::Range;
 
 /// Pages of a window of swapoff where it has windows of its own: 256 KiB, as a read of a disk may be long.
 const SWAPOFF_WINDOW: u32 = 64;
@@ -229,12 +230,9 @@ impl Tasks {
         if self.is_beside(off) && self.is_little_out(off) { LITTLE_WINDOW } else { SWAPOFF_WINDOW }
     }
 
-    /// Pages that may be read at a time beside a program at work.
-    fn swapoff_most(&self, off: &Swapoff) -> u32 {
-        if !self.paging.readahead.knows_swapoff(&self.paging.space) {
-            return KERNEL_MOST;
-        }
-        if self.is_little_out(off) { LITTLE_WINDOW } else { BESIDE_MOST }
+    /// Pages that may be read at a time beside a program at work while much is out.
+    fn swapoff_most(&self) -> u32 {
+        if self.paging.readahead.knows_swapoff(&self.paging.space) { BESIDE_MOST } else { KERNEL_MOST }
     }
 
     fn is_little_out(&self, off: &Swapoff) -> bool {
@@ -252,7 +250,7 @@ impl Tasks {
         if self.is_little_out(off) {
             return self.swapoff_pauses(off);
         }
-        let most = self.swapoff_most(off) as usize;
+        let most = self.swapoff_most() as usize;
         self.reading(off.page..off.looked).take(most).count() == most
     }
 
