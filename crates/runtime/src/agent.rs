@@ -229,21 +229,14 @@ impl Agent {
         if self.entry().spans.is_wanted() {
             state.managed.session.pager.machine_mut().note_requests();
         }
-        let (mut timeout, mut slept) = (0, 0);
+        let (mut timeout, mut asked) = (0, 0);
         loop {
             let seen;
             if let Some(sleepers) = &served.sleepers {
                 let event = beside::event_of_own(&state, sleepers);
                 let uffd = PollFd::new(state.managed.session.pager.machine().uffd().fd(), events::IN);
                 drop(state);
-                let now = clock::now();
-                seen = if timeout == 0 && now < slept + beside::ASK_NS {
-                    beside::spin();
-                    [false; 2]
-                } else {
-                    slept = now;
-                    self.sleep_beside(sleepers, uffd, event, timeout)
-                };
+                seen = self.sleep_beside(sleepers, [uffd, event], timeout, &mut asked);
                 state = served.lock("the agent's turn");
                 timeout = self.turn_beside(&mut state, sleepers, seen);
                 // Whoever leaves it something to do from here on rings for it.

@@ -29,6 +29,7 @@ use crate::limits;
 use crate::origins;
 use crate::own;
 use crate::serve;
+use crate::sleepers::Sleepers;
 use crate::space::held::HELD;
 use crate::space::locks;
 
@@ -167,7 +168,7 @@ fn note_library(_mapping: Range<usize>) {}
 
 /// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
 pub fn mapped(bytes: usize) {
-    foothold::mapped(bytes, || serve::ring(false, true) || fork::wake_agent());
+    foothold::mapped(bytes, || serve::bell(false).map(Sleepers::ring).is_some() || fork::wake_agent());
 }
 
 /// Has mmap(2) with these arguments mapped such memory?

@@ -186,9 +186,9 @@ pub(crate) enum Outcome {
     Agents,
 }
 
-/// Wait until the agent is there, and wake it if it sleeps. False: it serves no faults that it is not told of by the kernel. A thread that
+/// Where the agent is rung for, as soon as it is there. None: it serves no faults that it is not told of by the kernel. A thread that
 /// `is_confined` cannot sleep until then.
-pub(crate) fn ring(is_confined: bool, is_asleep: bool) -> bool {
+pub(crate) fn bell(is_confined: bool) -> Option<&'static Sleepers> {
     while IS_COMING.load(Ordering::Acquire) == 1 {
         if is_confined {
             std::hint::spin_loop();
@@ -196,11 +196,7 @@ pub(crate) fn ring(is_confined: bool, is_asleep: bool) -> bool {
             futex::wait(&IS_COMING, 1, Some(ASK_AGAIN_NS), Scope::Private);
         }
     }
-    let Some(sleepers) = served().and_then(|served| served.sleepers.as_ref()) else { return false };
-    if is_asleep {
-        sleepers.ring();
-    }
-    true
+    served().and_then(|served| served.sleepers.as_ref())
 }
 
 /// In the agent: a thread goes on that sleeps in [`wait_by_read`].

@@ -23,6 +23,11 @@ const LOOK_NS: Nanos = 1_000_000;
 /// Turns between two looks, some 1 us: who wants the lock finds it free.
 const LOOK_TURNS: u32 = 40;
 
+/// Between two looks, without the lock.
+pub(crate) fn spin() {
+    (0..LOOK_TURNS).for_each(|_| std::hint::spin_loop());
+}
+
 /// Pass on all requests that are queued, without the lock: others serve their faults meanwhile. False: the kernel has not taken all.
 /// `caller`: as for [`crate::io::Engine::set_caller`].
 pub(crate) fn pass_on<G, K: AddressSpace>(
@@ -110,7 +115,7 @@ impl Sleepers {
     ) -> G {
         self.turns.wait(held, watch, lock, (LOOK_NS, looks), || {
             if looks {
-                (0..LOOK_TURNS).for_each(|_| std::hint::spin_loop());
+                spin();
             } else {
                 self.wait_for_engine(LOOK_NS);
             }

@@ -12,27 +12,28 @@ use crate::serve::{ASK_AGAIN_NS, State};
 use crate::session::{POLL_NS, Session};
 #[cfg(target_arch = "x86_64")]
 use crate::signal::faults;
-use crate::sleepers::Sleepers;
+use crate::sleepers::{self, Sleepers};
 use crate::space::PAGE_SHIFT;
 
 /// An agent that has something to do asks for messages after so long again: to ask takes 1 us.
-pub(super) const ASK_NS: Nanos = 20_000;
-/// Turns between two looks, some 1 us: who wants the lock finds it free.
-const LOOK_TURNS: u32 = 40;
-
-pub(super) fn spin() {
-    (0..LOOK_TURNS).for_each(|_| std::hint::spin_loop());
-}
+const ASK_NS: Nanos = 20_000;
 
 impl Agent {
-    /// Sleep while the program's threads serve their own faults: is there a message of the kernel, or of the supervisor?
+    /// Sleep while the program's threads serve their own faults: is there a message of the kernel, or of the supervisor? `asked`: when
+    /// that was asked last.
     pub(super) fn sleep_beside(
         &self,
         sleepers: &Sleepers,
-        uffd: PollFd,
-        event: PollFd,
+        [uffd, event]: [PollFd; 2],
         timeout_ns: Nanos,
+        asked: &mut Nanos,
     ) -> [bool; 2] {
+        let now = clock::now();
+        if timeout_ns == 0 && now < *asked + ASK_NS {
+            sleepers::spin();
+            return [false; 2];
+        }
+        *asked = now;
         let mut fds =
             [uffd, PollFd::new(&self.supervisor, events::IN), PollFd::new(sleepers.bell(), events::IN), event];
         match fd::poll(&mut fds, Some(timeout_ns)) {
@@ -69,11 +70,12 @@ impl Agent {
             sleepers.tell_watcher();
         }
         sleepers.next_turn(watch);
-        match (are_there(), timeout) {
-            (_, 0) => 0,
-            (true, timeout) if faults::may_sleep() => timeout.min(POLL_NS),
-            (false, timeout) if faults::may_sleep() => timeout,
-            _ => 0,
+        if timeout == 0 || !faults::may_sleep() {
+            0
+        } else if are_there() {
+            timeout.min(POLL_NS)
+        } else {
+            timeout
         }
     }
 }

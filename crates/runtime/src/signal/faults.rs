@@ -88,9 +88,12 @@ fn leave_to_agent(post: &Post, address: usize, access: Access, is_confined: bool
     post.address.store(address, Ordering::Relaxed);
     post.is_write.store(access == Access::Write, Ordering::Relaxed);
     let is_asleep = post.errand.leave(&POSTS);
-    if !serve::ring(is_confined, is_asleep) {
+    let Some(sleepers) = serve::bell(is_confined) else {
         post.clear();
         return true;
+    };
+    if is_asleep {
+        sleepers.ring();
     }
     if is_confined {
         serve::wait_by_read(|| post.errand.answered().is_some());
@@ -102,7 +105,7 @@ fn leave_to_agent(post: &Post, address: usize, access: Access, is_confined: bool
 
 /// In the agent: every fault that was posted since the last call.
 pub(crate) fn take_posted(mut each: impl FnMut(Fault)) {
-    if POSTS.are_none() {
+    if POSTS.are_seen() {
         return;
     }
     for block in threads::all() {

@@ -38,7 +38,12 @@ impl Errands {
         }
     }
 
-    /// True if there is none: there is nothing to look for. Whoever was rung for one that was left before finds it.
+    /// True if each was seen: there is nothing to look for. Whoever was rung for one that was left before finds it.
+    pub fn are_seen(&self) -> bool {
+        self.unseen.load(Ordering::Acquire) == 0
+    }
+
+    /// True if there is none that was not taken back.
     pub fn are_none(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }
@@ -74,7 +79,7 @@ impl Errand {
     pub fn leave(&self, all: &Errands) -> bool {
         self.0.store(LEFT, Ordering::Release);
         all.left.fetch_add(1, Ordering::Release);
-        all.unseen.fetch_add(1, Ordering::Relaxed);
+        all.unseen.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         all.is_asleep.swap(0, Ordering::Relaxed) == 1
     }

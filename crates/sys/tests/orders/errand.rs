@@ -40,7 +40,7 @@ impl Shared {
                 self.bell.sleep();
             }
             self.errands.wake();
-            if self.errands.are_none() {
+            if self.errands.are_seen() {
                 continue;
             }
             let seen = self.each.iter().filter(|(errand, ..)| errand.see(&self.errands)).count();
