@@ -288,6 +288,58 @@ sys.stdin.read()
 }
 
 #[test]
+fn a_caller_too_many_is_told_so_and_those_that_are_served_stay() {
+    /// Calls that ask once, or never, until a line comes.
+    const CALLS: &str = "
+import socket, sys
+calls = []
+for call in range(int(sys.argv[2])):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(sys.argv[1])
+    if sys.argv[3] == 'ask':
+        s.send(b'pagetide-watch 1\\nstat\\n')
+        assert b'snapshot' in s.recv(65536)
+    calls.append(s)
+print('connected', flush=True)
+sys.stdin.readline()
+for s in calls:
+    s.send(b'pagetide-watch 1\\nstat\\n')
+    assert b'snapshot' in s.recv(65536)
+";
+    if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let mut watched = Watched::new("wanted");
+    let socket = watched.scratch.file("session").join("pagetide/wanted");
+    let call = |calls: &str, how: &str| {
+        let mut python = Command::new("python3");
+        let python = python.args(["-c", CALLS]).arg(&socket).args([calls, how]);
+        let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 starts");
+        let mut line = String::new();
+        let said = child.stdout.as_mut().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line).expect("a line");
+        assert_eq!(line, "connected\n");
+        child
+    };
+    let mut served = call("16", "ask");
+    for arguments in [&["stat", "wanted"][..], &["ctl", "wanted", "pause"]] {
+        watched.expect_refusal(arguments, &["16 callers watch this run"]);
+    }
+    let listed = watched.ask(&["ps"]);
+    assert!(String::from_utf8_lossy(&listed.stderr).contains("wanted: 16 callers"), "{listed:?}");
+    drop(served.stdin.take());
+    assert!(served.wait().expect("it is ours").success(), "those that were served stay");
+    // Those that never ask give way.
+    let mut mute = call("16", "wait");
+    let is_answered = || watched.ask(&["stat", "wanted"]).status.success();
+    assert!(clock::wait_until(Duration::from_secs(10), is_answered), "who asks nothing keeps nobody out");
+    mute.kill().expect("it is ours");
+    mute.wait().expect("it was killed");
+    watched.expect_good_end();
+}
+
+#[test]
 fn the_socket_and_its_directory_are_their_users_own() {
     if !need::has(&[Feature::Uffd]) {
         return;

@@ -15,7 +15,9 @@ use crate::failure::{Exit, Failure};
 pub(crate) fn unwatchable(run: &str, error: &WatchError) -> Failure {
     let remedy = match error {
         WatchError::Unknown(_) => "`pagetide ps` lists the runs of this user",
-        WatchError::Ended | WatchError::Silent | WatchError::System(_) => "",
+        WatchError::Ended | WatchError::Busy(_) | WatchError::Dropped | WatchError::Silent | WatchError::System(_) => {
+            ""
+        }
         WatchError::Foreign(_) => "use the pagetide that the run was started with",
     };
     Failure::told(Exit::Failed, format!("{run}: {error}"), remedy)

@@ -76,8 +76,9 @@ fn path_text(path: &Path) -> Result<String, Failure> {
 /// Shows how far a place is being emptied, until it is.
 fn watch_drain(args: &CtlArgs, connection: &mut Connection, path: &str) -> Result<(), Failure> {
     let mut looks: u64 = 0;
+    let mut look = connection.stat();
     loop {
-        let snapshot = match connection.stat() {
+        let snapshot = match look {
             Ok(snapshot) => snapshot,
             Err(WatchError::Ended) => return output::print("the run has ended\n"),
             Err(error) => return Err(unwatchable(&args.run, &error)),
@@ -99,7 +100,7 @@ fn watch_drain(args: &CtlArgs, connection: &mut Connection, path: &str) -> Resul
             eprintln!("{}", progress(device));
         }
         looks += 1;
-        connection.wait(LOOK_NS);
+        look = connection.wait(LOOK_NS).and_then(|()| connection.stat());
     }
 }
 

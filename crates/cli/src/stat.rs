@@ -45,10 +45,7 @@ fn course(args: &StatArgs, interval_ns: u64, connection: &mut Connection, first:
     print_line(args.json, 0, &first, Rates::between(None, &first, age_ns))?;
     let mut before = first;
     for line in 1..args.count.unwrap_or(u64::MAX) {
-        if connection.wait(interval_ns) {
-            return Ok(());
-        }
-        let after = match connection.stat() {
+        let after = match connection.wait(interval_ns).and_then(|()| connection.stat()) {
             Ok(after) => after,
             Err(WatchError::Ended) => return Ok(()),
             Err(error) => return Err(unwatchable(&args.run, &error)),

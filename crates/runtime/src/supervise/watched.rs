@@ -1,7 +1,8 @@
 //! The socket at which a run is watched and steered, served from the supervisor's loop.
 //!
 //! It never waits: a caller that does not take its answer is dropped, and one that says nothing holds a descriptor, of which there
-//! are at most [`CALLERS_MAX`]. Who calls must be the user of the run, or root. One request of each caller in a turn of the loop.
+//! are at most [`CALLERS_MAX`]: a newcomer beyond them is told so, and those that are served stay. Who calls must be the user of the
+//! run, or root. One request of each caller in a turn of the loop.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::time::SystemTime;
 
 use pagetide_core::types::Nanos;
 use pagetide_core::vmstat::Counter;
-use pagetide_sys::fd::{Fd, PollFd, events};
+use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::{Errno, clock, proc, sysinfo, thread};
 
@@ -23,12 +24,12 @@ use crate::error::{Error, ErrorKind};
 use crate::session::command::PlaceState;
 use crate::shares;
 use crate::space::PAGE_BYTES;
-use crate::watch::message::PROCESSES_MAX;
+use crate::watch::message::{CALLERS_MAX, PROCESSES_MAX, too_many};
 use crate::watch::place::{self, Place};
 use crate::watch::{Answer, DeviceView, PRIORITY_BY_ORDER, ProcessView, Request, RunView, Snapshot};
 
-/// Callers at once at most: another one takes the place of the one that has been silent for longest.
-const CALLERS_MAX: usize = 16;
+/// How long a caller may take to ask: after that its place is another one's.
+const GREETING_NS: Nanos = 1_000_000_000;
 /// Bytes of a request at most.
 const REQUEST_BYTES: usize = 4096;
 
@@ -65,7 +66,6 @@ impl Mark {
 #[derive(Debug)]
 pub(super) struct Watched {
     open: Option<Open>,
-    /// Those that spoke last are last.
     callers: Vec<Caller>,
     /// As given by the user.
     name: Option<String>,
@@ -82,8 +82,23 @@ pub(super) struct Watched {
 #[derive(Debug)]
 struct Caller {
     socket: Fd,
+    since: Nanos,
+    has_asked: bool,
     /// The process whose memory it looks at.
     looks_at: Option<u64>,
+}
+
+impl Caller {
+    /// It has asked nothing for a while, or leaves its answers.
+    fn gives_way(&self, now: Nanos) -> bool {
+        let is_mute = !self.has_asked && now > self.since + GREETING_NS;
+        is_mute || fd::poll(&mut [PollFd::new(&self.socket, events::OUT)], Some(0)) == Ok(0)
+    }
+
+    /// Who does not take that does not listen.
+    fn dismiss(self) {
+        let _ = socket::send(&self.socket, Answer::Refused(too_many()).encode().as_bytes(), &[], false);
+    }
 }
 
 #[derive(Debug)]
@@ -144,18 +159,24 @@ impl Watched {
         listener.chain(callers).map(|fd| PollFd::new(fd, events::IN))
     }
 
-    /// Take calls.
-    fn accept(&mut self) {
+    /// Take calls. `heard`: callers that are being answered.
+    fn accept(&mut self, heard: usize) {
+        let now = clock::now();
         let Some(open) = &self.open else { return };
         while let Ok(Some(socket)) = socket::accept(&open.listener) {
             let is_allowed = socket::peer(&socket).is_ok_and(|peer| peer.uid == place::user() || peer.uid == 0);
             if !is_allowed {
                 continue;
             }
-            if self.callers.len() == CALLERS_MAX {
-                self.callers.remove(0);
+            let newcomer = Caller { socket, since: now, has_asked: false, looks_at: None };
+            let served = heard + self.callers.len() + self.waiting.len();
+            if served < CALLERS_MAX {
+                self.callers.push(newcomer);
+            } else if let Some(caller) = self.callers.iter_mut().find(|caller| caller.gives_way(now)) {
+                std::mem::replace(caller, newcomer).dismiss();
+            } else {
+                newcomer.dismiss();
             }
-            self.callers.push(Caller { socket, looks_at: None });
         }
     }
 
@@ -194,11 +215,15 @@ impl Supervisor {
 
     /// Answer those who watch.
     pub(super) fn serve_watchers(&mut self) {
-        self.watched.accept();
+        // First who has hung up is forgotten.
+        let mut requests = self.watched.hear();
+        self.watched.accept(requests.len());
+        requests.extend(self.watched.hear());
         if !self.watched.waiting.is_empty() {
             self.answer_waiting();
         }
-        for (mut caller, request) in self.watched.hear() {
+        for (mut caller, request) in requests {
+            caller.has_asked |= request.is_ok();
             if let Ok(Request::Regions { pid }) = request {
                 caller.looks_at = Some(pid);
             }

@@ -8,13 +8,17 @@ use std::os::unix::fs::MetadataExt;
 
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 use pagetide_sys::socket::{self, Received};
-use pagetide_sys::{Errno, proc};
+use pagetide_sys::{Errno, clock, proc};
 
-use super::message::{Answer, Memory, PACKET_BYTES, Request, Snapshot};
+use super::message::{Answer, Memory, PACKET_BYTES, Request, Snapshot, too_many};
 use super::place::{self, Place};
 
 /// How long an answer may take.
 const ANSWER_NS: u64 = 5_000_000_000;
+/// How long a run that has closed its socket may take to end.
+const END_NS: u64 = 1_000_000_000;
+/// Time between two calls of a run at which too many wait to be heard.
+const CALL_AGAIN_NS: u64 = 10_000_000;
 /// Parents of a process that are looked at, at most.
 const GENERATIONS_MAX: usize = 4096;
 
@@ -25,6 +29,10 @@ pub enum WatchError {
     Unknown(String),
     /// It ended meanwhile.
     Ended,
+    /// It serves as many callers as it can. The text says how many.
+    Busy(String),
+    /// It goes on, and has closed the connection.
+    Dropped,
     /// It does not answer: it is stopped, or its machine is swamped.
     Silent,
     /// It answers what cannot be understood.
@@ -36,8 +44,9 @@ pub enum WatchError {
 impl fmt::Display for WatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown(text) | Self::Foreign(text) | Self::System(text) => f.write_str(text),
+            Self::Unknown(text) | Self::Busy(text) | Self::Foreign(text) | Self::System(text) => f.write_str(text),
             Self::Ended => f.write_str("the run has ended"),
+            Self::Dropped => f.write_str("the run goes on, and has closed the connection: try again"),
             Self::Silent => write!(f, "the run does not answer for {} s: is it stopped?", ANSWER_NS / 1_000_000_000),
         }
     }
@@ -49,6 +58,8 @@ impl std::error::Error for WatchError {}
 #[derive(Debug)]
 pub struct Connection {
     socket: Fd,
+    /// The run's process, if the kernel tells of it.
+    process: Option<Fd>,
 }
 
 impl Connection {
@@ -56,7 +67,7 @@ impl Connection {
     pub fn open(run: &str) -> Result<Self, WatchError> {
         let unknown = |text: String| Err(WatchError::Unknown(text));
         let Ok(place) = Place::open(false) else { return unknown(describe_absent(run)) };
-        match place.connect(run) {
+        match call(&place, run) {
             Ok(socket) => return Self::to_own(socket),
             Err(Errno::ECONNREFUSED) => place.clean(run),
             Err(Errno::EAGAIN) => return Err(WatchError::Silent),
@@ -64,20 +75,32 @@ impl Connection {
         }
         let Ok(pid) = run.parse::<u64>() else { return unknown(describe_absent(run)) };
         let line = line_of(pid);
-        // Of runs inside of runs the innermost.
-        let found = all(&place).flatten().filter_map(|(connection, snapshot)| {
-            let generations = line.iter().position(|&ancestor| ancestor == snapshot.run.pid)?;
-            Some((generations, connection))
-        });
-        let nearest = found.min_by_key(|(generations, _)| *generations);
-        nearest.map_or_else(|| unknown(describe_absent(run)), |(_, connection)| Ok(connection))
+        let (mut nearest, mut mute) = (None, None);
+        for answer in all(&place) {
+            match answer {
+                Ok((connection, snapshot)) => {
+                    let Some(generations) = line.iter().position(|&ancestor| ancestor == snapshot.run.pid) else {
+                        continue;
+                    };
+                    // Of runs inside of runs the innermost.
+                    if nearest.as_ref().is_none_or(|&(nearer, _)| generations < nearer) {
+                        nearest = Some((generations, connection));
+                    }
+                }
+                Err((name, error)) => mute = Some(format!("{}, unless to {name}: {error}", describe_absent(run))),
+            }
+        }
+        match nearest {
+            Some((_, connection)) => Ok(connection),
+            None => unknown(mute.unwrap_or_else(|| describe_absent(run))),
+        }
     }
 
     /// Nobody but the user, or root, takes our requests: the directory is private, and this makes sure.
     fn to_own(socket: Fd) -> Result<Self, WatchError> {
         let peer = socket::peer(&socket).map_err(|errno| WatchError::System(errno.name().to_owned()))?;
         if peer.uid == place::user() || peer.uid == 0 {
-            Ok(Self { socket })
+            Ok(Self { socket, process: fd::pidfd(peer.pid).ok() })
         } else {
             Err(WatchError::Unknown(format!("the run belongs to user {}", peer.uid)))
         }
@@ -87,7 +110,7 @@ impl Connection {
     pub fn ask(&mut self, request: &Request) -> Result<Answer, WatchError> {
         match socket::send(&self.socket, request.encode().as_bytes(), &[], false) {
             Ok(()) => {}
-            Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(WatchError::Ended),
+            Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(self.why_closed()),
             Err(Errno::EAGAIN) => return Err(WatchError::Silent),
             Err(errno) => return Err(WatchError::System(format!("the run cannot be asked: {}", errno.name()))),
         }
@@ -95,10 +118,13 @@ impl Connection {
         loop {
             match socket::receive(&self.socket, &mut packet, &mut [], false) {
                 Ok(Received::Message { bytes, .. }) => {
-                    return Answer::decode(&packet[..bytes]).map_err(WatchError::Foreign);
+                    return match Answer::decode(&packet[..bytes]).map_err(WatchError::Foreign)? {
+                        Answer::Refused(text) if text == too_many() => Err(WatchError::Busy(text)),
+                        answer => Ok(answer),
+                    };
                 }
                 Ok(Received::Empty) => {}
-                Ok(Received::Closed) | Err(_) => return Err(WatchError::Ended),
+                Ok(Received::Closed) | Err(_) => return Err(self.why_closed()),
                 Ok(Received::Cut) => return Err(WatchError::Foreign("the run's answer is too long".to_owned())),
             }
             let mut fds = [PollFd::new(&self.socket, events::IN)];
@@ -108,11 +134,28 @@ impl Connection {
         }
     }
 
-    /// Wait for so many nanoseconds; true if the run has ended meanwhile.
-    pub fn wait(&mut self, ns: u64) -> bool {
+    /// Why the run has closed the connection: what it said last, or its end.
+    fn why_closed(&self) -> WatchError {
+        let mut packet = vec![0; PACKET_BYTES];
+        // The kernel tells first that a request was left unread, then what was said.
+        for _ in 0..2 {
+            if let Ok(Received::Message { bytes, .. }) = socket::receive(&self.socket, &mut packet, &mut [], false)
+                && let Ok(Answer::Refused(text)) = Answer::decode(&packet[..bytes])
+                && text == too_many()
+            {
+                return WatchError::Busy(text);
+            }
+        }
+        // It closes its socket a little before it ends.
+        let lives = |process| fd::poll(&mut [PollFd::new(process, events::IN)], Some(END_NS)) == Ok(0);
+        if self.process.as_ref().is_some_and(lives) { WatchError::Dropped } else { WatchError::Ended }
+    }
+
+    /// Wait for so many nanoseconds. Err: the connection was closed meanwhile.
+    pub fn wait(&mut self, ns: u64) -> Result<(), WatchError> {
         // Nothing is asked for, so nothing comes but the end. A signal cuts the wait short.
         let mut fds = [PollFd::new(&self.socket, events::IN)];
-        matches!(fd::poll(&mut fds, Some(ns)), Ok(1..))
+        if matches!(fd::poll(&mut fds, Some(ns)), Ok(1..)) { Err(self.why_closed()) } else { Ok(()) }
     }
 
     /// How it goes.
@@ -134,6 +177,20 @@ impl Connection {
     }
 }
 
+/// Call the run with this name. While too many wait to be heard, again, as long as an answer may take.
+fn call(place: &Place, name: &str) -> Result<Fd, Errno> {
+    let end = clock::now() + ANSWER_NS;
+    loop {
+        match place.connect(name) {
+            Err(Errno::EAGAIN) if clock::now() < end => {
+                // A signal cuts the wait short.
+                let _ = fd::poll(&mut [], Some(CALL_AGAIN_NS));
+            }
+            answer => return answer,
+        }
+    }
+}
+
 /// How the runs of this user go, in the order of their names; what could not be asked, with its name.
 pub fn runs() -> Vec<Result<Snapshot, (String, WatchError)>> {
     let Ok(place) = Place::open(false) else { return Vec::new() };
@@ -143,7 +200,7 @@ pub fn runs() -> Vec<Result<Snapshot, (String, WatchError)>> {
 /// Those that have ended are left out, and their sockets removed.
 fn all(place: &Place) -> impl Iterator<Item = Result<(Connection, Snapshot), (String, WatchError)>> {
     place.names().into_iter().filter_map(|name| {
-        let opened = match place.connect(&name) {
+        let opened = match call(place, &name) {
             Ok(socket) => Connection::to_own(socket),
             Err(Errno::ECONNREFUSED) => {
                 place.clean(&name);

@@ -19,6 +19,8 @@ pub(crate) const VERSION: u64 = 1;
 const LIST_MAX: usize = 256;
 /// Processes that are told of one by one: the largest.
 pub(crate) const PROCESSES_MAX: usize = 64;
+/// Callers that a run serves at once at most.
+pub(crate) const CALLERS_MAX: usize = 16;
 
 /// Bytes of a mapping's name at most: the end of a longer one is told.
 pub(crate) const MAPPING_BYTES_MAX: usize = 96;
@@ -140,6 +142,13 @@ impl Snapshot {
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.iter().find(|(known, _)| known == name).map_or(0, |&(_, value)| value)
     }
+}
+
+/// What a caller beyond [`CALLERS_MAX`] is told.
+pub(crate) fn too_many() -> String {
+    format!(
+        "{CALLERS_MAX} callers watch this run already, and it serves no more at a time: end one of them, or try again"
+    )
 }
 
 /// The second line and what follows, of a packet of our version. Err: the version, if it is another one's.
