@@ -187,7 +187,7 @@ fn a_device_that_is_full_is_passed_over_and_told_of() {
     let read = run.counter("pswpin");
     run.wait_until("paging", || run.counter("pswpin") > read + 20_000);
     let told = run.end_well();
-    assert_eq!(told.matches("the device is full").count(), 1, "{told}");
+    assert_eq!(told.matches("the device is full: processes get no more of it").count(), 1, "{told}");
 }
 
 /// Nobody asked for it: what is written there would be lost.

@@ -78,7 +78,10 @@ impl Supervisor {
             } else {
                 format!("the disk is full up to {floor} MiB, or a quota is reached")
             };
-            eprintln!("pagetide: {}: {why}: {left} MiB of swap are left there", place.path.display());
+            eprintln!(
+                "pagetide: {}: {why}: processes get no more of it; of what they have there {left} MiB are unused",
+                place.path.display()
+            );
         }
     }
 
