@@ -88,6 +88,25 @@ fn places_are_filled_by_priority_and_then_in_the_order_in_which_they_came() {
 }
 
 #[test]
+fn the_size_of_a_directory_is_that_of_all_processes_that_use_it() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let [one, two] = ["one", "two"].map(|name| scratch.directory(name));
+    let place = format!("{}:24M:5", one.display());
+    let run = Steered::family(32, 3, BUDGET, &["--swap", &place]);
+    run.wait_until("swapping more than one process may", || run.used_bytes(&one) > 26 * MIB);
+    let stands = run.place(&one).expect("it is on");
+    let [size, used] = ["size_bytes", "used_bytes"].map(|key| stands[key].as_u64().expect("a number"));
+    assert!(used <= size && size > 24 * MIB, "{stands}");
+    let told = run.tell(&["swapon", &format!("{}:24M", two.display())]);
+    assert!(told.contains("up to 24 MiB of each process"), "{told}");
+    run.expect_good_end();
+}
+
+#[test]
 fn places_of_equal_priority_are_filled_in_turn() {
     if !need::has(&[Feature::Uffd]) {
         return;

@@ -93,8 +93,8 @@ pub(crate) struct RunArgs {
     pub(crate) memory: Amount,
 
     /// Where the rest goes: a directory on a disk, or a block device that is empty or a swap area; may be given several
-    /// times [default: /var/tmp, else the current directory]. The file has no name and vanishes with the run. SIZE: how far it may grow [default: 16 budgets, within
-    /// the free space]. PRIO 0 to 32767: higher is used first, equal ones take turns; places without
+    /// times [default: /var/tmp, else the current directory]. The file has no name and vanishes with the run. SIZE: how far it may grow, in a directory
+    /// for each process [default: 16 budgets, within the free space]. PRIO 0 to 32767: higher is used first, equal ones take turns; places without
     /// one come after all that have one, in the order given, as with swapon(8)
     #[arg(long, value_name = "PATH[:SIZE][:PRIO]", value_parser = swap::parse)]
     pub(crate) swap: Vec<backend::SwapSpec>,

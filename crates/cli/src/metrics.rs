@@ -144,7 +144,12 @@ impl Exposition {
         for (number, place) in places() {
             self.sample("", &[("place", &number), ("path", &place.path)], place.used_bytes);
         }
-        self.family("swap_place_size_bytes", "gauge", "bytes", "What one process may take there at most.");
+        self.family(
+            "swap_place_size_bytes",
+            "gauge",
+            "bytes",
+            "What the processes that use it may take there together at most.",
+        );
         for (number, place) in places() {
             self.sample("", &[("place", &number), ("path", &place.path)], place.size_bytes);
         }

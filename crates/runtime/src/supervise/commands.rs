@@ -83,7 +83,7 @@ pub(crate) struct PlaceStatus {
     pub(crate) path: PathBuf,
     pub(crate) state: PlaceState,
     pub(crate) priority: Option<i16>,
-    /// What one process may take there, in pages.
+    /// What the processes that use it may take there together, in pages; no less than what they have there.
     pub(crate) size_pages: u64,
     /// Pages that are there: of a place that is being drained, those that are left.
     pub(crate) used_pages: u64,
@@ -234,9 +234,13 @@ impl Supervisor {
     pub(super) fn status_of(&self, place: &Place) -> PlaceStatus {
         let id = place.offer.place;
         let (mut used, mut lost, mut is_full, mut has_failed) = (0_u64, 0_u64, false, false);
+        let (own, mut sizes) = (u64::from(place.offer.slots).saturating_sub(1), 0_u64);
         let mut traffic = [Traffic::default(); 2];
         for (_, words) in self.words_of_place(id) {
-            used = used.saturating_add(words.used.load(Ordering::Relaxed));
+            let here = words.used.load(Ordering::Relaxed);
+            used = used.saturating_add(here);
+            // What it has inherited comes on top of a file of its own.
+            sizes = sizes.saturating_add(own.max(here));
             lost = lost.saturating_add(words.lost.load(Ordering::Relaxed));
             is_full |= words.state() == PlaceState::Full;
             has_failed |= words.state() == PlaceState::Failed;
@@ -260,7 +264,8 @@ impl Supervisor {
             path: place.path.clone(),
             state,
             priority: place.offer.priority,
-            size_pages: u64::from(place.offer.slots).saturating_sub(1),
+            // A device is shared by all, and in a directory each has a file.
+            size_pages: own.max(if place.is_device() { used } else { sizes }),
             used_pages: used,
             lost_pages: lost,
             traffic,
@@ -293,11 +298,12 @@ impl Supervisor {
         let place = open_place(spec, self.next_place(), self.budget_pages)
             .map_err(|why| Error::new(ErrorKind::NoSwapSpace, format!("{shown}: {why}")))?;
         let offer = place.offer;
+        let whose = if place.is_device() { "" } else { " of each process" };
         self.places.push(place);
         // What was given up may fit now.
         self.places.iter_mut().for_each(|place| place.is_given_up = false);
         let when = offer.priority.map_or_else(|| "used last".to_owned(), |priority| format!("priority {priority}"));
-        let told = format!("{shown}: up to {} MiB are swapped there, {when}", offer.slots >> 8);
+        let told = format!("{shown}: up to {} MiB{whose} are swapped there, {when}", offer.slots >> 8);
         Ok((self.tell_all(&Command::SwapOn(offer)), told))
     }
 

@@ -148,7 +148,7 @@ records! {
 
     /// One place that a run swaps to.
     DeviceView {
-        /// What one process may take there at most.
+        /// What the processes that use it may take there together at most.
         size_bytes,
         /// What is there.
         used_bytes,
