@@ -10,6 +10,7 @@ pub(crate) use pagetide::watch::{
 pub(crate) use pagetide_core::config::SwapoffMode;
 
 use crate::failure::{Exit, Failure};
+use crate::ps::plain;
 
 /// Why a run cannot be watched.
 pub(crate) fn unwatchable(run: &str, error: &WatchError) -> Failure {
@@ -20,7 +21,7 @@ pub(crate) fn unwatchable(run: &str, error: &WatchError) -> Failure {
         }
         WatchError::Foreign(_) => "use the pagetide that the run was started with",
     };
-    Failure::told(Exit::Failed, format!("{run}: {error}"), remedy)
+    Failure::told(Exit::Failed, plain(&format!("{run}: {error}")), remedy)
 }
 
 /// Runs the program inside its budget; returns when the last process of its tree has ended.

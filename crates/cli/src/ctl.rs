@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::args::{CtlArgs, Order};
 use crate::backend::{Answer, Connection, DeviceView, Request, TEXT_BYTES_MAX, WatchError, unwatchable};
 use crate::failure::{Exit, Failure};
+use crate::ps::plain;
 use crate::size::Bytes;
 use crate::snapshot::state;
 use crate::{machine, output};
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &CtlArgs) -> Result<(), Failure> {
                 | Order::Swapon { .. }
                 | Order::Swapoff { .. } => "",
             };
-            return Err(Failure::told(Exit::Failed, format!("{}: {text}", args.run), remedy));
+            return Err(Failure::told(Exit::Failed, plain(&format!("{}: {text}", args.run)), remedy));
         }
         Answer::Snapshot(_) | Answer::Regions(_) => return Err(refused(args, "the run answers what was not asked")),
     };
@@ -40,12 +41,12 @@ pub(crate) fn run(args: &CtlArgs) -> Result<(), Failure> {
         (Order::Swapoff { no_wait: false, .. }, Request::SwapOff { path, .. }) => {
             watch_drain(args, &mut connection, path)
         }
-        _ => output::print(&format!("{text}\n")),
+        _ => output::print(&format!("{}\n", plain(&text))),
     }
 }
 
 fn refused(args: &CtlArgs, text: &str) -> Failure {
-    Failure::told(Exit::Failed, format!("{}: {text}", args.run), "")
+    Failure::told(Exit::Failed, plain(&format!("{}: {text}", args.run)), "")
 }
 
 fn request(order: &Order) -> Result<Request, Failure> {
@@ -84,7 +85,7 @@ fn watch_drain(args: &CtlArgs, connection: &mut Connection, path: &str) -> Resul
             Err(error) => return Err(unwatchable(&args.run, &error)),
         };
         let Some(device) = snapshot.devices.iter().find(|device| device.is_at(Path::new(path))) else {
-            return output::print(&format!("{path}: empty, and forgotten\n"));
+            return output::print(&format!("{}: empty, and forgotten\n", plain(path)));
         };
         if state(device) == "given up" {
             let text = format!(

@@ -71,7 +71,9 @@ impl Failure {
 
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pagetide: {}", self.what)?;
+        // It may name what somebody has called so: no control character but the end of a line reaches the terminal.
+        let signs = self.what.chars().map(|sign| if sign.is_control() && sign != '\n' { ' ' } else { sign });
+        write!(f, "pagetide: {}", signs.collect::<String>())?;
         if self.remedy.is_empty() {
             return Ok(());
         }

@@ -65,6 +65,23 @@ fn a_stats_file_that_cannot_be_written_is_told_before_the_program_starts() {
     );
 }
 
+#[test]
+fn no_name_that_is_given_reaches_the_terminal_as_it_is() {
+    let name = "a\x1b[31mb\n\rc";
+    let no_directory = "/nonexistent/\x1b[31m";
+    for arguments in [
+        &["stat", name][..],
+        &["ctl", name, "pause"],
+        &["report", no_directory, "-o", "/tmp/x"],
+        &["run", "--memory", "64M", "--stats", no_directory, "--", "true"],
+        &["run", "--memory", "64M", "--", no_directory],
+    ] {
+        let (status, out, err) = pagetide(arguments);
+        assert!(status != Some(0) && out.is_empty() && err.contains("[31m"), "{arguments:?}: {err}");
+        assert!(err.chars().all(|sign| sign == '\n' || !sign.is_control()), "{arguments:?}: {err:?}");
+    }
+}
+
 /// Statistics of which a report can be made.
 const STATS: &str = "{\"memory_budget_bytes\": 5, \"vmstat\": {}}";
 

@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use pagetide_sys::fd::Fd;
@@ -18,6 +18,8 @@ use pagetide_sys::{Errno, socket};
 const NAME_BYTES_MAX: usize = 64;
 /// Runs and callers that wait to be heard.
 const BACKLOG: u32 = 32;
+/// Sockets of killed runs that one that starts removes, at most.
+const SWEPT_MAX: usize = 64;
 
 /// The directory, open.
 #[derive(Debug)]
@@ -119,9 +121,17 @@ impl Place {
         }
     }
 
-    /// Only under the lock.
+    /// The sockets without a name of runs that were killed: nobody else takes those over. Only under the lock.
+    fn sweep(&self) {
+        let is_gone = |name: &&String| is_number(name) && !Path::new("/proc").join(name.as_str()).exists();
+        self.names().iter().filter(is_gone).take(SWEPT_MAX).for_each(|name| self.remove_stale(name));
+    }
+
+    /// Only under the lock. What is no socket refuses calls as well.
     fn remove_stale(&self, name: &str) {
-        if self.connect(name) == Err(Errno::ECONNREFUSED) {
+        let found = fs::symlink_metadata(self.socket_path(name));
+        let is_own = found.is_ok_and(|found| found.file_type().is_socket() && found.uid() == user());
+        if is_own && self.connect(name) == Err(Errno::ECONNREFUSED) {
             // If it cannot be removed, binding will tell.
             let _ = fs::remove_file(self.socket_path(name));
         }
@@ -131,6 +141,7 @@ impl Place {
     pub(crate) fn listen(&self, name: &str) -> Result<Fd, Errno> {
         // Whoever holds the lock makes a few calls and lets go.
         self.directory.lock().map_err(|_| Errno::EIO)?;
+        self.sweep();
         let listener = self.listen_locked(name);
         let _ = self.directory.unlock();
         listener
@@ -161,7 +172,11 @@ impl Place {
 
 /// A run's name or a process number.
 fn is_socket_name(name: &str) -> bool {
-    check_name(name).is_ok() || (name.len() <= 10 && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()))
+    check_name(name).is_ok() || is_number(name)
+}
+
+fn is_number(name: &str) -> bool {
+    name.len() <= 10 && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn c_path(path: &Path) -> CString {
@@ -203,6 +218,22 @@ mod tests {
         place.clean("job");
         assert_eq!(place.names(), Vec::<String>::new());
         assert_eq!(place.connect("../job"), Err(Errno::ENOENT));
+        fs::remove_dir_all(&place.path).expect("our own");
+    }
+
+    #[test]
+    fn a_run_that_starts_removes_what_killed_ones_without_a_name_left_and_nothing_else() {
+        let place = place("sweep");
+        let lives = place.listen("4194999").expect("it is free");
+        let dead = ["4194998", "dead"].map(|name| place.listen(name).expect("it is free"));
+        fs::write(place.path.join("4194997"), "no socket").expect("a fresh name");
+        drop(dead);
+        let _job = place.listen("job").expect("it is free");
+        assert_eq!(place.names(), ["4194997", "4194999", "dead", "job"]);
+        // Who asks for the runs removes the others, and no file.
+        ["4194997", "4194999", "dead"].iter().for_each(|name| place.clean(name));
+        assert_eq!(place.names(), ["4194997", "4194999", "job"]);
+        drop(lives);
         fs::remove_dir_all(&place.path).expect("our own");
     }
 
