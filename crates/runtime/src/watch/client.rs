@@ -118,10 +118,9 @@ impl Connection {
         loop {
             match socket::receive(&self.socket, &mut packet, &mut [], false) {
                 Ok(Received::Message { bytes, .. }) => {
-                    return match Answer::decode(&packet[..bytes]).map_err(WatchError::Foreign)? {
-                        Answer::Refused(text) if text == too_many() => Err(WatchError::Busy(text)),
-                        answer => Ok(answer),
-                    };
+                    let answer = Answer::decode(&packet[..bytes]).map_err(WatchError::Foreign)?;
+                    let is_too_many = answer == Answer::Refused(too_many());
+                    return if is_too_many { Err(WatchError::Busy(too_many())) } else { Ok(answer) };
                 }
                 Ok(Received::Empty) => {}
                 Ok(Received::Closed) | Err(_) => return Err(self.why_closed()),
