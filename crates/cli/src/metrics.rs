@@ -30,7 +30,7 @@ pub(crate) fn text(progress: &Progress) -> String {
         ("memory_budget_bytes", "What the processes may keep resident.", run.budget_bytes),
         ("resident_bytes", "What the processes keep resident, our frames and tables included.", run.resident_bytes),
         ("peak_resident_bytes", "The most that was resident.", report.peak_resident_bytes),
-        ("swapped_bytes", "What is paged out.", run.swapped_bytes),
+        ("swapped_bytes", "What the processes have in swap space and not in memory as well.", run.swapped_bytes),
         ("peak_overhead_bytes", "Our frames that held nothing and our tables, at most.", report.peak_overhead_bytes),
         ("peak_metadata_bytes", "Our tables, at most.", report.peak_metadata_bytes),
         ("peak_managed_bytes", "Memory under management, at most.", report.peak_managed_bytes),
@@ -128,7 +128,7 @@ impl Exposition {
             let labels = [("pid", process.pid.to_string()), ("command", process.command.clone())];
             self.sample("", &labels.each_ref().map(|(label, of)| (*label, of.as_str())), process.resident_bytes);
         }
-        self.family("process_swapped_bytes", "gauge", "bytes", "What of a process is paged out.");
+        self.family("process_swapped_bytes", "gauge", "bytes", "What a process has in swap space and not in memory as well.");
         for process in &snapshot.processes {
             self.sample("", &[("pid", &process.pid.to_string())], process.swapped_bytes);
         }
@@ -140,7 +140,7 @@ impl Exposition {
 
     fn places(&mut self, snapshot: &Snapshot) {
         let places = || snapshot.devices.iter().enumerate().map(|(number, place)| (number.to_string(), place));
-        self.family("swap_place_used_bytes", "gauge", "bytes", "What is in a place to swap to.");
+        self.family("swap_place_used_bytes", "gauge", "bytes", "What of a place to swap to holds something.");
         for (number, place) in places() {
             self.sample("", &[("place", &number), ("path", &place.path)], place.used_bytes);
         }

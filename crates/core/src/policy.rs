@@ -109,8 +109,7 @@ impl Core {
 
     /// Anonymous pages that are away: in swap space and not in memory as well.
     pub fn away_pages(&self) -> u64 {
-        let space = &self.tasks.paging.space;
-        space.slots.used.saturating_sub(space.mem.counts().kept_slots).into()
+        self.tasks.paging.space.mem.counts().away().into()
     }
 
     /// The most anonymous pages that were away at once.

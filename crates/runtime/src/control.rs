@@ -16,6 +16,7 @@ use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::{Errno, file};
 
 use crate::heat::Heat;
+use crate::protocol::DEVICES_MAX;
 use crate::space::unpaged::UNPAGED;
 use crate::spans::Spans;
 
@@ -77,6 +78,7 @@ pub(crate) struct PlaceWords {
     place: AtomicU32,
     state: AtomicU32,
     pub(crate) used: AtomicU64,
+    pub(crate) inherited: AtomicU64,
     pub(crate) backed: AtomicU64,
     pub(crate) lost: AtomicU64,
     /// Reads and writes: requests, pages, nanoseconds.
@@ -98,6 +100,7 @@ impl PlaceWords {
     pub(crate) fn publish(&self, report: PlaceReport) {
         let relaxed = Ordering::Relaxed;
         self.used.store(report.used, relaxed);
+        self.inherited.store(report.inherited, relaxed);
         self.backed.store(report.backed, relaxed);
         self.lost.store(report.lost, relaxed);
         self.state.store(report.state as u32, relaxed);
@@ -122,9 +125,46 @@ impl PlaceWords {
         self.traffic.each_ref().map(read)
     }
 
+    /// Slots in which the process has pages or keeps some for forked children, wherever they are: what a swapoff has to move.
+    pub(crate) fn pages(&self) -> u64 {
+        let [used, inherited] = [&self.used, &self.inherited].map(|word| word.load(Ordering::Relaxed));
+        used.saturating_add(inherited)
+    }
+
     /// What it is used for. What is not known counts as used.
     pub(crate) fn state(&self) -> PlaceState {
         PlaceState::from_word(self.state.load(Ordering::Acquire)).unwrap_or(PlaceState::Draining)
+    }
+}
+
+/// A file of a place in which a process has slots: its own, or that of a process it was forked from.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct FileWords {
+    /// The same in all processes that have it; 0: no file.
+    file: AtomicU64,
+    place: AtomicU32,
+    used: AtomicU64,
+}
+
+impl FileWords {
+    /// Say how many slots of it are in use; `file` is None: there is none.
+    pub(crate) fn publish(&self, file: Option<(u64, PlaceId)>, used: u64) {
+        let relaxed = Ordering::Relaxed;
+        let (number, place) = file.map_or((0, 0), |(number, place)| (number, place.0));
+        if self.file.load(relaxed) != number {
+            self.file.store(0, Ordering::Release);
+        }
+        self.place.store(place, relaxed);
+        self.used.store(used, relaxed);
+        self.file.store(number, Ordering::Release);
+    }
+
+    /// Its number and the slots in use, if it is of this place.
+    pub(crate) fn of(&self, place: PlaceId) -> Option<(u64, u64)> {
+        let number = self.file.load(Ordering::Acquire);
+        let is_there = number != 0 && self.place.load(Ordering::Relaxed) == place.0;
+        is_there.then(|| (number, self.used.load(Ordering::Relaxed)))
     }
 }
 
@@ -168,6 +208,8 @@ pub(crate) struct Entry {
     pub(crate) pinned_pages: AtomicU64,
     /// Where its pages are.
     pub(crate) places: [PlaceWords; PLACES_MAX],
+    /// By device of the core.
+    pub(crate) files: [FileWords; DEVICES_MAX],
     pub(crate) counters: [AtomicU64; COUNTERS_MAX],
     pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
     /// Pages that came back, by how long they were away.

@@ -423,6 +423,12 @@ pub(crate) fn publish_places(entry: &Entry, session: &Session) {
             words.publish_traffic(traffic_of(session, report.place));
         }
     }
+    let pager = &session.pager;
+    for (device, words) in (0..).map(DeviceId).zip(&entry.files) {
+        let store = pager.machine().stores().iter().find(|(id, _)| *id == device).map(|(_, store)| store);
+        let used = pager.core().device_used(device).unwrap_or(0);
+        words.publish(store.map(|store| (store.number(), store.place())), u64::from(used));
+    }
 }
 
 /// What was read from a place and written to it.

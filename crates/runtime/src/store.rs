@@ -67,6 +67,8 @@ impl SwapFile {
 pub(crate) struct Store {
     place: PlaceId,
     file: Fd,
+    /// What tells it from the stores of other processes: a forked child's of the same file has the same.
+    number: u64,
     sums_file: Fd,
     /// A word for each slot, then one for each extent that it has of a device: the extent's number.
     sums: Mapping,
@@ -119,14 +121,21 @@ impl Store {
         let sums = map_sums(&sums_file, words_of(slots, division))?;
         let own_extents = vec![false; division.map_or(0, |division| division.extents as usize)];
         let SwapFile { file, claim } = file;
-        let store = Self::over(file, sums_file, sums, (place, slots));
+        let store = Self::over(file, sums_file, sums, (place, slots))?;
         Ok(Self { priority, rotational, division, own_extents, _claim: claim, ..store })
     }
 
-    const fn over(file: Fd, sums_file: Fd, sums: Mapping, (place, slots_max): (PlaceId, u32)) -> Self {
-        Self {
+    fn over(
+        file: Fd,
+        sums_file: Fd,
+        sums: Mapping,
+        (place, slots_max): (PlaceId, u32),
+    ) -> Result<Self, pagetide_sys::Errno> {
+        let [_, number] = file::identity(&sums_file)?.number;
+        Ok(Self {
             place,
             file,
+            number,
             sums_file,
             sums,
             slots_max,
@@ -145,7 +154,7 @@ impl Store {
             failed: false,
             lost: 0,
             traffic: [Traffic { requests: 0, pages: 0, ns: 0 }; 2],
-        }
+        })
     }
 
     /// The store of a parent, as handed over at a fork.
@@ -157,7 +166,7 @@ impl Store {
     ) -> Result<Self, pagetide_sys::Errno> {
         let &DeviceHandover { place, slots_max, slots_backed, division, .. } = what;
         let sums = map_sums(&sums_file, words_of(slots_max, division))?;
-        let store = Self::over(file, sums_file, sums, (place, slots_max));
+        let store = Self::over(file, sums_file, sums, (place, slots_max))?;
         Ok(Self { slots_backed, division, lease: Some(lease), ..store })
     }
 
@@ -184,6 +193,11 @@ impl Store {
     /// The place of the run or pool that it lies in.
     pub(crate) const fn place(&self) -> PlaceId {
         self.place
+    }
+
+    /// Its file among those of all processes of the run.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
     }
 
     /// The swap file.

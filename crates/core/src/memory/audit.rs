@@ -30,6 +30,7 @@ impl Memory {
             on_list += u32::from(has(LRU));
             writing += u32::from(page.is_file() && flight == Flight::Writing);
             counts.cached += u32::from(page.is_cached());
+            counts.owned_slots += u32::from(page.has_slot());
             counts.kept_slots += u32::from(has(FRAME) && page.has_slot());
             counts.flights += u32::from(flight != Flight::None);
             counts.file_reads += u32::from(page.is_file() && flight == Flight::Reading);

@@ -39,8 +39,18 @@ pub(crate) struct Counts {
     pub(crate) file_reads: u32,
     /// With a frame, and not mapped.
     pub(crate) cached: u32,
+    /// With a slot.
+    pub(crate) owned_slots: u32,
     /// With a frame and a slot.
     pub(crate) kept_slots: u32,
+}
+
+impl Counts {
+    /// In swap space, and not in memory as well.
+    #[inline]
+    pub(crate) const fn away(&self) -> u32 {
+        self.owned_slots - self.kept_slots
+    }
 }
 
 /// Dirty pages of files, and what the flusher has to do with them.

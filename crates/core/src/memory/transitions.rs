@@ -135,6 +135,7 @@ impl Memory {
     pub(crate) fn give_slot(&mut self, p: u32, slot: u32) {
         self.table.put_slot(p, slot);
         self.step(p, Step::GiveSlot, SLOT, 0);
+        self.counts.owned_slots += 1;
         self.counts.kept_slots += u32::from(self.table.is(p, FRAME));
     }
 
@@ -143,6 +144,7 @@ impl Memory {
     pub(crate) fn take_slot(&mut self, p: u32) -> Option<u32> {
         let slot = self.table.slot(p)?;
         self.step(p, Step::TakeSlot, 0, SLOT);
+        self.counts.owned_slots -= 1;
         self.counts.kept_slots -= u32::from(self.table.is(p, FRAME));
         Some(slot)
     }

@@ -37,8 +37,8 @@ impl Reclaim {
         if space.mem.at(p).is_file() {
             return Some(judged);
         }
-        let away = space.slots.used.saturating_sub(space.mem.counts().kept_slots) + 1;
-        Some(judged | (self.absences.note_leave(away) << JUDGED_BITS))
+        let left = self.absences.note_leave(space.mem.counts().away() + 1);
+        Some(judged | (left << JUDGED_BITS))
     }
 
     /// The part that decisions see.

@@ -137,7 +137,7 @@ mod tests {
     use crate::config::{HostKind, MemoryMode};
     use crate::event::DeviceSpec;
     use crate::memory::page::PageState;
-    use crate::types::DeviceId;
+    use crate::types::{DeviceId, SlotIdx};
 
     #[test]
     fn a_page_and_its_slot_agree_on_every_way_through_memory() {
@@ -162,6 +162,29 @@ mod tests {
         space.audit();
         space.forget_swapped(3);
         assert_eq!((space.slots.owner(slot), space.mem.at(3).state()), (None, PageState::Untouched));
+        space.audit();
+    }
+
+    #[test]
+    fn a_slot_that_only_a_child_needs_is_not_away() {
+        let config = Config::profile("linux-6.18", HostKind::Exact).expect("a profile");
+        let config = config.memory(MemoryMode::Watermarks, 8, 8).slots_max(2 * 512);
+        let mut space = Space::new(&config, &Host::of(&config));
+        let spec = DeviceSpec { slots: 16, priority: None, rotational: false, synchronous: false, inherited: false };
+        assert!(space.slots.add_device(DeviceId(0), spec));
+        assert!(space.slots.add_device(DeviceId(1), DeviceSpec { inherited: true, ..spec }));
+        assert!(space.allocate_slot(3));
+        assert_eq!(space.mem.counts().away(), 1);
+        let slot = space.mem.slot(3).expect("it was just given one");
+        space.slots.pin(slot, true);
+        space.forget_swapped(3);
+        assert_eq!((space.mem.counts().away(), space.slots.used), (0, 1), "it is kept, for another process");
+        let inherited = space.slots.pool_slot(DeviceId(1), SlotIdx(5)).expect("the device has it");
+        assert!(space.slots.adopt_slot(inherited, 4));
+        space.give_slot(4, inherited);
+        assert_eq!(space.mem.counts().away(), 1, "a page of this process is in a slot of its parent's");
+        space.slots.close(DeviceId(1));
+        assert_eq!(space.mem.counts().away(), 1, "a device that is drained has its pages still");
         space.audit();
     }
 }

@@ -64,12 +64,21 @@ pub(crate) struct Report {
 pub(crate) struct PlaceReport {
     pub(crate) place: PlaceId,
     pub(crate) state: PlaceState,
-    /// Slots in use, those of forked parents included.
+    /// Slots in use of its own file, those that forked children need included.
     pub(crate) used: u64,
+    /// Slots of forked parents' files in which it has pages.
+    pub(crate) inherited: u64,
     /// Slots that are backed with disk space; of a place that takes no pages, those in use.
     pub(crate) backed: u64,
     /// Pages that could not be read back.
     pub(crate) lost: u64,
+}
+
+impl PlaceReport {
+    /// Nothing is there.
+    pub(crate) const fn empty(place: PlaceId, state: PlaceState) -> Self {
+        Self { place, state, used: 0, inherited: 0, backed: 0, lost: 0 }
+    }
 }
 
 /// What a place is used for.
@@ -173,8 +182,8 @@ impl Answer {
             Self::Report(report) => {
                 let mut text =
                     format!("report {} {} {}", report.budget_pages, report.charged_pages, u8::from(report.is_paused));
-                for PlaceReport { place, state, used, backed, lost } in &report.places {
-                    write!(text, "\n{} {} {used} {backed} {lost}", place.0, state.name())
+                for PlaceReport { place, state, used, inherited, backed, lost } in &report.places {
+                    write!(text, "\n{} {} {used} {inherited} {backed} {lost}", place.0, state.name())
                         .expect("writing to a String does not fail");
                 }
                 text
@@ -206,7 +215,7 @@ impl Report {
         }
         for line in lines {
             let words: Vec<&str> = line.split(' ').collect();
-            let &[place, state, used, backed, lost] = words.as_slice() else { return None };
+            let &[place, state, used, inherited, backed, lost] = words.as_slice() else { return None };
             if report.places.len() == PLACES_MAX {
                 return None;
             }
@@ -214,6 +223,7 @@ impl Report {
                 place: PlaceId(place.parse().ok()?),
                 state: PlaceState::parse(state)?,
                 used: used.parse().ok()?,
+                inherited: inherited.parse().ok()?,
                 backed: backed.parse().ok()?,
                 lost: lost.parse().ok()?,
             });
@@ -246,8 +256,8 @@ mod tests {
             assert_eq!(Command::decode(&command.encode()), Some(command));
         }
         let places = vec![
-            PlaceReport { place, state: PlaceState::Draining, used: 1, backed: 2, lost: 3 },
-            PlaceReport { place: PlaceId(0), state: PlaceState::Gone, used: 0, backed: 0, lost: 0 },
+            PlaceReport { place, state: PlaceState::Draining, used: 1, inherited: 4, backed: 2, lost: 3 },
+            PlaceReport::empty(PlaceId(0), PlaceState::Gone),
         ];
         let report = Report { budget_pages: 5, charged_pages: 4, is_paused: true, places };
         for answer in [Answer::Done, Answer::Refused("no room: 3 of 4".to_owned()), Answer::Report(report)] {

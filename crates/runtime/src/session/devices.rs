@@ -344,14 +344,16 @@ impl Devices {
             let place = store.place();
             let index = reports.iter().position(|report| report.place == place).unwrap_or(reports.len());
             if index == reports.len() {
-                reports.push(PlaceReport { place, state: PlaceState::Open, used: 0, backed: 0, lost: 0 });
+                reports.push(PlaceReport::empty(place, PlaceState::Open));
             }
             let report = &mut reports[index];
             let (used, is_closed) = (pager.core().device_used(*device), pager.core().is_device_closed(*device));
             let used = used.unwrap_or(0);
-            report.used += u64::from(used);
             report.lost += u64::from(store.lost_pages());
-            if !store.is_inherited() {
+            if store.is_inherited() {
+                report.inherited += u64::from(used);
+            } else {
+                report.used += u64::from(used);
                 report.backed += u64::from(if is_closed { used } else { store.slots_backed() });
                 if store.is_stuck() || store.is_full(used) || is_closed {
                     report.state = PlaceState::Full;
@@ -366,8 +368,7 @@ impl Devices {
                 report.state = if drain.has_failed { PlaceState::Failed } else { PlaceState::Draining };
             }
         }
-        let gone = |&place: &PlaceId| PlaceReport { place, state: PlaceState::Gone, used: 0, backed: 0, lost: 0 };
-        reports.extend(self.gone.iter().map(gone));
+        reports.extend(self.gone.iter().map(|&place| PlaceReport::empty(place, PlaceState::Gone)));
         reports.into_iter()
     }
 }

@@ -83,9 +83,9 @@ pub(crate) struct PlaceStatus {
     pub(crate) path: PathBuf,
     pub(crate) state: PlaceState,
     pub(crate) priority: Option<i16>,
-    /// What the processes that use it may take there together, in pages; no less than what they have there.
+    /// What may be there at most, in pages: of a directory in the files of all processes that have pages there.
     pub(crate) size_pages: u64,
-    /// Pages that are there: of a place that is being drained, those that are left.
+    /// Slots that hold something: of a place that is being drained, those that are left.
     pub(crate) used_pages: u64,
     /// Pages that could not be read back.
     pub(crate) lost_pages: u64,
@@ -233,14 +233,10 @@ impl Supervisor {
 
     pub(super) fn status_of(&self, place: &Place) -> PlaceStatus {
         let id = place.offer.place;
-        let (mut used, mut lost, mut is_full, mut has_failed) = (0_u64, 0_u64, false, false);
-        let (own, mut sizes) = (u64::from(place.offer.slots).saturating_sub(1), 0_u64);
+        let (mut lost, mut is_full, mut has_failed) = (0_u64, false, false);
+        let ((used, size), pages) = (self.used_and_size(place), self.pages_to_move(id));
         let mut traffic = [Traffic::default(); 2];
         for (_, words) in self.words_of_place(id) {
-            let here = words.used.load(Ordering::Relaxed);
-            used = used.saturating_add(here);
-            // What it has inherited comes on top of a file of its own.
-            sizes = sizes.saturating_add(own.max(here));
             lost = lost.saturating_add(words.lost.load(Ordering::Relaxed));
             is_full |= words.state() == PlaceState::Full;
             has_failed |= words.state() == PlaceState::Failed;
@@ -255,23 +251,44 @@ impl Supervisor {
             None => PlaceState::Open,
         };
         let (rate, left_ns) = place.drain.map_or((0, None), |drain| {
-            let (gone, took) = (drain.began_with.saturating_sub(used), clock::now().saturating_sub(drain.began));
+            let (gone, took) = (drain.began_with.saturating_sub(pages), clock::now().saturating_sub(drain.began));
             let rate = u128::from(gone) * 1_000_000_000 / u128::from(took.max(1));
-            let left = (gone > 0).then(|| u128::from(used) * u128::from(took) / u128::from(gone));
+            let left = (gone > 0).then(|| u128::from(pages) * u128::from(took) / u128::from(gone));
             (u64::try_from(rate).unwrap_or(u64::MAX), left.and_then(|left| u64::try_from(left).ok()))
         });
         PlaceStatus {
             path: place.path.clone(),
             state,
             priority: place.offer.priority,
-            // A device is shared by all, and in a directory each has a file.
-            size_pages: own.max(if place.is_device() { used } else { sizes }),
+            size_pages: size,
             used_pages: used,
             lost_pages: lost,
             traffic,
             rate,
             left_ns,
         }
+    }
+
+    /// Slots of a place that hold something, and how many there may be. What a parent keeps for forked children is told by it and by
+    /// them, of one file: it counts once, as the process has it that has most of it. That is whose file it is, as long as it lives.
+    fn used_and_size(&self, place: &Place) -> (u64, u64) {
+        let mut files = BTreeMap::new();
+        for link in self.tree.list.iter().filter_map(|process| process.link.as_ref()) {
+            for (file, used) in link.control.entry().files.iter().filter_map(|words| words.of(place.offer.place)) {
+                let most = files.entry(file).or_insert(0);
+                *most = used.max(*most);
+            }
+        }
+        let used = files.values().copied().fold(0, u64::saturating_add);
+        let own = u64::from(place.offer.slots).saturating_sub(1);
+        // A device is shared by all, and in a directory each has a file.
+        let files = if place.is_device() { 1 } else { files.len() as u64 };
+        (used, own.saturating_mul(files.max(1)).max(used))
+    }
+
+    /// Pages of all processes in a place, which are moved one by one when it is drained: what several have since a fork is of each.
+    pub(super) fn pages_to_move(&self, place: PlaceId) -> u64 {
+        self.words_of_place(place).map(|(_, words)| words.pages()).fold(0, u64::saturating_add)
     }
 
     /// What each agent says of a place.
@@ -331,8 +348,9 @@ impl Supervisor {
             return Err(Error::new(ErrorKind::NoSwapSpace, text));
         }
         self.check_that_it_fits(index)?;
+        let pages = self.pages_to_move(self.places[index].offer.place);
         let place = &mut self.places[index];
-        place.drain = Some(Drain::new(used, mode));
+        place.drain = Some(Drain::new(pages, mode));
         place.is_given_up = false;
         let command = Command::SwapOff { place: place.offer.place, mode };
         Ok((self.tell_all(&command), told))
@@ -359,7 +377,7 @@ impl Supervisor {
         for (pid, words) in self.words_of_place(place.offer.place) {
             let Some(process) = self.tree.list.iter().find(|process| process.pid == pid) else { continue };
             let Some(entry) = process.link.as_ref().map(|link| link.control.entry()) else { continue };
-            let needed = words.used.load(Ordering::Relaxed);
+            let needed = words.pages();
             needed_in_all = needed_in_all.saturating_add(needed);
             let free = |other: &&Place| {
                 let words = entry.place(other.offer.place);

@@ -58,8 +58,7 @@ impl Supervisor {
         let id = self.places[index].offer.place;
         let has_other = self.places.iter().any(|place| place.offer.place != id && place.drain.is_none());
         if self.is_any(id, PlaceState::Failed) && has_other {
-            let used = self.status_of(&self.places[index]).used_pages;
-            self.places[index].drain = Some(Drain::new(used, None));
+            self.places[index].drain = Some(Drain::new(self.pages_to_move(id), None));
             let ticket = self.tell_all(&Command::SwapOff { place: id, mode: None });
             self.forget(ticket);
             let path = self.places[index].path.display();

@@ -59,7 +59,7 @@ records! {
         resident_bytes,
         /// The most that it kept.
         peak_resident_bytes,
-        /// What is paged out.
+        /// What its processes have in swap space and not in memory as well, each by itself.
         swapped_bytes,
         /// The last seconds, for which the following tells: so long.
         recent_ns,
@@ -88,7 +88,7 @@ records! {
         share_bytes,
         /// What it keeps resident.
         resident_bytes,
-        /// What is paged out.
+        /// What is in swap space and not in memory as well.
         swapped_bytes,
         /// Faults on managed memory.
         faults,
@@ -148,9 +148,9 @@ records! {
 
     /// One place that a run swaps to.
     DeviceView {
-        /// What the processes that use it may take there together at most.
+        /// What may be there at most: of a directory in the files of all processes that have pages there.
         size_bytes,
-        /// What is there.
+        /// What of it holds something, each part once.
         used_bytes,
         /// What could not be read back.
         lost_bytes,
