@@ -128,7 +128,12 @@ impl Exposition {
             let labels = [("pid", process.pid.to_string()), ("command", process.command.clone())];
             self.sample("", &labels.each_ref().map(|(label, of)| (*label, of.as_str())), process.resident_bytes);
         }
-        self.family("process_swapped_bytes", "gauge", "bytes", "What a process has in swap space and not in memory as well.");
+        self.family(
+            "process_swapped_bytes",
+            "gauge",
+            "bytes",
+            "What a process has in swap space and not in memory as well.",
+        );
         for process in &snapshot.processes {
             self.sample("", &[("pid", &process.pid.to_string())], process.swapped_bytes);
         }

@@ -104,7 +104,7 @@ struct Lane {
 }
 
 impl Timeline {
-    /// A fresh file of at most `size_max` bytes.
+    /// A file of at most `size_max` bytes. An old one stays until there is something to tell: the run may not begin at all.
     pub(crate) fn create(path: &Path, size_max: u64) -> Result<Self, Failure> {
         let pages = pages::create(path).map_err(|error| whole_file::failed("--timeline", path, &error))?;
         Ok(Self {
@@ -159,6 +159,7 @@ impl Timeline {
 
     /// How the clocks stand, and the line of the run.
     fn begin(&mut self, pages: &mut Pages, progress: &Progress) -> io::Result<()> {
+        pages.empty()?;
         let run = &progress.snapshot.run;
         let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
         let of = |clock, timestamp| Clock { clock: Some(clock), timestamp: Some(timestamp) };

@@ -46,18 +46,23 @@ pub(crate) struct Pages<D = File> {
     packet: Vec<u8>,
 }
 
-/// A fresh file; an old one of the name is emptied. Nothing but a file: a pipe would hold up the run.
+/// A file to be filled; an old one of the name stays as it is until then. Nothing but a file: a pipe would hold up the run.
 pub(crate) fn create(path: &Path) -> io::Result<Pages> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::other("it is no file"));
     }
-    let disk = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
+    let disk = OpenOptions::new().create(true).write(true).truncate(false).open(path)?;
     Ok(Pages::new(disk))
 }
 
 impl<D: Disk> Pages<D> {
     pub(crate) fn new(disk: D) -> Self {
         Self { disk, written: 0, pending: Vec::with_capacity(PAGE), packet: Vec::with_capacity(PAGE) }
+    }
+
+    /// What an earlier run left goes.
+    pub(crate) fn empty(&mut self) -> io::Result<()> {
+        self.disk.cut(0)
     }
 
     /// Bytes of the file, with what is to be written.
