@@ -74,8 +74,10 @@ pub(crate) struct Counts {
     pub(crate) pages_out: u64,
     /// Pages read ahead.
     pub(crate) ahead: u64,
-    /// Pages read ahead that were touched while they were there.
+    /// Pages read ahead that are known to have been touched while they were there.
     pub(crate) ahead_used: u64,
+    /// And those that are known not to have been.
+    pub(crate) ahead_unused: u64,
     /// The most that the kernel's compressed pages took; no limit counts them under control groups of version 1.
     pub(crate) pool_peak_bytes: u64,
 }
@@ -117,9 +119,11 @@ impl Trial {
         };
         let counts = &self.counts;
         let mut cells = format!("  {:<24}{:>8} s", side.name(), seconds(self.wall));
-        for count in [counts.major_faults, counts.pages_in, counts.pages_out, counts.ahead, counts.ahead_used] {
+        for count in [counts.major_faults, counts.pages_in, counts.pages_out, counts.ahead] {
             cells.push_str(&format!("{:>12}", grouped(count)));
         }
+        let used = (counts.ahead_used * 100).checked_div(counts.ahead_used + counts.ahead_unused);
+        cells.push_str(&format!("{:>8}", used.map_or_else(|| "-".to_owned(), |percent| format!("{percent} %"))));
         cells.push_str(&format!("{:>8}{:>8}  {result}", seconds(self.cpu_user), seconds(self.cpu_system)));
         if counts.pool_peak_bytes > 0 {
             cells.push_str(&format!(", compressed pages took {} MiB", counts.pool_peak_bytes / MIB));
@@ -130,7 +134,7 @@ impl Trial {
 
 /// Above the rows' cells.
 const HEAD: &str =
-    "  side                        wall      majflt          in         out       ahead        used    user  system";
+    "  side                        wall      majflt          in         out       ahead    used    user  system";
 
 /// Runs `row` on all `sides` in turns and compares ours with each of the others.
 pub(crate) fn run(bench: &Bench, row: &Row, sides: &[Side], right: Option<u64>) -> Result<Vec<Figure>, String> {
@@ -152,6 +156,7 @@ pub(crate) fn run(bench: &Bench, row: &Row, sides: &[Side], right: Option<u64>) 
                 "end": format!("{:?}", trial.end), "equal": right == Some(trial.digest), "wall_ms": millis(trial.wall),
                 "major_faults": trial.counts.major_faults, "pages_in": trial.counts.pages_in,
                 "pages_out": trial.counts.pages_out, "ahead": trial.counts.ahead, "ahead_used": trial.counts.ahead_used,
+                "ahead_unused": trial.counts.ahead_unused,
                 "cpu_user_ms": millis(trial.cpu_user), "cpu_system_ms": millis(trial.cpu_system),
                 "pool_peak_bytes": trial.counts.pool_peak_bytes,
             }));

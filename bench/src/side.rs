@@ -194,12 +194,15 @@ impl Bench {
         let after = Vmstat::read();
         let difference = |names: &[&str]| names.iter().map(|name| after.counter(name) - before.counter(name)).sum();
         outcome.oom_kills = group.oom_kills();
+        let (ahead, ahead_used) = (difference(&["swap_ra"]), difference(&["swap_ra_hit"]));
         outcome.counts = Counts {
             major_faults: group.major_faults(),
             pages_in: difference(&["pswpin", "zswpin"]),
             pages_out: difference(&["pswpout", "zswpout"]),
-            ahead: difference(&["swap_ra"]),
-            ahead_used: difference(&["swap_ra_hit"]),
+            ahead,
+            ahead_used,
+            // The kernel maps no page before it is asked for: what is not a hit went without.
+            ahead_unused: ahead.saturating_sub(ahead_used),
             pool_peak_bytes,
         };
         outcome
@@ -256,6 +259,7 @@ impl Outcome {
             pages_out: stats.counter("pswpout") + stats.counter_if_any("zswpout"),
             ahead: stats.counter("swap_ra"),
             ahead_used: stats.counter("swap_ra_hit"),
+            ahead_unused: stats.counter("pt_ra_unused"),
             pool_peak_bytes: 0,
         });
         Self { finished, stats, anon_peak_bytes: 0, counts, oom_kills: 0 }

@@ -55,7 +55,8 @@ impl Stats {
     pub fn expect_laws(&self) -> &Self {
         let counter = |name| self.counter(name);
         let law = |holds: bool, text: &str| assert!(holds, "law broken: {text}\n{}", self.text());
-        law(counter("swap_ra_hit") <= counter("swap_ra"), "swap_ra_hit <= swap_ra");
+        let known = counter("swap_ra_hit") + counter("pt_ra_unused");
+        law(known <= counter("swap_ra"), "swap_ra_hit + pt_ra_unused <= swap_ra");
         law(counter("pgsteal_anon") <= counter("pgscan_anon"), "pgsteal_anon <= pgscan_anon");
         law(counter("pgmajfault") <= counter("pgfault"), "pgmajfault <= pgfault");
         law(counter("swap_ra") <= counter("pswpin") + counter("zswpin"), "swap_ra <= pswpin + zswpin");

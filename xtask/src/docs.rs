@@ -78,7 +78,7 @@ fn counters() -> String {
         "\n## Laws\n\nThey hold at every moment, and every test of the core and of the live runtime ends by checking them.\n\n\
          - `pgmajfault <= pgfault`;\n\
          - every page read is read for a reason: `pswpin = pt_demand_read + swap_ra` (with compression, live: `pswpin + zswpin`);\n\
-         - a page read ahead is hit at most once: `swap_ra_hit <= swap_ra`;\n\
+         - a page read ahead is hit once, or goes unused, or neither is known: `swap_ra_hit + pt_ra_unused <= swap_ra`;\n\
          - what is freed was looked at: `pgsteal_kswapd <= pgscan_kswapd`, `pgsteal_direct <= pgscan_direct`;\n\
          - `workingset_restore_anon <= workingset_activate_anon <= workingset_refault_anon`, and the same for file pages.\n",
     );

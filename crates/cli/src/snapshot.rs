@@ -28,6 +28,7 @@ pub(crate) fn to_json(snapshot: &Snapshot) -> Value {
                 "refaults": process.refaults,
                 "read_ahead": process.read_ahead,
                 "read_ahead_hits": process.read_ahead_hits,
+                "read_ahead_unused": process.read_ahead_unused,
                 "managed_us": process.managed_us,
                 "stall_some_us": process.stall_some_us,
                 "stall_full_us": process.stall_full_us,
@@ -104,8 +105,13 @@ pub(crate) struct Rates {
     pub(crate) refaults: u64,
     /// Pages read ahead.
     pub(crate) read_ahead: u64,
-    /// Of 100 pages read ahead, those that were touched; None if nothing was read ahead.
+    /// Of 100 pages read ahead of which it is known, those that were touched; None if it is known of none.
     pub(crate) hit_percent: Option<u64>,
+}
+
+/// Of 100 pages read ahead of which it is known whether somebody touched them, those that were touched. None: it is known of none.
+pub(crate) fn used_percent(hits: u64, unused: u64) -> Option<u64> {
+    hits.saturating_mul(100).checked_div(hits.saturating_add(unused))
 }
 
 impl Rates {
@@ -114,15 +120,14 @@ impl Rates {
         let grown = |name| after.counter(name).saturating_sub(before.map_or(0, |before| before.counter(name)));
         let per_second =
             |grown: u64| u64::try_from(u128::from(grown) * 1_000_000_000 / u128::from(ns.max(1))).unwrap_or(u64::MAX);
-        let (ahead, hits) = (grown("swap_ra"), grown("swap_ra_hit"));
         Self {
             pages_in: per_second(grown("pswpin") + grown("zswpin")),
             pages_out: per_second(grown("pswpout") + grown("zswpout")),
             faults: per_second(grown("pgfault")),
             major_faults: per_second(grown("pgmajfault")),
             refaults: per_second(grown("workingset_refault_anon")),
-            read_ahead: per_second(ahead),
-            hit_percent: (ahead > 0).then(|| (hits * 100 / ahead).min(100)),
+            read_ahead: per_second(grown("swap_ra")),
+            hit_percent: used_percent(grown("swap_ra_hit"), grown("pt_ra_unused")),
         }
     }
 
@@ -147,7 +152,9 @@ mod tests {
     #[test]
     fn rates_are_what_grew_in_a_second() {
         let with = |swap_ra: u64, hits: u64, faults: u64| {
-            let counters = [("swap_ra", swap_ra), ("swap_ra_hit", hits), ("pgfault", faults)];
+            let unused = hits / 3;
+            let counters =
+                [("swap_ra", swap_ra), ("swap_ra_hit", hits), ("pt_ra_unused", unused), ("pgfault", faults)];
             Snapshot {
                 counters: counters.map(|(name, value)| (name.to_owned(), value)).to_vec(),
                 ..Snapshot::default()

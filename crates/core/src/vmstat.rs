@@ -32,8 +32,10 @@ counters! {
     swap_ra,
     /// Pages of a window that readahead by direction (`vma-rfc`) looked up and found in memory.
     pt_ra_found,
-    /// Pages read ahead that were touched later.
+    /// Pages read ahead that were touched later, as far as that is known: a page that is mapped when it arrives tells nothing by itself.
     swap_ra_hit,
+    /// Pages read ahead that went before anybody asked for them (profile `pagetide`); those mapped on arrival are not among them.
+    pt_ra_unused,
     /// Pages looked at by background reclaim.
     pgscan_kswapd,
     /// Pages looked at by direct reclaim (not memcg).

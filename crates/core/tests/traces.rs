@@ -137,3 +137,27 @@ fn swapoff_teaches_the_statistics_what_its_kernel_teaches() {
     assert_eq!((reads, hits), (16_504, 0));
     assert_eq!(ahead, 16_504 - 33, "all but the first page of each page table");
 }
+
+/// Half of what was read ahead and used was told of as if it had been in vain: what is mapped when it arrives tells nothing by itself.
+#[test]
+fn of_pages_read_ahead_those_that_went_unused_are_counted_apart() {
+    let pages = 4096;
+    let mut world = swapped("pagetide", &[], pages);
+    let mut read_and_let_go = |order: &mut dyn Iterator<Item = u32>| {
+        let names = ["swap_ra", "swap_ra_hit", "pt_ra_unused"];
+        let before = names.map(|name| world.count(name));
+        order.for_each(|p| world.read(p));
+        for _ in 0..2 {
+            world.event(Event::Advice { range: PageRange::new(PageIdx(0), pages), advice: Advice::PageOut });
+            world.settle();
+        }
+        let after = names.map(|name| world.count(name));
+        let [ahead, used, unused] = [0, 1, 2].map(|at| after[at] - before[at]);
+        assert!(ahead > 0 && used + unused <= ahead, "{ahead} ahead, {used} used, {unused} not");
+        (used, unused)
+    };
+    let (used, unused) = read_and_let_go(&mut (0..512).map(|i| (i * i * 8 + i * 5 + 1) % 512 * 8 + 3));
+    assert!(unused > 10 * used, "one page of eight, in no order: {used} used, {unused} not");
+    let (used, unused) = read_and_let_go(&mut (0..pages));
+    assert!(used > 10 * unused, "all in order: {used} used, {unused} not");
+}

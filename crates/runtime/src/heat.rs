@@ -60,9 +60,9 @@ pub(crate) struct Told {
 
 impl Part {
     fn words(&self) -> [u64; WORDS] {
-        let PartCounts { faults, major_faults, refaults, read_ahead, read_ahead_hits } = self.counts;
+        let PartCounts { faults, major_faults, refaults, read_ahead_hits, read_ahead_unused } = self.counts;
         let sizes = [self.vpn, self.pages, self.resident, self.swapped, self.compressed];
-        let counts = [faults, major_faults, refaults, read_ahead, read_ahead_hits, self.waited];
+        let counts = [faults, major_faults, refaults, read_ahead_hits, read_ahead_unused, self.waited];
         let mut words = [0; WORDS];
         words.iter_mut().zip(sizes.into_iter().chain(counts)).for_each(|(word, value)| *word = value);
         words
@@ -70,8 +70,8 @@ impl Part {
 
     const fn of_words(words: [u64; WORDS]) -> Self {
         let [vpn, pages, resident, swapped, compressed, counts @ .., waited] = words;
-        let [faults, major_faults, refaults, read_ahead, read_ahead_hits] = counts;
-        let counts = PartCounts { faults, major_faults, refaults, read_ahead, read_ahead_hits };
+        let [faults, major_faults, refaults, read_ahead_hits, read_ahead_unused] = counts;
+        let counts = PartCounts { faults, major_faults, refaults, read_ahead_hits, read_ahead_unused };
         Self { vpn, pages, resident, swapped, compressed, counts, waited }
     }
 }
@@ -263,7 +263,7 @@ mod tests {
     fn what_is_told_is_read_and_what_is_half_written_is_not() {
         let heat = heat();
         assert_eq!(heat.read(), None);
-        let counts = PartCounts { faults: 6, major_faults: 7, refaults: 8, read_ahead: 9, read_ahead_hits: 10 };
+        let counts = PartCounts { faults: 6, major_faults: 7, refaults: 8, read_ahead_hits: 9, read_ahead_unused: 10 };
         let part = Part { vpn: 1, pages: 2, resident: 3, swapped: 4, compressed: 5, counts, waited: 11 };
         let told = Told { interval_ns: 12, parts: vec![part; PARTS_MAX] };
         heat.tell(&told);

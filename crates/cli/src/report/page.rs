@@ -9,6 +9,7 @@ use super::Known;
 use super::chart::{Axis, Line, Table, cells, lines};
 use super::course::Course;
 use crate::size::Bytes;
+use crate::snapshot::used_percent;
 
 /// Columns of the picture of waits.
 const COLUMNS: u64 = 120;
@@ -122,8 +123,8 @@ fn summary(html: &mut String, stats: &Value) {
             format!("{} % of the time", some.saturating_mul(100).div_ceil(managed).min(100)),
         ));
     }
-    let (ahead, hits) = (counter(stats, "swap_ra"), counter(stats, "swap_ra_hit"));
-    facts.extend(hits.saturating_mul(100).checked_div(ahead).map(|percent| ("readahead used", format!("{percent} %"))));
+    let used = used_percent(counter(stats, "swap_ra_hit"), counter(stats, "pt_ra_unused"));
+    facts.extend(used.map(|percent| ("readahead used", format!("{percent} %"))));
     facts.extend(stats["fault_latency_ns"]["p99"].as_u64().map(|ns| ("99 % of faults within", duration(ns))));
     html.push_str("<section><h2>Summary</h2><dl>");
     for (name, value) in facts {

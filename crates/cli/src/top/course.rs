@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use pagetide_core::absences::Waited;
 
 use crate::backend::{DeviceView, ProcessView, Snapshot};
-use crate::snapshot::Rates;
+use crate::snapshot::{Rates, used_percent};
 
 /// Looks that are remembered: the width of a wide screen.
 const LOOKS_MAX: usize = 512;
@@ -82,7 +82,7 @@ impl Course {
         list.map(|now| {
             let known = self.before.iter().flat_map(|before| &before.processes).find(|known| known.pid == now.pid);
             let first = known.unwrap_or(now);
-            let ahead = now.read_ahead.saturating_sub(first.read_ahead);
+            let unused = now.read_ahead_unused.saturating_sub(first.read_ahead_unused);
             let hits = now.read_ahead_hits.saturating_sub(first.read_ahead_hits);
             let ran = now.managed_us.saturating_sub(first.managed_us);
             let some_bp = share(ran, now.stall_some_us.saturating_sub(first.stall_some_us));
@@ -91,7 +91,7 @@ impl Course {
                 faults: per_second(now.faults.saturating_sub(first.faults), ns),
                 major_faults: per_second(now.major_faults.saturating_sub(first.major_faults), ns),
                 refaults: per_second(now.refaults.saturating_sub(first.refaults), ns),
-                hit_percent: (ahead > 0).then(|| (hits.saturating_mul(100) / ahead).min(100)),
+                hit_percent: used_percent(hits, unused),
                 some_bp,
                 full_bp: share(ran, now.stall_full_us.saturating_sub(first.stall_full_us)).min(some_bp),
             }

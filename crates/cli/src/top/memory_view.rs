@@ -11,6 +11,7 @@ use super::memory::MemoryCourse;
 use super::view::{PACKED, count, header, length, percent, right, size};
 use crate::backend::RegionView;
 use crate::ps::plain;
+use crate::snapshot::used_percent;
 
 /// The numbers of a region, and in how many columns.
 const COLUMNS: [(&str, usize); 9] = [
@@ -86,10 +87,8 @@ fn draw_regions(frame: &mut Frame, area: Rect, regions: &[RegionView], interval_
         };
         let rates =
             [region.faults, region.major_faults, region.refaults].map(|counted| right(&count(rate(counted)), 6));
-        let hits = match region.read_ahead {
-            0 => "-".to_owned(),
-            ahead => (region.read_ahead_hits.saturating_mul(100) / ahead).min(100).to_string(),
-        };
+        let hits = used_percent(region.read_ahead_hits, region.read_ahead_unused);
+        let hits = hits.map_or_else(|| "-".to_owned(), |percent| percent.to_string());
         let waited = rate(region.waited_us.saturating_mul(100)) / 1_000_000;
         let address = is_wide.then(|| format!("{:012x}", region.start));
         let cells = address.into_iter().chain([plain(&region.mapping)]).chain(sizes);

@@ -405,8 +405,8 @@ mod tests {
             resident_bytes: 1 << 28,
             swapped_bytes: 3 << 28,
             faults: 1000,
-            read_ahead: 8,
             read_ahead_hits: 4,
+            read_ahead_unused: 4,
             waited_us: 250_000,
             mapping: mapping.to_owned(),
             ..RegionView::default()

@@ -6,6 +6,7 @@ use super::page::{
     ACTIVE, BUSY, DIRTY, Flags, JOB_WAIT, LRU, MAPPED, MARKER, PCP, READAHEAD, RECLAIM, REFERENCED, UNEVICTABLE,
     WAITED, WORKINGSET, WRITABLE, YOUNG,
 };
+use super::tally::Tallied;
 use crate::types::Access;
 
 impl Memory {
@@ -225,6 +226,7 @@ impl Memory {
     pub(crate) fn goes_unasked(&mut self, p: u32) {
         if self.table.take(p, READAHEAD) {
             self.around.note(p, false);
+            self.count_at(p, Tallied::ReadAheadUnused, 1);
         }
     }
 

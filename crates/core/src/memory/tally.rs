@@ -14,8 +14,8 @@ pub(crate) enum Tallied {
     Fault,
     MajorFault,
     Refault,
-    ReadAhead,
     ReadAheadHit,
+    ReadAheadUnused,
 }
 
 impl Tallied {
@@ -24,8 +24,8 @@ impl Tallied {
             Self::Fault => Counter::pgfault,
             Self::MajorFault => Counter::pgmajfault,
             Self::Refault => Counter::workingset_refault_anon,
-            Self::ReadAhead => Counter::swap_ra,
             Self::ReadAheadHit => Counter::swap_ra_hit,
+            Self::ReadAheadUnused => Counter::pt_ra_unused,
         }
     }
 }
@@ -39,10 +39,10 @@ pub struct PartCounts {
     pub major_faults: u64,
     /// `workingset_refault_anon`.
     pub refaults: u64,
-    /// `swap_ra`.
-    pub read_ahead: u64,
     /// `swap_ra_hit`.
     pub read_ahead_hits: u64,
+    /// `pt_ra_unused`.
+    pub read_ahead_unused: u64,
 }
 
 /// The ranges, and their counts.
@@ -77,8 +77,8 @@ impl Tally {
             Tallied::Fault => &mut counts.faults,
             Tallied::MajorFault => &mut counts.major_faults,
             Tallied::Refault => &mut counts.refaults,
-            Tallied::ReadAhead => &mut counts.read_ahead,
             Tallied::ReadAheadHit => &mut counts.read_ahead_hits,
+            Tallied::ReadAheadUnused => &mut counts.read_ahead_unused,
         };
         *count += u64::from(n);
     }

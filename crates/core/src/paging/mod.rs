@@ -7,7 +7,6 @@ use crate::config::{Balance, Config};
 use crate::effect::{Effect, Effects, Source};
 use crate::host::Host;
 use crate::memory::page::{Flight, PageState};
-use crate::memory::tally::Tallied;
 use crate::memory::used::Used;
 use crate::readahead::regions::File;
 use crate::readahead::{Readahead, Window};
@@ -114,7 +113,7 @@ impl Paging {
             space.mem.count(Counter::pt_demand_read, 1);
         } else {
             space.mem.mark_readahead(p);
-            space.mem.count_at(p, Tallied::ReadAhead, 1);
+            space.mem.count(Counter::swap_ra, 1);
         }
         if self.cfg.swapin_active {
             space.mem.start_active(p);

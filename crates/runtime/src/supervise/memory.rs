@@ -107,8 +107,8 @@ fn regions(parts: &[Part], names: &[Named]) -> Vec<RegionView> {
             (&mut region.faults, part.counts.faults),
             (&mut region.major_faults, part.counts.major_faults),
             (&mut region.refaults, part.counts.refaults),
-            (&mut region.read_ahead, part.counts.read_ahead),
             (&mut region.read_ahead_hits, part.counts.read_ahead_hits),
+            (&mut region.read_ahead_unused, part.counts.read_ahead_unused),
             (&mut region.waited_us, part.waited / 1000),
         ] {
             *sum = sum.saturating_add(value);

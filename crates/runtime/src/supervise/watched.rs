@@ -444,6 +444,7 @@ fn view(process: &Process) -> ProcessView {
         refaults: read(|entry| &entry.counters[Counter::workingset_refault_anon as usize]),
         read_ahead: read(|entry| &entry.counters[Counter::swap_ra as usize]),
         read_ahead_hits: read(|entry| &entry.counters[Counter::swap_ra_hit as usize]),
+        read_ahead_unused: read(|entry| &entry.counters[Counter::pt_ra_unused as usize]),
         managed_us: machine("pt_managed_us"),
         stall_some_us: machine("pt_stall_some_us"),
         stall_full_us: machine("pt_stall_full_us"),

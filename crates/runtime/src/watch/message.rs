@@ -415,7 +415,7 @@ mod tests {
         let (most, of) = (u64::MAX, RegionView::default());
         let region = RegionView { start: most, size_bytes: most, resident_bytes: most, swapped_bytes: most, ..of };
         let region = RegionView { compressed_bytes: most, faults: most, major_faults: most, refaults: most, ..region };
-        let region = RegionView { read_ahead: most, read_ahead_hits: most, waited_us: most, mapping, ..region };
+        let region = RegionView { read_ahead_hits: most, read_ahead_unused: most, waited_us: most, mapping, ..region };
         let part = HeatView { start: most, size_bytes: most, resident_bytes: most, faults: most, major_faults: most };
         Memory { pid: most, interval_ns: most, regions: vec![region; regions], heat: vec![part; parts] }
     }

@@ -104,8 +104,10 @@ records! {
         refaults,
         /// Pages read ahead.
         read_ahead,
-        /// Of those, pages that were touched.
+        /// Of those, pages that are known to have been touched.
         read_ahead_hits,
+        /// And those that are known not to have been, before they went.
+        read_ahead_unused,
         /// Microseconds under management.
         managed_us,
         /// Of those, in which at least one thread waited for memory.
@@ -135,10 +137,10 @@ records! {
         major_faults,
         /// Pages that came back soon enough to belong to the working set.
         refaults,
-        /// Pages read ahead.
-        read_ahead,
-        /// Pages read ahead that were touched.
+        /// Pages read ahead that are known to have been touched.
         read_ahead_hits,
+        /// And those that are known not to have been, before they went.
+        read_ahead_unused,
         /// Microseconds that faults on it waited, one by one.
         waited_us
         ;
