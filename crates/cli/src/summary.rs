@@ -1,7 +1,7 @@
 //! `run --summary`: what a run waited for and what would have helped, in three lines that a person understands; and a line now and then.
 //!
 //! Whatever is said of more memory is `pagetide_core::absences`' word, which the simulator gives for the same pages, too. What is promised
-//! is a time: why, is said there. The share beside it is the least that it can come to.
+//! is a time at most, and no share of the run's time: why, is said there.
 
 use std::io::{self, IsTerminal};
 
@@ -143,16 +143,15 @@ fn memory(facts: &Facts) -> String {
     };
     let extra = prospect.extra_pages.saturating_mul(facts.at_once).saturating_mul(4096);
     let advised = facts.budget_bytes.saturating_add(extra).div_ceil(1 << 20) << 20;
-    let then = facts.waited.with(prospect);
-    let [left, before] = [then, facts.waited].map(|waited| seconds(waited.stalled / facts.at_once));
+    let left = at_most(facts.waited.with(prospect).stalled / facts.at_once);
+    let before = seconds(facts.waited.stalled / facts.at_once);
     if prospect.extra_pages == 0 {
         return format!(
-            "more memory: no need by now: with {now}, to which it was raised, it waits {left}, not {before}"
+            "more memory: no need by now: with {now}, to which it was raised, it waits at most {left}, not {before}"
         );
     }
-    let beyond = if advised > facts.machine_bytes { ", more than there is here" } else { "" };
-    let share = about(then.share_bp());
-    format!("more memory: with {} instead of {now} it waits {left}, not {before}: {share}{beyond}", Bytes(advised))
+    let beyond = if advised > facts.machine_bytes { ": more than there is here" } else { "" };
+    format!("more memory: with {} instead of {now} it waits at most {left}, not {before}{beyond}", Bytes(advised))
 }
 
 fn disk(facts: &Facts) -> String {
@@ -186,6 +185,11 @@ fn line(before: Option<&Snapshot>, after: &Snapshot, ns: u64) -> String {
 fn seconds(us: u64) -> String {
     let tenths = us / 100_000;
     format!("{}.{} s", tenths / 10, tenths % 10)
+}
+
+/// No more than that, of so many microseconds that are left as reckoned: which is right within a third.
+fn at_most(us: u64) -> String {
+    seconds((us + us / 3).next_multiple_of(100_000))
 }
 
 /// What is promised.
@@ -236,10 +240,7 @@ mod tests {
         let facts = facts(&absences);
         let first = waiting(&facts, 20_000_000_000);
         assert_eq!(first, "waited for memory: 60 % of 20.0 s; while no thread did anything else: 55 %");
-        assert_eq!(
-            memory(&facts),
-            "more memory: with 819 MiB instead of 200 MiB it waits 2.0 s, not 12.0 s: about 20 %"
-        );
+        assert_eq!(memory(&facts), "more memory: with 819 MiB instead of 200 MiB it waits at most 2.7 s, not 12.0 s");
         assert_eq!(disk(&facts), "a faster disk: with one twice as fast (a read took 200 us) about 47 %");
         assert!(memory(&Facts { machine_bytes: 512 << 20, ..facts }).ends_with("more than there is here"));
     }
@@ -261,7 +262,7 @@ mod tests {
         let facts = Facts { budget_bytes: 1000 << 20, ..facts(&absences) };
         assert_eq!(
             memory(&facts),
-            "more memory: no need by now: with 1000 MiB, to which it was raised, it waits 2.0 s, not 12.0 s"
+            "more memory: no need by now: with 1000 MiB, to which it was raised, it waits at most 2.7 s, not 12.0 s"
         );
     }
 

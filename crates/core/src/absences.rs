@@ -36,8 +36,9 @@
 //!
 //! because a page's first touch is no return, and costs its fill whatever the memory; but a program is managed only when it nears its
 //! budget, so that with more memory as many more pages are filled without us. (A host that manages from the first page on saves none
-//! of these.) The share that follows, `left / (ran - waited + left)`, is the least that it can be: the time that looked like the
-//! program's own gets shorter, too.
+//! of these.) It is a bound: pages that readahead brings back return as others do, and nobody waits for them. The share that follows,
+//! `left / (ran - waited + left)`, is the least that it can be, and is promised to nobody: the time that looked like the program's own
+//! gets shorter, too.
 //!
 //! Where nearly all that was ever away at once would have to be there, it is all of it that is advised: the last pages cost little,
 //! and whether the program just fits or just does not makes all the difference.
