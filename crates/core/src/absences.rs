@@ -41,7 +41,8 @@
 //! gets shorter, too.
 //!
 //! Where nearly all that was ever away at once would have to be there, it is all of it that is advised: the last pages cost little,
-//! and whether the program just fits or just does not makes all the difference.
+//! and whether the program just fits or just does not makes all the difference. And where fewer pages came back than were away at once:
+//! Little's law holds of what goes on, and that is a program that grows.
 //!
 //! Invariants: integers only; nothing here decides anything; the same counts give the same answer.
 
@@ -182,6 +183,13 @@ impl Absences {
         self.prospects().skip(usize::from(self.spared == 0))
     }
 
+    /// Fewer pages came back than were away at once, so the program grew rather than went round: what comes back soon then is what is
+    /// taken out by mistake, and so it would be with more memory as long as not all fits.
+    fn is_little_known(&self) -> bool {
+        let returns = self.prices.iter().fold(self.spared, |sum, &returns| sum.saturating_add(returns));
+        returns < self.away_pages_max
+    }
+
     /// So many pages for the program, and what stays free beside them.
     fn with_kept_free(&self, pages: u64) -> u64 {
         let pages = pages.min(self.away_pages_max);
@@ -206,7 +214,7 @@ impl Absences {
         };
         let enough = self.advisable().find(is_enough)?;
         let is_nearly_all = enough.extra_pages >= all.extra_pages - all.extra_pages / NEARLY_ALL;
-        Some(if is_nearly_all { all } else { enough })
+        Some(if is_nearly_all || self.is_little_known() { all } else { enough })
     }
 }
 
@@ -381,6 +389,17 @@ mod tests {
     fn what_never_comes_back_needs_no_memory() {
         let (absences, reads) = live(100, 0..5000, 5000);
         assert_eq!((reads, absences.advise(1000)), (0, None));
+    }
+
+    #[test]
+    fn a_program_that_grows_is_advised_all_of_it() {
+        // Goes on to new pages, and back to some of those that have just left.
+        let uses = (0..4000_usize).flat_map(|at| [at, if at % 20 == 0 { at.saturating_sub(320) } else { at }]);
+        let (absences, reads) = live(300, uses, 4000);
+        assert!(reads > 100);
+        let waited = Waited { ran: 100, stalled: 80, ..Waited::default() };
+        let advice = absences.advise_against(waited).expect("pages came back");
+        assert!(advice.extra_pages >= absences.away_pages_max() && advice.left_bp == 0, "{advice:?}");
     }
 
     #[test]
