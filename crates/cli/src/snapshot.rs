@@ -153,8 +153,7 @@ mod tests {
     fn rates_are_what_grew_in_a_second() {
         let with = |swap_ra: u64, hits: u64, faults: u64| {
             let unused = hits / 3;
-            let counters =
-                [("swap_ra", swap_ra), ("swap_ra_hit", hits), ("pt_ra_unused", unused), ("pgfault", faults)];
+            let counters = [("swap_ra", swap_ra), ("swap_ra_hit", hits), ("pt_ra_unused", unused), ("pgfault", faults)];
             Snapshot {
                 counters: counters.map(|(name, value)| (name.to_owned(), value)).to_vec(),
                 ..Snapshot::default()
