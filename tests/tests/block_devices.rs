@@ -214,3 +214,31 @@ fn a_device_that_fails_is_closed_and_drained_by_itself_while_the_program_works()
 fn is_free_for_reading(device: &Path) -> bool {
     OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device).is_ok()
 }
+
+/// Each of eleven processes would keep 16 MiB ahead: what ten that sleep do not use is the one's that works.
+#[test]
+fn room_that_processes_keep_ahead_is_there_for_one_that_needs_it() {
+    if !has_device() {
+        return;
+    }
+    let _turn = serial::turn();
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let scratch = Scratch::new();
+        let device = LoopDevice::new(&scratch, 256);
+        let program = victim::build(&scratch, "session");
+        let script = "start() { \"$0\" idle $2 0 > $1 & pids=\"$pids $!\"; \
+                      until grep -q steered $1; do kill -0 $! || { kill $pids; exit 1; }; sleep 0.1; done; }; \
+                      for small in 0 1 2 3 4 5 6 7 8 9; do start small$small 8; done; start large 100; \
+                      kill $pids; for pid in $pids; do wait $pid || exit 1; done; echo all";
+        let argv = [OsString::from("/bin/bash"), "-c".into(), script.into(), program.into()];
+        let mut run = vec![binary().into_os_string(), "run".into(), "--memory".into(), "40M".into(), "--swap".into()];
+        run.push(device.text().into());
+        let name = if mode == FaultMode::Thread { "thread" } else { "signal" };
+        run.extend(["--fault-mode".into(), name.into(), "--".into()]);
+        let program = Program::new(run.into_iter().chain(argv)).directory(scratch.path()).deadline_s(90);
+        let ended = program.run(&scratch, name);
+        ended.expect_success().expect_no_process_left();
+        assert!(ended.stdout().ends_with("all\n") && !ended.stderr().contains("full"), "{}", ended.report());
+        assert!(is_free(device.path()));
+    }
+}

@@ -149,7 +149,7 @@ fn a_process_that_starts_to_page_on_a_full_disk_swaps_elsewhere() {
     let run = Steered::family(96, 0, 300 * MIB, &["--swap", &format!("{}::5", small.display())]);
     let elsewhere = run.scratch().file("swap");
     // Nothing pages yet. Of the disk, not one step is left.
-    disk.fill(FLOOR + 8 * MIB);
+    disk.fill(FLOOR + MIB);
     run.tell(&["memory", "16M"]);
     run.wait_until("swapping elsewhere", || run.used_bytes(&elsewhere) > 64 * MIB);
     assert_eq!(run.place(&small).expect("it is on")["state"], "full", "{}", run.stat());

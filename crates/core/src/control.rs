@@ -37,6 +37,12 @@ impl Core {
                 self.space().slots.grow(device, slots);
                 self.swap_grew();
             }
+            Event::SlotsBacked { device, slot, len, is_backed } => {
+                self.space().slots.set_backed(device, slot, len, is_backed);
+                if is_backed {
+                    self.swap_grew();
+                }
+            }
             Event::Swapoff { device } => self.tasks.swapoff(device),
             Event::SwapoffStopped { device } => self.late_unless(|core| core.tasks.stop_swapoff(device)),
             Event::KnobSet { setting } => self.late_unless(|core| core.knob_set(setting)),

@@ -151,12 +151,24 @@ pub enum Event {
         /// What it is.
         spec: DeviceSpec,
     },
-    /// The device now has this many usable slots (the host backed more of the file with disk space). Never shrinks.
+    /// The device now has this many usable slots (the host backed more of the file with disk space). Never shrinks;
+    /// for slots within it that go, see `SlotsBacked`.
     DeviceGrown {
         /// The device.
         device: DeviceId,
         /// Usable slots, slot 0 included.
         slots: u32,
+    },
+    /// Slots of a device that nobody has are not backed any more (the host has given their disk space back), or are again.
+    SlotsBacked {
+        /// The device.
+        device: DeviceId,
+        /// First slot.
+        slot: SlotIdx,
+        /// Number of slots; the device has all of them, and slot 0 is none of them.
+        len: u32,
+        /// Again, or no longer.
+        is_backed: bool,
     },
     /// Bring everything in from the device, then forget it.
     Swapoff {

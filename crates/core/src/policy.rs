@@ -77,6 +77,7 @@ impl Core {
             | Event::BudgetChanged { .. }
             | Event::DeviceAdded { .. }
             | Event::DeviceGrown { .. }
+            | Event::SlotsBacked { .. }
             | Event::Swapoff { .. }
             | Event::SwapoffStopped { .. }
             | Event::KnobSet { .. }
@@ -183,6 +184,11 @@ impl Core {
     /// Slots in use on a device; `None` if it is gone.
     pub fn device_used(&self, device: crate::types::DeviceId) -> Option<u32> {
         self.tasks.paging.space.slots.device(device).map(|d| d.used)
+    }
+
+    /// True if all of these slots are backed and neither a page nor a child names one: they may be given back.
+    pub fn are_slots_unused(&self, device: crate::types::DeviceId, slot: crate::types::SlotIdx, len: u32) -> bool {
+        self.tasks.paging.space.slots.are_unused(device, slot, len)
     }
 
     /// The device that is being swapped off.

@@ -32,7 +32,7 @@ const END: u8 = 0;
 /// The record ends here, because its file is full.
 const FULL: u8 = 255;
 /// Words of each kind of event, from kind 1 on.
-const WORDS: [usize; 26] = [3, 7, 3, 3, 3, 3, 1, 2, 4, 3, 3, 3, 4, 2, 2, 3, 1, 4, 2, 1, 1, 4, 0, 0, 1, 2];
+const WORDS: [usize; 27] = [3, 7, 3, 3, 3, 3, 1, 2, 4, 3, 3, 3, 4, 2, 2, 3, 1, 4, 2, 1, 1, 4, 0, 0, 1, 2, 4];
 
 /// What a live core is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -368,6 +368,9 @@ fn to_words(event: Event) -> (u8, [u64; WORDS_MAX]) {
         Event::Timeout => (24, ()),
         Event::SwapoffStopped { device } => (25, set(&[u32::from(device.0)])),
         Event::KnobSet { setting } => (26, set(&[setting.knob, setting.value])),
+        Event::SlotsBacked { device, slot, len, is_backed } => {
+            (27, set(&[u32::from(device.0), slot.0, len, u32::from(is_backed)]))
+        }
     };
     (kind.0, words)
 }
@@ -423,6 +426,7 @@ fn to_event(kind: u8, words: [u64; WORDS_MAX]) -> Option<Event> {
         24 => Event::Timeout,
         25 => Event::SwapoffStopped { device: device(0)? },
         26 => Event::KnobSet { setting: LiveSetting { knob: word(0)?, value: word(1)? } },
+        27 => Event::SlotsBacked { device: device(0)?, slot: slot(1)?, len: word(2)?, is_backed: flag(3)? },
         _ => return None,
     })
 }
@@ -500,6 +504,7 @@ mod tests {
             Event::Hold { on: true },
             Event::Hold { on: false },
             Event::SlotsPinned { device, slot, len: 3, pin: true },
+            Event::SlotsBacked { device, slot, len: 512, is_backed: false },
             Event::Writeback,
             Event::Timeout,
         ];

@@ -101,6 +101,8 @@ pub(crate) struct Managed {
     full_told: bool,
     frames_told: bool,
     grant: Grant,
+    /// The same of swap space.
+    room: Grant,
     next_tick: Nanos,
     next_measure: Nanos,
     /// Who the program's first thread was.
@@ -369,6 +371,9 @@ impl Agent {
         }
         if !managed.forks.is_under_way() {
             self.set_budget(managed, now);
+            let short = self.entry().short_places.load(Ordering::Relaxed);
+            managed.rest.note_short_places(short);
+            managed.session.pager.follow_short_places(now, short);
         }
     }
 
@@ -507,8 +512,9 @@ impl Agent {
         let is_raised = managed.session.pager.core().budget() > before;
         let [share, budget] =
             [&self.entry().share_pages, &self.entry().budget_pages].map(|word| word.load(Ordering::Relaxed));
-        let grant = &mut managed.grant;
-        let may_be_raised = || is_raised || grant.may_come(now, share, budget);
+        let [backed, most] = managed.session.pager.machine().backed_slots();
+        let Managed { grant, room, .. } = managed;
+        let may_be_raised = || is_raised || grant.may_come(now, share, budget) || room.may_come(now, backed, most);
         if let Some((_, page)) = managed.session.take_failed_fault(now, may_be_raised) {
             if self.measure_stuck(managed) {
                 self.set_budget(managed, now);
@@ -572,6 +578,7 @@ impl Managed {
             full_told: false,
             frames_told: false,
             grant: Grant::default(),
+            room: Grant::default(),
             next_tick: now,
             next_measure: now,
             first: Credentials::own().ok(),

@@ -2,7 +2,8 @@
 //!
 //! Who has which extent the kernel knows, and nobody else: each process has an open description of the device of its own, and an
 //! extent is a range that this description has locked. A forked child that inherits pages has a descriptor of its parent's description.
-//! So an extent comes back when no process, child or snapshot names it any more, however they ended, and nobody need tell.
+//! So an extent comes back when no process, child or snapshot names it any more, however they ended, and nobody need tell. One in which
+//! nothing is may be given back before.
 //!
 //! The first and the last part of the device are left as they are: what they say of it (a swap area, nothing) holds after the run.
 //!
@@ -76,6 +77,11 @@ impl Division {
     /// True if this open description of the device has the extent from now on.
     pub(crate) fn take(self, device: &Fd, extent: u32) -> Result<bool, Errno> {
         block::try_lock(device, self.offset(extent, SlotIdx(0)), self.bytes())
+    }
+
+    /// Let others have an extent that this open description has, and in which nothing is.
+    pub(crate) fn give_back(self, device: &Fd, extent: u32) -> Result<(), Errno> {
+        block::unlock(device, self.offset(extent, SlotIdx(0)), self.bytes())
     }
 
     /// Slots that nobody but this open description has.

@@ -360,10 +360,19 @@ impl Requests {
 
     /// A request in flight, or one that waits, names the device.
     pub(crate) fn name(&self, device: DeviceId) -> bool {
+        self.name_slots(device, SlotIdx(0), u32::MAX)
+    }
+
+    /// The same of one of these slots.
+    pub(crate) fn name_slots(&self, device: DeviceId, slot: SlotIdx, len: u32) -> bool {
+        let names = |of: DeviceId, first: SlotIdx, pages: u64| {
+            let (first, asked) = (u64::from(first.0), u64::from(slot.0));
+            of == device && first < asked + u64::from(len) && asked < first + pages
+        };
         let in_flight = (0..).zip(&self.table).filter(|(token, _)| !self.free.contains(token));
         let mut waiting = self.reads.iter().chain(&self.writes);
-        in_flight.map(|(_, request)| request.device).any(|named| named == device)
-            || waiting.any(|transfer| transfer.device == device)
+        in_flight.map(|(_, request)| request).any(|of| names(of.device, of.slot, of.len as u64))
+            || waiting.any(|of| names(of.device, of.slot, of.range.len.into()))
     }
 
     /// Requests that an engine has.

@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 
+mod backing;
 mod compressed;
 mod cost;
 mod deferred;
@@ -42,6 +43,7 @@ use crate::space::{Mappings, PAGE_SHIFT, is_aside};
 use crate::spans::Span;
 use crate::store::{Store, checksum};
 use crate::tier::Tier;
+pub(crate) use backing::{SLOTS_AHEAD, Search, short_bit};
 use cost::MoveCost;
 use moves::{Busy, pages_of};
 use staging::Staging;
@@ -58,8 +60,6 @@ pub(crate) const ZEROES_PAGES: u32 = 256;
 
 /// Neighbouring spare frames that are worth taking for a read of at least as many pages.
 const TOGETHER_PAGES: u32 = 8;
-/// Slots kept backed ahead of need.
-const SLOTS_AHEAD: u32 = 4096;
 
 /// What the host must do beyond effects: filled while effects run, read by the host after each step.
 #[derive(Debug, Default)]
@@ -343,39 +343,6 @@ impl<K: AddressSpace> LiveMachine<K> {
     pub(crate) fn close_place(&mut self, place: PlaceId, closed: bool) {
         let stores = self.stores.iter_mut().filter(|(_, store)| store.place() == place);
         stores.for_each(|(_, store)| store.close(closed));
-    }
-
-    /// Back more slots of a device, where less than a third of them is free, which is what lies together in runs long enough for
-    /// large writes, or fewer than `leaving` pages need at once. Devices of a higher rank are filled before others are grown; equal
-    /// ones grow alike. The device and its slots, if there are more.
-    pub(crate) fn grow_if_needed(&mut self, core: &Core, leaving: u32, floor_bytes: u64) -> Option<(DeviceId, u32)> {
-        let now = self.space.now();
-        let mut above = i32::MAX;
-        // Nothing is allocated: a thread that faults may be here.
-        loop {
-            let is_open = |(device, store): &&(DeviceId, Store)| store.is_open() && !core.is_device_closed(*device);
-            let open = || self.stores.iter().filter(is_open);
-            let rank = open().map(|(_, store)| store.rank()).filter(|&rank| rank < above).max()?;
-            let (mut backed, mut used) = (0_u32, 0_u32);
-            for (device, store) in open().filter(|(_, store)| store.rank() == rank) {
-                backed = backed.saturating_add(store.slots_backed());
-                used = used.saturating_add(core.device_used(*device).unwrap_or(0));
-            }
-            if backed.saturating_sub(used) >= (backed / 3).max(leaving + SLOTS_AHEAD) {
-                return None;
-            }
-            let may_grow =
-                |entry: &&mut (DeviceId, Store)| is_open(&&**entry) && entry.1.rank() == rank && entry.1.can_grow(now);
-            while let Some((device, store)) =
-                self.stores.iter_mut().filter(may_grow).min_by_key(|(_, store)| store.slots_backed())
-            {
-                // One that cannot is left alone for a while.
-                if let Ok(slots) = store.grow(floor_bytes, now) {
-                    return Some((*device, slots));
-                }
-            }
-            above = rank;
-        }
     }
 
     fn set_frame(&mut self, page: PageIdx, frame: Frame) {

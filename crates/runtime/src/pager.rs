@@ -22,7 +22,7 @@ use pagetide_driver::{Driver, Recorder};
 use pagetide_kernel::{AddressSpace, Linux, Message};
 use pagetide_sys::pagemap::Run;
 
-use crate::machine::{Answered, LiveMachine};
+use crate::machine::{Answered, LiveMachine, Search};
 use crate::origins;
 use crate::patience::Patience;
 use crate::setup::SHARE_PAGES_MIN;
@@ -48,6 +48,9 @@ const LENT_PAGES: u32 = 16;
 /// A page that the program asked to discard may still be there for a moment; within this time it is not looked for.
 const REMOVE_QUIET_NS: Nanos = 1_000_000_000;
 
+/// Time between two looks for disk space that others need.
+const GIVE_BACK_NS: Nanos = 100_000_000;
+
 /// The pager, over an address space.
 #[derive(Debug)]
 pub(crate) struct Pager<K: AddressSpace = Linux> {
@@ -66,6 +69,8 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     /// The budget that has room for a page that the thread that makes pages private waits for; 0: it waits for none.
     lent_budget: u32,
     has_grown: bool,
+    /// When it is looked again for room to give back.
+    next_give_back: Nanos,
     /// The threads that fault call `pump_for`.
     is_beside: bool,
 }
@@ -133,6 +138,7 @@ impl<K: AddressSpace> Pager<K> {
             fork_pages: None,
             lent_budget: 0,
             has_grown: false,
+            next_give_back: 0,
             is_beside: false,
         }
     }
@@ -448,9 +454,28 @@ impl<K: AddressSpace> Pager<K> {
             self.driver.drain(now, |machine, core, _answers| {
                 grown = machine.grow_if_needed(core, leaving, floor_bytes);
             });
-            let Some((device, slots)) = grown else { return };
+            let Some(event) = grown else { return };
             self.has_grown = true;
-            self.driver.step(now, Event::DeviceGrown { device, slots });
+            self.driver.step(now, event);
+        }
+    }
+
+    /// These places are short of room, a bit for each: keep little ahead there, and give back what nobody uses.
+    pub(crate) fn follow_short_places(&mut self, now: Nanos, places: u64) {
+        let is_new = self.machine_mut().set_short_places(places);
+        if places == 0 || (!is_new && now < self.next_give_back) {
+            return;
+        }
+        self.next_give_back = now + GIVE_BACK_NS;
+        let mut search = Search::default();
+        loop {
+            let leaving = self.core().charged().saturating_sub(self.core().budget());
+            let mut given = None;
+            self.driver.drain(now, |machine, core, _answers| {
+                given = machine.give_back_next(core, leaving, &mut search);
+            });
+            let Some(event) = given else { return };
+            self.driver.step(now, event);
         }
     }
 

@@ -182,7 +182,7 @@ pub(crate) struct DeviceHandover {
     pub(crate) device: u8,
     pub(crate) place: PlaceId,
     pub(crate) slots_max: u32,
-    pub(crate) slots_backed: u32,
+    pub(crate) slots_end: u32,
     pub(crate) division: Option<Division>,
 }
 
@@ -204,9 +204,9 @@ impl Handover {
     /// As a packet.
     pub(crate) fn encode(&self) -> String {
         let mut text = format!("{} {} {} {}", self.seed, self.fds, self.regions, self.runs);
-        for &DeviceHandover { device, place, slots_max, slots_backed, division } in &self.devices {
+        for &DeviceHandover { device, place, slots_max, slots_end, division } in &self.devices {
             let Division { extent_slots, extents } = division.unwrap_or_default();
-            write!(text, " {device} {} {slots_max} {slots_backed} {extent_slots} {extents}", place.0)
+            write!(text, " {device} {} {slots_max} {slots_end} {extent_slots} {extents}", place.0)
                 .expect("writing to a String does not fail");
         }
         text
@@ -226,9 +226,9 @@ impl Handover {
         while let Some(device) = next() {
             let device = u8::try_from(device).ok()?;
             let mut number = || u32::try_from(next()?).ok();
-            let (place, slots_max, slots_backed) = (PlaceId(number()?), number()?, number()?);
+            let (place, slots_max, slots_end) = (PlaceId(number()?), number()?, number()?);
             let division = Division::of(number()?, number()?)?;
-            devices.push(DeviceHandover { device, place, slots_max, slots_backed, division });
+            devices.push(DeviceHandover { device, place, slots_max, slots_end, division });
         }
         Some(Self { seed, devices, fds, regions, runs })
     }
@@ -253,7 +253,7 @@ mod tests {
             settings: vec![("swappiness".to_owned(), "60".to_owned())],
         };
         assert_eq!(Hello::decode(hello.encode().as_bytes()), Some(hello));
-        let device = |device| DeviceHandover { device, place: PlaceId(3), slots_max: 2, slots_backed: 1, division };
+        let device = |device| DeviceHandover { device, place: PlaceId(3), slots_max: 2, slots_end: 1, division };
         let handover = Handover { seed: u64::MAX, devices: vec![device(0), device(9)], fds: 33, regions: 5, runs: 6 };
         assert_eq!(Handover::decode(handover.encode().as_bytes()), Some(handover));
     }

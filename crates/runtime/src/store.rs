@@ -73,7 +73,15 @@ pub(crate) struct Store {
     /// A word for each slot, then one for each extent that it has of a device: the extent's number.
     sums: Mapping,
     slots_max: u32,
-    slots_backed: u32,
+    /// Behind the last slot that is or was backed.
+    slots_end: u32,
+    /// The pieces below that which were given back, and their slots.
+    given_back: Vec<bool>,
+    given_slots: u32,
+    /// Nothing of it can be given back.
+    keeps_all: bool,
+    /// Others need room there: little is kept ahead.
+    short: bool,
     /// It is a device that is shared with others.
     division: Option<Division>,
     _claim: Option<Fd>,
@@ -109,6 +117,8 @@ const FAILED_WRITES_MAX: u32 = 64;
 const RETRY_NS: Nanos = 100_000_000;
 /// Slots whose disk space is allocated in one step: 32 MiB.
 const GROW_SLOTS: u32 = 8192;
+/// Slots of a file whose disk space is given back together: 2 MiB.
+pub(crate) const FILE_PIECE_SLOTS: u32 = 512;
 
 impl Store {
     /// A store in `file`, which is empty, or no part of which it has yet; no slot is backed.
@@ -122,7 +132,9 @@ impl Store {
         let own_extents = vec![false; division.map_or(0, |division| division.extents as usize)];
         let SwapFile { file, claim } = file;
         let store = Self::over(file, sums_file, sums, (place, slots))?;
-        Ok(Self { priority, rotational, division, own_extents, _claim: claim, ..store })
+        let store = Self { priority, rotational, division, own_extents, _claim: claim, ..store };
+        let pieces = slots.div_ceil(store.piece_slots()) as usize;
+        Ok(Self { given_back: vec![false; pieces], ..store })
     }
 
     fn over(
@@ -139,7 +151,11 @@ impl Store {
             sums_file,
             sums,
             slots_max,
-            slots_backed: 0,
+            slots_end: 0,
+            given_back: Vec::new(),
+            given_slots: 0,
+            keeps_all: false,
+            short: false,
             division: None,
             _claim: None,
             own_extents: Vec::new(),
@@ -164,10 +180,10 @@ impl Store {
         lease: Fd,
         what: &DeviceHandover,
     ) -> Result<Self, pagetide_sys::Errno> {
-        let &DeviceHandover { place, slots_max, slots_backed, division, .. } = what;
+        let &DeviceHandover { place, slots_max, slots_end, division, .. } = what;
         let sums = map_sums(&sums_file, words_of(slots_max, division))?;
         let store = Self::over(file, sums_file, sums, (place, slots_max))?;
-        Ok(Self { slots_backed, division, lease: Some(lease), ..store })
+        Ok(Self { slots_end, division, lease: Some(lease), ..store })
     }
 
     /// What is left of it when nothing is read from it any more.
@@ -177,8 +193,8 @@ impl Store {
 
     /// What a forked child has to know of it.
     pub(crate) const fn handover(&self, device: DeviceId) -> DeviceHandover {
-        let Self { place, slots_max, slots_backed, division, .. } = *self;
-        DeviceHandover { device: device.0, place, slots_max, slots_backed, division }
+        let Self { place, slots_max, slots_end, division, .. } = *self;
+        DeviceHandover { device: device.0, place, slots_max, slots_end, division }
     }
 
     /// A store whose pages are a modelled device's: it only keeps the checksums.
@@ -187,7 +203,7 @@ impl Store {
         let file = pagetide_sys::fd::memfd(c"pagetide-test").expect("a memory file");
         let offer = DeviceOffer { place: PlaceId(0), slots, priority: None, rotational: false, division: None };
         let store = Self::new(offer, file.into()).expect("a few checksums");
-        Self { slots_backed: slots, ..store }
+        Self { slots_end: slots, ..store }
     }
 
     /// The place of the run or pool that it lies in.
@@ -220,7 +236,12 @@ impl Store {
     }
 
     pub(crate) const fn slots_backed(&self) -> u32 {
-        self.slots_backed
+        self.slots_end - self.given_slots
+    }
+
+    /// Behind the last slot that is or was backed.
+    pub(crate) const fn slots_end(&self) -> u32 {
+        self.slots_end
     }
 
     pub(crate) const fn is_inherited(&self) -> bool {
@@ -234,7 +255,7 @@ impl Store {
 
     /// As the core is to know it.
     pub(crate) const fn spec(&self) -> DeviceSpec {
-        let Self { slots_backed: slots, priority, rotational, .. } = *self;
+        let Self { slots_end: slots, priority, rotational, .. } = *self;
         DeviceSpec { slots, priority, rotational, synchronous: false, inherited: self.is_inherited() }
     }
 
@@ -253,19 +274,34 @@ impl Store {
         !self.is_inherited() && !self.closed
     }
 
+    /// Others need room there, or not any more.
+    pub(crate) const fn set_short(&mut self, short: bool) {
+        self.short = short;
+    }
+
+    /// Others need room there.
+    pub(crate) const fn is_short(&self) -> bool {
+        self.short
+    }
+
+    /// It has as many slots as it needs: that it got no more does not count.
+    pub(crate) const fn note_enough(&mut self) {
+        self.stuck = false;
+    }
+
     /// More slots may be backed.
     pub(crate) const fn can_grow(&self, now: Nanos) -> bool {
-        self.is_open() && !self.failed && self.slots_backed < self.slots_max && now >= self.retry_at
+        self.is_open() && !self.failed && self.slots_backed() < self.slots_max && now >= self.retry_at
     }
 
     /// The disk had no room when it was asked last.
     pub(crate) const fn is_stuck(&self) -> bool {
-        self.stuck && self.slots_backed < self.slots_max
+        self.stuck && self.slots_backed() < self.slots_max
     }
 
     /// It has as many slots as it may have, and this many in use leave none.
     pub(crate) const fn is_full(&self, used: u32) -> bool {
-        self.slots_backed == self.slots_max && used.saturating_add(1) >= self.slots_max
+        self.slots_backed() == self.slots_max && used.saturating_add(1) >= self.slots_max
     }
 
     /// A write has ended. True if so many have failed that no more are worth a try.
@@ -311,65 +347,156 @@ impl Store {
         }
         let free = file::fs_info(&self.file).map_or(0, |info| info.available_bytes.saturating_sub(floor_bytes));
         let more = u32::try_from(free / PAGE_BYTES).unwrap_or(u32::MAX);
-        self.slots_backed.saturating_add(more).min(self.slots_max)
+        self.slots_backed().saturating_add(more).min(self.slots_max)
     }
 
-    /// Back more slots with disk space, while `floor_bytes` stay free on the file system. The number backed from now on.
-    pub(crate) fn grow(&mut self, floor_bytes: u64, now: Nanos) -> Result<u32, pagetide_sys::Errno> {
+    /// Back more slots with disk space, while `floor_bytes` stay free on the file system. Those that are backed now: the first, and how many.
+    pub(crate) fn grow(&mut self, floor_bytes: u64, now: Nanos) -> Result<(SlotIdx, u32), pagetide_sys::Errno> {
         let grown = self.allocate_more(floor_bytes);
         self.stuck = grown.is_err();
         self.retry_at = if self.stuck { now + RETRY_NS } else { 0 };
         grown
     }
 
-    fn allocate_more(&mut self, floor_bytes: u64) -> Result<u32, pagetide_sys::Errno> {
+    fn allocate_more(&mut self, floor_bytes: u64) -> Result<(SlotIdx, u32), pagetide_sys::Errno> {
+        if let Some(piece) = self.given_back.iter().position(|&is_given| is_given) {
+            let piece = u32::try_from(piece).expect("few pieces");
+            return self.have_again(piece, floor_bytes);
+        }
         // Larger steps as it gets larger: the core keeps a list of the pieces. Of a device, a 64th, which leaves something to others.
-        let least =
-            self.division.map_or(GROW_SLOTS, |device| GROW_SLOTS.min(device.slots() / 64).max(device.extent_slots));
-        let step = least.max(self.slots_backed / 8 / GROW_SLOTS * GROW_SLOTS);
-        let next = self.slots_backed.saturating_add(step).min(self.slots_max);
-        if next == self.slots_backed {
+        let first = self.slots_end;
+        let (least, part) = match self.division {
+            _ if self.short => (self.piece_slots(), first / 16 / self.piece_slots() * self.piece_slots()),
+            Some(device) => {
+                (GROW_SLOTS.min(device.slots() / 64).max(device.extent_slots), first / 8 / GROW_SLOTS * GROW_SLOTS)
+            }
+            None => (GROW_SLOTS, first / 8 / GROW_SLOTS * GROW_SLOTS),
+        };
+        let next = first.saturating_add(least.max(part)).min(self.slots_max);
+        if next == first {
             return Err(pagetide_sys::Errno::ENOSPC);
         }
         if let Some(division) = self.division {
             return self.take_extents(division, next);
         }
-        let bytes = u64::from(next - self.slots_backed) * PAGE_BYTES;
+        self.allocate_slots(first, next - first, floor_bytes)?;
+        self.slots_end = next;
+        Ok((SlotIdx(first), next - first))
+    }
+
+    /// Have disk space for these slots of a file.
+    fn allocate_slots(&self, first: u32, len: u32, floor_bytes: u64) -> Result<(), pagetide_sys::Errno> {
+        let (offset, bytes) = (u64::from(first) * PAGE_BYTES, u64::from(len) * PAGE_BYTES);
         if file::fs_info(&self.file)?.available_bytes < floor_bytes.saturating_add(bytes) {
             return Err(pagetide_sys::Errno::ENOSPC);
         }
-        let offset = u64::from(self.slots_backed) * PAGE_BYTES;
         let _raised = limits::for_file_size();
         match file::allocate(&self.file, offset, bytes) {
-            Ok(()) => {}
             // A file system that cannot preallocate: the space was there a moment ago, and a write that finds none is
             // answered as such.
-            Err(pagetide_sys::Errno::EOPNOTSUPP) => file::truncate(&self.file, offset + bytes)?,
-            Err(errno) => return Err(errno),
+            Err(pagetide_sys::Errno::EOPNOTSUPP) => {
+                file::truncate(&self.file, u64::from(self.slots_end.max(first + len)) * PAGE_BYTES)
+            }
+            allocated => allocated,
         }
-        self.slots_backed = next;
-        Ok(next)
     }
 
     /// Have extents that nobody else has, until there are `slots` slots or no more can be had.
-    fn take_extents(&mut self, division: Division, slots: u32) -> Result<u32, pagetide_sys::Errno> {
-        let (first, before) = (self.next_extent, self.slots_backed);
-        let mut have = before / division.extent_slots;
-        for offset in 0..division.extents {
-            if have * division.extent_slots >= slots {
+    fn take_extents(&mut self, division: Division, slots: u32) -> Result<(SlotIdx, u32), pagetide_sys::Errno> {
+        let before = self.slots_end;
+        while self.slots_end < slots {
+            let piece = self.slots_end / division.extent_slots;
+            if !self.take_extent(division, piece)? {
                 break;
             }
-            let extent = (first + offset) % division.extents;
-            self.next_extent = (extent + 1) % division.extents;
-            if self.own_extents[extent as usize] || !division.take(&self.file, extent)? {
-                continue;
-            }
-            self.own_extents[extent as usize] = true;
-            self.set_word(self.slots_max + have, u128::from(extent));
-            have += 1;
-            self.slots_backed = have * division.extent_slots;
+            self.slots_end += division.extent_slots;
         }
-        if self.slots_backed == before { Err(pagetide_sys::Errno::ENOSPC) } else { Ok(self.slots_backed) }
+        let len = self.slots_end - before;
+        if len == 0 { Err(pagetide_sys::Errno::ENOSPC) } else { Ok((SlotIdx(before), len)) }
+    }
+
+    /// Have an extent for this piece of the slots. False: others have them all.
+    fn take_extent(&mut self, division: Division, piece: u32) -> Result<bool, pagetide_sys::Errno> {
+        for offset in 0..division.extents {
+            let extent = (self.next_extent + offset) % division.extents;
+            if !self.own_extents[extent as usize] && division.take(&self.file, extent)? {
+                self.next_extent = (extent + 1) % division.extents;
+                self.own_extents[extent as usize] = true;
+                self.set_word(self.slots_max + piece, u128::from(extent));
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Slots that are given back and had again together.
+    pub(crate) fn piece_slots(&self) -> u32 {
+        self.division.map_or(FILE_PIECE_SLOTS, |division| division.extent_slots)
+    }
+
+    /// The pieces below `end` that may be given back if nobody uses them, from the last one: the first has slot 0, which the core never uses.
+    pub(crate) fn pieces_below(&self, end: u32) -> impl Iterator<Item = SlotIdx> {
+        let slots = self.piece_slots();
+        let last = if self.keeps_all { 0 } else { end.min(self.slots_end) / slots };
+        let is_here = |piece: &u32| !self.given_back[*piece as usize];
+        (1..last).rev().filter(is_here).map(move |piece| SlotIdx(piece * slots))
+    }
+
+    /// Give the disk space of a piece back in which nothing is, and which nothing names. False: it cannot be.
+    pub(crate) fn give_back(&mut self, first: SlotIdx) -> bool {
+        let (slots, piece) = (self.piece_slots(), first.0 / self.piece_slots());
+        assert!(self.is_open() && self.is_backed(first) && first.0 == piece * slots, "no piece to give back");
+        let given = match self.division {
+            Some(division) => {
+                let extent = u32::try_from(self.word(self.slots_max + piece)).ok();
+                // The program may have written there: only what is its own is let go.
+                let extent = extent.filter(|&extent| self.own_extents.get(extent as usize) == Some(&true));
+                extent.is_some_and(|extent| {
+                    self.own_extents[extent as usize] = false;
+                    division.give_back(&self.file, extent).is_ok()
+                })
+            }
+            None => file::punch(&self.file, u64::from(first.0) * PAGE_BYTES, u64::from(slots) * PAGE_BYTES).is_ok(),
+        };
+        self.keeps_all |= !given;
+        if given {
+            // What comes to lie there does not hold what was there: a page with that content would be taken for written.
+            for slot in first.0..first.0 + slots {
+                if self.word(slot) != 0 {
+                    self.set_word(slot, 0);
+                }
+            }
+            self.given_back[piece as usize] = true;
+            self.given_slots += slots;
+        }
+        given
+    }
+
+    fn have_again(&mut self, piece: u32, floor_bytes: u64) -> Result<(SlotIdx, u32), pagetide_sys::Errno> {
+        let slots = self.piece_slots();
+        match self.division {
+            Some(division) => {
+                if !self.take_extent(division, piece)? {
+                    return Err(pagetide_sys::Errno::ENOSPC);
+                }
+            }
+            None => self.allocate_slots(piece * slots, slots, floor_bytes)?,
+        }
+        self.given_back[piece as usize] = false;
+        self.given_slots -= slots;
+        Ok((SlotIdx(piece * slots), slots))
+    }
+
+    /// The slots below [`Self::slots_end`] that are given back, piece by piece.
+    pub(crate) fn given_back(&self) -> impl Iterator<Item = (SlotIdx, u32)> {
+        let slots = self.piece_slots();
+        let given = (0..).zip(&self.given_back).filter(|(_, is_given)| **is_given);
+        given.map(move |(piece, _)| (SlotIdx(piece * slots), slots))
+    }
+
+    fn is_backed(&self, slot: SlotIdx) -> bool {
+        slot.0 < self.slots_end
+            && !self.given_back.get((slot.0 / self.piece_slots()) as usize).is_some_and(|&given| given)
     }
 
     /// Neighbouring slots may lie apart.
@@ -379,6 +506,7 @@ impl Store {
 
     /// Where `slot`, which is backed, lies in the file.
     pub(crate) fn offset(&self, slot: SlotIdx) -> u64 {
+        assert!(self.is_backed(slot), "slot {} was given back, or never there", slot.0);
         let Some(division) = self.division else { return u64::from(slot.0) * PAGE_BYTES };
         let extent = u32::try_from(self.word(self.slots_max + slot.0 / division.extent_slots));
         // The program may write to what it shares with its children: no number leads out of the device.
@@ -454,7 +582,7 @@ mod tests {
         [(); 2].map(|()| Store::new(offer, open().into()).expect("a few checksums"))
     }
 
-    fn grow(store: &mut Store) -> Option<u32> {
+    fn grow(store: &mut Store) -> Option<(SlotIdx, u32)> {
         store.grow(0, 0).ok()
     }
 
@@ -470,6 +598,25 @@ mod tests {
         all.sort_unstable();
         let expected: Vec<u64> = (0..100 * 256).map(|page| (1 << 20) + page * PAGE_BYTES).collect();
         assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn what_one_gives_back_the_other_gets_and_no_slot_remembers_what_it_held() {
+        let [mut one, mut two] = sharing(18);
+        while grow(&mut one).is_some() {}
+        assert!(one.slots_backed() == 16 * 256 && grow(&mut two).is_none());
+        one.set_sum(SlotIdx(256 * 5 + 7), 77);
+        let pieces: Vec<SlotIdx> = one.pieces_below(u32::MAX).filter(|slot| [2, 5].contains(&(slot.0 / 256))).collect();
+        assert!(pieces.iter().all(|&piece| one.give_back(piece)));
+        assert_eq!((one.slots_backed(), one.slots_end(), one.given_back().count()), (14 * 256, 16 * 256, 2));
+        assert!(one.is_backed(SlotIdx(511)) && !one.is_backed(SlotIdx(512)) && one.is_backed(SlotIdx(768)));
+        assert!(!one.pieces_below(u32::MAX).any(|slot| pieces.contains(&slot)));
+        assert_eq!(grow(&mut two), Some((SlotIdx(0), 256)));
+        let theirs = two.offset(SlotIdx(0));
+        let again = grow(&mut one).expect("one piece is left");
+        assert_eq!((again, grow(&mut two), grow(&mut one)), ((SlotIdx(512), 256), None, None));
+        assert_eq!(one.sum(SlotIdx(256 * 5 + 7)), 0);
+        assert!((0..5 * 256).all(|slot| !(theirs..theirs + (1 << 20)).contains(&one.offset(SlotIdx(slot)))));
     }
 
     #[test]

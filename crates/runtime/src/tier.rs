@@ -277,6 +277,13 @@ impl Tier {
         true
     }
 
+    /// True if nothing is held of these slots.
+    pub(crate) fn is_clear_of(&self, device: DeviceId, slot: SlotIdx, len: u32) -> bool {
+        let places = self.places.iter().find(|(id, _)| *id == device).map(|(_, words)| words);
+        let words = places.and_then(|words| words.get(slot.0 as usize..(slot.0 + len) as usize));
+        words.is_some_and(|words| words.iter().all(|word| word & HELD == 0))
+    }
+
     /// Pages of the budget that are the tier's: what it has, or may take at once.
     pub(crate) const fn granted_pages(&self) -> u32 {
         self.granted

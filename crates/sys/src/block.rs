@@ -36,9 +36,9 @@ pub fn is_read_only(device: &Fd) -> Result<bool, Errno> {
     Ok(answer != 0)
 }
 
-fn lock(file: &Fd, command: u32, offset: u64, len: u64) -> Result<Flock, Errno> {
+fn lock(file: &Fd, command: u32, kind: u32, offset: u64, len: u64) -> Result<Flock, Errno> {
     let [start, len] = [offset, len].map(|bytes| i64::try_from(bytes).map_err(|_| Errno::EINVAL));
-    let kind = i16::try_from(F_WRLCK).expect("a small constant");
+    let kind = i16::try_from(kind).expect("a small constant");
     let mut lock = Flock { kind, whence: 0, start: start?, len: len?, pid: 0 };
     // SAFETY: the command reads the lock, and may write it.
     retry_eintr(|| unsafe { syscall!(__NR_fcntl, file.arg(), command as usize, addr_of(&raw mut lock)) })?;
@@ -48,16 +48,21 @@ fn lock(file: &Fd, command: u32, offset: u64, len: u64) -> Result<Flock, Errno> 
 /// Keep a range from all other open descriptions of the file, until the last descriptor of this one is closed, in whatever process.
 /// False: another one has a part of it.
 pub fn try_lock(file: &Fd, offset: u64, len: u64) -> Result<bool, Errno> {
-    match lock(file, F_OFD_SETLK, offset, len) {
+    match lock(file, F_OFD_SETLK, F_WRLCK, offset, len) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
 
+/// Let others have a range that this open description has kept.
+pub fn unlock(file: &Fd, offset: u64, len: u64) -> Result<(), Errno> {
+    lock(file, F_OFD_SETLK, F_UNLCK, offset, len).map(|_| ())
+}
+
 /// True if no other open description keeps a part of the range.
 pub fn is_unlocked(file: &Fd, offset: u64, len: u64) -> Result<bool, Errno> {
-    lock(file, F_OFD_GETLK, offset, len).map(|lock| u32::try_from(lock.kind) == Ok(F_UNLCK))
+    lock(file, F_OFD_GETLK, F_WRLCK, offset, len).map(|lock| u32::try_from(lock.kind) == Ok(F_UNLCK))
 }
 
 #[cfg(test)]
@@ -77,6 +82,9 @@ mod tests {
         assert_eq!(try_lock(&second, 8191, 1), Ok(false));
         assert_eq!(is_unlocked(&second, 0, 4096), Ok(true));
         assert_eq!(is_unlocked(&second, 0, 4097), Ok(false));
+        assert_eq!((unlock(&first, 4096, 2048), try_lock(&second, 4096, 2048)), (Ok(()), Ok(true)));
+        assert_eq!((try_lock(&second, 4096, 4096), unlock(&second, 4096, 2048)), (Ok(false), Ok(())));
+        assert_eq!(try_lock(&first, 4096, 4096), Ok(true));
         let copy = first.dup_high(0).expect("a descriptor is left");
         drop(first);
         assert_eq!(try_lock(&second, 4096, 4096), Ok(false));

@@ -7,7 +7,7 @@ use linux_raw_sys::general as k;
 use linux_raw_sys::general::{
     __NR_fallocate, __NR_fstatfs, __NR_fsync, __NR_ftruncate, __NR_newfstatat, __NR_pread64, __NR_preadv, __NR_preadv2,
     __NR_pwrite64, __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readlinkat, __NR_statx, __NR_unlinkat, __NR_write,
-    __NR_writev, AT_EMPTY_PATH, AT_FDCWD,
+    __NR_writev, AT_EMPTY_PATH, AT_FDCWD, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE,
 };
 
 use crate::fd::Fd;
@@ -180,6 +180,13 @@ pub fn truncate(fd: &Fd, len: u64) -> Result<(), Errno> {
 pub fn allocate(fd: &Fd, offset: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: changes the file only.
     retry_eintr(|| unsafe { syscall!(__NR_fallocate, fd.arg(), 0, usize_of(offset), usize_of(len)) }).map(|_| ())
+}
+
+/// Give the blocks of `offset..offset + len` back; the length stays.
+pub fn punch(fd: &Fd, offset: u64, len: u64) -> Result<(), Errno> {
+    let mode = (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE) as usize;
+    // SAFETY: changes the file only.
+    retry_eintr(|| unsafe { syscall!(__NR_fallocate, fd.arg(), mode, usize_of(offset), usize_of(len)) }).map(|_| ())
 }
 
 /// Wait until everything written is on the device.

@@ -9,6 +9,7 @@
 //! our own profile: see [`SlotOrder`].
 
 mod allocate;
+mod backing;
 
 use crate::config::SlotOrder;
 use crate::event::DeviceSpec;
@@ -59,11 +60,20 @@ pub(crate) struct Device {
     extents_len: usize,
     clusters: u32,
     pub(crate) slots: u32,
+    /// Of them, those that the host has given back.
+    unbacked: u32,
     pub(crate) used: u32,
     priority: i32,
     lists: [Ends; 4],
     /// No new slots: full on the host's side, or being swapped off.
     pub(crate) closed: bool,
+}
+
+impl Device {
+    /// Slots that pages may have.
+    const fn usable(&self) -> u32 {
+        self.slots.saturating_sub(1) - self.unbacked
+    }
 }
 
 /// All devices and slots.
@@ -161,7 +171,7 @@ impl Slots {
         }
         device.closed = true;
         if !device.spec.inherited {
-            self.total -= device.slots.saturating_sub(1);
+            self.total -= device.usable();
             self.used -= device.used;
         }
         if self.current != NIL && self.cluster_device(self.current) == id.0 {
@@ -176,7 +186,7 @@ impl Slots {
             return;
         };
         if core::mem::replace(&mut device.closed, false) && !device.spec.inherited {
-            self.total += device.slots.saturating_sub(1);
+            self.total += device.usable();
             self.used += device.used;
         }
         self.rebuild_order();
@@ -209,6 +219,7 @@ impl Slots {
             extents_len: 0,
             clusters: 0,
             slots: 0,
+            unbacked: 0,
             used: 0,
             priority,
             lists: [EMPTY; 4],

@@ -1,5 +1,6 @@
 //! Memory that a process is still to be given: its share of the budget grows as others need less, and the supervisor looks only now and
-//! then. Until it has, a fault that finds neither memory nor a slot is asked again.
+//! then. Until it has, a fault that finds neither memory nor a slot is asked again. The same goes for disk space, which other processes
+//! give back when it is short (`machine::backing`).
 
 use pagetide_core::types::Nanos;
 
@@ -11,20 +12,20 @@ const APART_NS: Nanos = 2_000_000_000;
 /// What the process was refused for want of memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Grant {
-    /// Its share when it began to wait, and since when it has not grown by a sixteenth.
-    share: u64,
+    /// What it had when it began to wait, and since when that has not grown by a sixteenth.
+    had: u64,
     since: Nanos,
     refused: Nanos,
 }
 
 impl Grant {
-    /// A fault was refused with this share of a budget. True: it may grow.
-    pub(super) fn may_come(&mut self, now: Nanos, share: u64, budget: u64) -> bool {
-        if now >= self.refused + APART_NS || share > self.share + self.share / 16 {
-            (self.share, self.since) = (share, now);
+    /// A fault was refused while the process has so much, of the most that it can have. True: it may be given more.
+    pub(super) fn may_come(&mut self, now: Nanos, has: u64, most: u64) -> bool {
+        if now >= self.refused + APART_NS || has > self.had + self.had / 16 {
+            (self.had, self.since) = (has, now);
         }
         self.refused = now;
-        share < budget && now < self.since + GRANT_NS
+        has < most && now < self.since + GRANT_NS
     }
 }
 

@@ -29,8 +29,9 @@ pub(super) struct Rest {
     /// When the agent was told of something last.
     told: Nanos,
     is_on: bool,
-    /// The share that the budget follows.
+    /// The share that the budget follows, and the places that are known to be short of room.
     share: u64,
+    short_places: u64,
 }
 
 impl Rest {
@@ -45,6 +46,11 @@ impl Rest {
     /// The budget follows this share from now on.
     pub(super) const fn note_share(&mut self, share: u64) {
         self.share = share;
+    }
+
+    /// These places are known to be short of room from now on.
+    pub(super) const fn note_short_places(&mut self, places: u64) {
+        self.short_places = places;
     }
 
     /// The agent was told of something. True if it has rested: its next look is due.
@@ -74,8 +80,10 @@ impl Agent {
         self.entry().quiet_since.store(since, Ordering::Relaxed);
         let told = used.ok().filter(|_| is_quiet && !self.is_awaited(managed)).map(|(all, _)| all);
         self.entry().rests_at.swap(told.unwrap_or(0), Ordering::SeqCst);
-        // The supervisor rings for a new share only if it finds the word above.
-        let is_missed = told.is_some() && self.entry().share_pages.load(Ordering::SeqCst) != managed.rest.share;
+        // The supervisor rings for a new share or a short place only if it finds the word above.
+        let [share, short] =
+            [&self.entry().share_pages, &self.entry().short_places].map(|word| word.load(Ordering::SeqCst));
+        let is_missed = told.is_some() && (share, short) != (managed.rest.share, managed.rest.short_places);
         if is_missed {
             self.entry().rests_at.store(0, Ordering::Release);
         }

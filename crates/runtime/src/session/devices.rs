@@ -14,7 +14,7 @@
 //! request names it; a drain tries a bounded number of times.
 
 use pagetide_core::event::Event;
-use pagetide_core::types::{DeviceId, Nanos};
+use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
 use pagetide_kernel::AddressSpace;
 use pagetide_sys::fd::{self, Fd, PollFd, events};
 
@@ -239,6 +239,11 @@ impl Devices {
             pager.machine().stores().iter().find(is_forgotten).map(|(device, store)| (*device, store.spec()));
         if let Some((device, spec)) = forgotten {
             pager.step(now, Event::DeviceAdded { device, spec });
+            let store = pager.machine().stores().iter().find(|(id, _)| *id == device);
+            let given: Vec<(SlotIdx, u32)> = store.into_iter().flat_map(|(_, store)| store.given_back()).collect();
+            for (slot, len) in given {
+                pager.step(now, Event::SlotsBacked { device, slot, len, is_backed: false });
+            }
         }
     }
 

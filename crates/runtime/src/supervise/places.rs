@@ -6,6 +6,7 @@ use std::ffi::CString;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
+use pagetide_core::types::Nanos;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::uffd::{ReadMode, Uffd};
 use pagetide_sys::{Errno, file};
@@ -127,6 +128,10 @@ pub(super) struct Place {
     pub(super) drain: Option<Drain>,
     /// It was being drained, and what is left fits nowhere else.
     pub(super) is_given_up: bool,
+    /// Processes keep little of its room that they do not need, as others found none: since when.
+    pub(super) short_since: Option<Nanos>,
+    /// When it is looked whether that is over.
+    pub(super) next_room_look: Nanos,
     /// The person was told that its disk is full.
     pub(super) is_full_told: bool,
     /// The person was told that a process has no file there.
@@ -216,7 +221,17 @@ pub(super) fn open_place(spec: &SwapSpec, id: PlaceId, budget_pages: u64) -> Res
         let rotational = setup::is_rotational(&spec.path);
         let offer = DeviceOffer { place: id, slots, priority: spec.priority, rotational, division };
         let path = spec.path.clone();
-        Place { path, ground, offer, drain: None, is_given_up: false, is_full_told: false, is_lack_told: false }
+        Place {
+            path,
+            ground,
+            offer,
+            drain: None,
+            is_given_up: false,
+            short_since: None,
+            next_room_look: 0,
+            is_full_told: false,
+            is_lack_told: false,
+        }
     };
     let what = std::fs::metadata(&spec.path);
     if what.as_ref().is_ok_and(|what| what.file_type().is_block_device()) {

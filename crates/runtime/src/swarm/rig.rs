@@ -301,6 +301,10 @@ impl Rig {
         forks.serve(said, &mut session.pager, now);
         session.mark_lost(|_| {});
         self.out_of_memory |= session.take_failed_fault(now, || false).is_some();
+        if self.ground.device.is_some() && !forks.is_under_way() {
+            // The device is short of room every other millisecond.
+            session.pager.follow_short_places(now, now >> 20 & 1);
+        }
         if dice.chance(2_000) {
             self.tick();
         }

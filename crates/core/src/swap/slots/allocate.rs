@@ -18,7 +18,7 @@ impl Slots {
         self.leave_current();
         for at in 0..self.order_len {
             let d = self.order[at];
-            if self.dev(d).used + 1 >= self.dev(d).slots && !rob {
+            if self.dev(d).used >= self.dev(d).usable() && !rob {
                 continue;
             }
             self.rotate_device(at);

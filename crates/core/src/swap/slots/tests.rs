@@ -147,3 +147,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn slots_that_are_not_backed_are_nobodys_until_they_are_again() {
+    let mut swap = Slots::new(4 * CLUSTER, SlotOrder::Emptiest, 2);
+    let (id, all) = (DeviceId(0), 4 * CLUSTER);
+    swap.add_device(id, spec(all, None));
+    let given = (SlotIdx(CLUSTER / 2), 2 * CLUSTER);
+    assert!(swap.are_unused(id, given.0, given.1) && !swap.are_unused(id, SlotIdx(0), 8));
+    swap.set_backed(id, given.0, given.1, false);
+    swap.audit();
+    assert!(!swap.are_unused(id, given.0, 1) && swap.free() == all - 1 - given.1);
+    let mut taken = BTreeSet::new();
+    while let Some(found) = swap.allocate(7, |_| false) {
+        taken.insert(swap.locate(found.slot).1.0);
+    }
+    assert!(taken.iter().all(|slot| !(given.0.0..given.0.0 + given.1).contains(slot)));
+    assert_eq!((taken.len(), swap.free()), ((all - 1 - given.1) as usize, 0));
+    swap.audit();
+    // What is closed meanwhile counts as it should afterwards.
+    swap.close(id);
+    swap.reopen(id);
+    swap.set_backed(id, given.0, given.1, true);
+    swap.audit();
+    assert_eq!(swap.free(), given.1);
+    let mut last = 0;
+    for _ in 0..given.1 {
+        last = swap.allocate(7, |_| false).expect("it is there again").slot;
+    }
+    assert!(swap.allocate(7, |_| false).is_none());
+    swap.free_slot(last);
+    swap.audit();
+}
