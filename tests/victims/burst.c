@@ -24,7 +24,8 @@ static int child(uint64_t number, size_t pages) {
     }
     char end;
     close(all_have[1]);
-    if (write(has_filled[1], "f", 1) != 1 || read(all_have[0], &end, 1) != 0) {
+    // Its end of the pipe goes before it waits: the first process hears of it when one that was killed writes nothing.
+    if (write(has_filled[1], "f", 1) != 1 || close(has_filled[1]) != 0 || read(all_have[0], &end, 1) != 0) {
         perror("burst: pipe");
         return 2;
     }
