@@ -222,6 +222,15 @@ fn a_deep_stack_of_a_thread_is_paged() {
     expect_right("deep-stack-of-a-thread");
 }
 
+/// Ruby was told of 8 MiB that are not paged, of which it had 24 KiB.
+#[test]
+fn a_stack_that_is_long_and_hardly_used_is_not_told_of() {
+    if let Some((said, stats)) = run_case_within("far-end-of-the-stack", FaultMode::Default, 24 * MIB) {
+        assert!(!said.contains("stack of the first thread"), "{said}");
+        assert!(stats.unpaged("stack") < MIB, "{}", stats.text());
+    }
+}
+
 #[test]
 fn a_deep_stack_of_the_first_thread_is_counted_and_told_of() {
     if let Some((said, stats)) = run_case("deep-stack") {

@@ -6,6 +6,7 @@
 // case has prepared is out. Prints "CASE: right" (exit status 0) if all was as it is natively; a wrong byte or answer: 1.
 #include "expect.h"
 
+#include <alloca.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/futex.h>
@@ -1021,6 +1022,16 @@ static void deep_stack(void) {
     usleep(300000);
 }
 
+// Interpreters touch the far end of their stack to see whether it is there.
+static void far_end_of_the_stack(void) {
+    enum { BELOW = 7800 << 10 };
+    struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+    EXPECT(setrlimit(RLIMIT_STACK, &limit) == 0);
+    ((volatile unsigned char *)alloca(BELOW))[0] = 1;
+    push_out();
+    usleep(300000);
+}
+
 static void deep_stack_of_a_thread(void) {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -1443,6 +1454,7 @@ static const struct {
     {"beyond-64-gib", beyond_64_gib},
     {"own-userfaultfd", own_userfaultfd},
     {"deep-stack", deep_stack},
+    {"far-end-of-the-stack", far_end_of_the_stack},
     {"deep-stack-of-a-thread", deep_stack_of_a_thread},
     {"private-file", private_file},
     {"before-private-file", private_file_before},

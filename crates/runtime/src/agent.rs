@@ -353,7 +353,7 @@ impl Agent {
         foothold::looked(session.looked_for());
         setup::publish_often(self.entry(), &mut managed.session, now);
         managed.session.pager.count_unpaged(now);
-        self.tell_of_written_files(&managed.session.pager);
+        self.tell_of_unpaged(&managed.session.pager);
         if now >= managed.next_thread_look && managed.session.pager.machine().waiting_count() > 0 {
             stalled::look_at_threads(managed, now);
         }

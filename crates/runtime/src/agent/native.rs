@@ -9,32 +9,36 @@ use crate::pager::Pager;
 use crate::space::Why;
 
 impl Agent {
-    /// Mappings, by their addresses.
+    /// Mappings that cannot come under management, by their addresses.
     pub(super) fn tell_of_native(&mut self, pager: &Pager) {
-        let quarter = self.quarter();
         let reasons = [
-            (Why::NoIndices, 1, "lie beyond the 64 GiB of addresses that can be managed"),
-            (Why::Refused, 1, "belong to another userfaultfd"),
-            (Why::ReadOnly, quarter, "may not be written"),
-            (Why::Executable, quarter, "may be executed, and not written"),
-            (Why::Stack, quarter, "are the stack of the first thread"),
+            (Why::NoIndices, "of addresses lie beyond the 64 GiB of addresses that can be managed"),
+            (Why::Refused, "of addresses belong to another userfaultfd"),
         ];
-        for (why, least, text) in reasons {
-            let pages = pager.census().pages(why);
-            if pages >= least && self.is_first(why) {
-                let (pid, mib) = (thread::getpid(), pages.div_ceil(256));
-                say(&self.supervisor, format_args!("process {pid}: {mib} MiB of addresses {text}: counted, not paged"));
-            }
+        for (why, text) in reasons {
+            self.tell_of(why, pager.census().pages(why), 1, text);
         }
     }
 
-    /// Files' pages, of which only those that were written count: how many they are is known once all have been looked at.
-    pub(super) fn tell_of_written_files(&mut self, pager: &Pager) {
-        let pages = Why::PrivateFile.unpaged().map_or(0, |reason| pager.unpaged().pages()[reason]);
-        if pages >= self.quarter() && self.is_first(Why::PrivateFile) {
+    /// Mappings of which only pages with memory count: how many they are is known once all have been looked at.
+    pub(super) fn tell_of_unpaged(&mut self, pager: &Pager) {
+        let quarter = self.quarter();
+        let reasons = [
+            (Why::PrivateFile, "of private file mappings were written"),
+            (Why::ReadOnly, "may not be written"),
+            (Why::Executable, "may be executed, and not written"),
+            (Why::Stack, "are the stack of the first thread"),
+        ];
+        for (why, text) in reasons {
+            let pages = why.unpaged().map_or(0, |reason| pager.unpaged().pages()[reason]);
+            self.tell_of(why, pages, quarter, text);
+        }
+    }
+
+    fn tell_of(&mut self, why: Why, pages: u64, least: u64, text: &str) {
+        if pages >= least && self.is_first(why) {
             let (pid, mib) = (thread::getpid(), pages.div_ceil(256));
-            let text = "MiB of private file mappings were written: counted, not paged";
-            say(&self.supervisor, format_args!("process {pid}: {mib} {text}"));
+            say(&self.supervisor, format_args!("process {pid}: {mib} MiB {text}: counted, not paged"));
         }
     }
 

@@ -143,7 +143,9 @@ impl Watched {
         if let Some(name) = name {
             place::check_name(name)?;
         }
-        let place = Place::open(true).map_err(|error| format!("there is no place for its socket: {error}"))?;
+        let place = Place::open(true).map_err(|error| {
+            format!("there is no directory for its socket ($XDG_RUNTIME_DIR, or below $HOME): {error}")
+        })?;
         let name = name.map_or_else(|| thread::getpid().to_string(), str::to_owned);
         match place.listen(&name) {
             Ok(listener) => Ok(Open { listener, place, name }),

@@ -71,9 +71,9 @@ impl Place {
                 // What stands in its way is told by what follows.
                 let _ = DirBuilder::new().recursive(true).mode(0o700).create(&path);
             }
-            match Self::open_at(path) {
+            match Self::open_at(path.clone()) {
                 Ok(place) => return Ok(place),
-                Err(error) => refused = error,
+                Err(error) => refused = io::Error::new(error.kind(), format!("{}: {error}", path.display())),
             }
         }
         Err(refused)
@@ -83,7 +83,7 @@ impl Place {
         let directory = File::open(&path)?;
         let found = directory.metadata()?;
         if !found.is_dir() || found.uid() != user() {
-            return Err(io::Error::other(format!("{} is not a directory of this user", path.display())));
+            return Err(io::Error::other("not a directory of this user"));
         }
         if found.mode() & 0o077 != 0 {
             directory.set_permissions(Permissions::from_mode(0o700))?;
