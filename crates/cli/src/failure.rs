@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::ps::plain;
+
 /// The exit codes of `pagetide` itself. Under `run` a program's own status passes through instead, so these can be
 /// mistaken for it: a message on standard error always goes with the ones of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +74,8 @@ impl Failure {
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // It may name what somebody has called so: no control character but the end of a line reaches the terminal.
-        let signs = self.what.chars().map(|sign| if sign.is_control() && sign != '\n' { ' ' } else { sign });
-        write!(f, "pagetide: {}", signs.collect::<String>())?;
+        let lines: Vec<String> = self.what.split('\n').map(plain).collect();
+        write!(f, "pagetide: {}", lines.join("\n"))?;
         if self.remedy.is_empty() {
             return Ok(());
         }

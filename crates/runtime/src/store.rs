@@ -118,7 +118,12 @@ const RETRY_NS: Nanos = 100_000_000;
 /// Slots whose disk space is allocated in one step: 32 MiB.
 const GROW_SLOTS: u32 = 8192;
 /// Slots of a file whose disk space is given back together: 2 MiB.
-pub(crate) const FILE_PIECE_SLOTS: u32 = 512;
+const FILE_PIECE_SLOTS: u32 = 512;
+
+/// Slots of a place that are given back and had again together.
+pub(crate) fn piece_slots(division: Option<Division>) -> u32 {
+    division.map_or(FILE_PIECE_SLOTS, |division| division.extent_slots)
+}
 
 impl Store {
     /// A store in `file`, which is empty, or no part of which it has yet; no slot is backed.
@@ -365,14 +370,12 @@ impl Store {
         }
         // Larger steps as it gets larger: the core keeps a list of the pieces. Of a device, a 64th, which leaves something to others.
         let first = self.slots_end;
-        let (least, part) = match self.division {
-            _ if self.short => (self.piece_slots(), first / 16 / self.piece_slots() * self.piece_slots()),
-            Some(device) => {
-                (GROW_SLOTS.min(device.slots() / 64).max(device.extent_slots), first / 8 / GROW_SLOTS * GROW_SLOTS)
-            }
-            None => (GROW_SLOTS, first / 8 / GROW_SLOTS * GROW_SLOTS),
+        let (least, share, unit) = match self.division {
+            _ if self.short => (self.piece_slots(), 16, self.piece_slots()),
+            Some(device) => (GROW_SLOTS.min(device.slots() / 64).max(device.extent_slots), 8, GROW_SLOTS),
+            None => (GROW_SLOTS, 8, GROW_SLOTS),
         };
-        let next = first.saturating_add(least.max(part)).min(self.slots_max);
+        let next = first.saturating_add(least.max(first / share / unit * unit)).min(self.slots_max);
         if next == first {
             return Err(pagetide_sys::Errno::ENOSPC);
         }
@@ -429,9 +432,9 @@ impl Store {
         Ok(false)
     }
 
-    /// Slots that are given back and had again together.
+    /// See [`piece_slots`].
     pub(crate) fn piece_slots(&self) -> u32 {
-        self.division.map_or(FILE_PIECE_SLOTS, |division| division.extent_slots)
+        piece_slots(self.division)
     }
 
     /// The pieces below `end` that may be given back if nobody uses them, from the last one: the first has slot 0, which the core never uses.

@@ -48,10 +48,9 @@ impl<K: AddressSpace> LiveMachine<K> {
             }
             let free = backed.saturating_sub(used);
             let is_near = free < leaving + SLOTS_NEAR;
-            for (_, store) in self.stores.iter_mut().filter(|(_, store)| store.rank() == rank && store.is_short()) {
-                if !is_near {
-                    store.note_enough();
-                }
+            if !is_near {
+                let short = self.stores.iter_mut().filter(|(_, store)| store.rank() == rank && store.is_short());
+                short.for_each(|(_, store)| store.note_enough());
             }
             if free >= (backed / 3).max(leaving + SLOTS_AHEAD) {
                 return None;

@@ -10,7 +10,7 @@ use pagetide_sys::clock;
 
 use crate::machine::{SLOTS_AHEAD, short_bit};
 use crate::session::command::{Command, PlaceId, PlaceState};
-use crate::store::FILE_PIECE_SLOTS;
+use crate::store::piece_slots;
 use crate::supervise::Supervisor;
 use crate::supervise::commands::Drain;
 use crate::supervise::places::{FLOOR_BYTES, Place};
@@ -137,7 +137,8 @@ impl Supervisor {
         if !self.lacks_room(place) {
             return false;
         }
-        let piece = piece_pages(place);
+        // What a process gives back at a time, which is about what it keeps where room is short.
+        let piece = u64::from(piece_slots(place.offer.division));
         let (processes, unused) = self.unused_pages(place.offer.place);
         let is_spent = place.free_pages() < piece;
         let is_all_given = processes < 2 || is_spent && unused <= processes * 2 * piece;
@@ -180,9 +181,4 @@ impl Supervisor {
             self.places.remove(index);
         }
     }
-}
-
-/// What a process gives back of a place at a time, which is about what it keeps where room is short.
-fn piece_pages(place: &Place) -> u64 {
-    place.offer.division.map_or(FILE_PIECE_SLOTS, |division| division.extent_slots).into()
 }
