@@ -167,7 +167,7 @@ pub(crate) fn run(bench: &Bench, row: &Row, sides: &[Side], right: Option<u64>) 
 }
 
 fn figures(row: &Row, sides: &[Side], trials: &[Vec<Trial>], right: Option<u64>) -> Vec<Figure> {
-    let is_ours = |index: &usize| matches!(sides[*index], Side::Pagetide(_));
+    let is_ours = |index: &usize| sides[*index].is_ours();
     let (ours, references): (Vec<usize>, Vec<usize>) = (0..sides.len()).partition(is_ours);
     let compared =
         |ours: Option<usize>| references.iter().flat_map(move |index| pair(row, sides, trials, right, *index, ours));

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use pagetide_tests::kernel_swap::has_zswap;
 use pagetide_tests::need;
+use pagetide_tests::pagetide::FaultMode;
 use pagetide_tests::program::Program;
 use pagetide_tests::sources::{java_classes, shuffled_lines, source, very_large_c_file};
 use pagetide_tests::victim;
@@ -64,7 +65,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Figure>, String> {
             figures.extend(contest::run(bench, &row, &sides, Some(native.digest))?);
         }
     }
-    let (ours, references): (Vec<Side>, Vec<Side>) = sides.iter().partition(|side| matches!(side, Side::Pagetide(_)));
+    let (ours, references): (Vec<Side>, Vec<Side>) = sides.iter().partition(|side| side.is_ours());
     for ours in ours {
         references.iter().for_each(|side| contest::print_mean(&figures, ours, *side));
     }
@@ -74,7 +75,9 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Figure>, String> {
 /// Ours is last; a compressor that the kernel lacks is left out.
 fn sides(bench: &Bench) -> Vec<Side> {
     let zswap = ["lzo", "lz4"].into_iter().filter(|compressor| has_zswap(compressor)).map(Side::Zswap);
-    let sides = [Side::Native, Side::Kernel].into_iter().chain(zswap).chain([THREAD, SIGNAL]);
+    let compressing = [FaultMode::Thread, FaultMode::Signal].map(|mode| ["off", "lz4"].map(|how| Side::Compressing(mode, how)));
+    let ours = [THREAD, SIGNAL].into_iter().chain(compressing.into_iter().flatten());
+    let sides = [Side::Native, Side::Kernel].into_iter().chain(zswap).chain(ours);
     sides.filter(|side| bench.runs_on(*side)).collect()
 }
 

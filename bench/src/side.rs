@@ -34,8 +34,10 @@ pub(crate) enum Side {
     Kernel,
     /// The same with the kernel's compressed cache before the swap file, and its compressor.
     Zswap(&'static str),
-    /// `pagetide run`.
+    /// `pagetide run`, as shipped.
     Pagetide(FaultMode),
+    /// The same with this value of its setting `compress`.
+    Compressing(FaultMode, &'static str),
 }
 
 impl Side {
@@ -49,7 +51,16 @@ impl Side {
             Self::Zswap(_) => "zswap",
             Self::Pagetide(FaultMode::Default | FaultMode::Thread) => "pagetide",
             Self::Pagetide(FaultMode::Signal) => "pagetide signal",
+            Self::Compressing(FaultMode::Signal, "lz4") => "pagetide signal lz4",
+            Self::Compressing(FaultMode::Signal, _) => "pagetide signal off",
+            Self::Compressing(_, "lz4") => "pagetide lz4",
+            Self::Compressing(..) => "pagetide off",
         }
+    }
+
+    /// True of `pagetide run`.
+    pub(crate) const fn is_ours(self) -> bool {
+        matches!(self, Self::Pagetide(_) | Self::Compressing(..))
     }
 }
 
@@ -167,10 +178,13 @@ impl Bench {
                 let swap = KernelSwapFile::on(&self.directory, 16 * budget_bytes)?.compressed_by(compressor)?;
                 Ok(self.limited(program, budget_bytes, swap))
             }
-            Side::Pagetide(mode) => {
+            Side::Pagetide(mode) | Side::Compressing(mode, _) => {
                 let mut run = PagetideRun::new(&self.scratch, budget_bytes).mode(mode);
                 for setting in &self.settings {
                     run = run.argument("--set").argument(setting);
+                }
+                if let Side::Compressing(_, how) = side {
+                    run = run.argument("--set").argument(format!("compress={how}"));
                 }
                 // A run that is killed leaves none: that of the run before is not its own.
                 let _ = std::fs::remove_file(run.stats_path());
@@ -217,7 +231,9 @@ impl Bench {
     pub(crate) fn runs_on(&self, side: Side) -> bool {
         let is_named = |name: &String| side.name() == name || matches!(side, Side::Zswap(_)) && name == "zswap";
         let wanted = self.sides.is_empty() || self.sides.iter().any(is_named);
-        wanted && !(self.reference_only && matches!(side, Side::Pagetide(_)))
+        // What is compressed is chosen by name only.
+        let is_wanted = if matches!(side, Side::Compressing(..)) { self.sides.iter().any(is_named) } else { wanted };
+        is_wanted && !(self.reference_only && side.is_ours())
     }
 
     /// The program of the suite `hot`.
