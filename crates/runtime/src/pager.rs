@@ -380,6 +380,8 @@ impl<K: AddressSpace> Pager<K> {
             // It is passed on first, without the lock: the device works during all that follows.
             return true;
         }
+        // With a tier few faults wait for a device, so that nobody else may have a turn for long.
+        self.tend_tier(now);
         if self.core().can_wait() && self.core().page(page).state == PageState::Mapped {
             // The rest can be done when the program waits again.
             return false;

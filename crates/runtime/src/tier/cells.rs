@@ -136,7 +136,7 @@ impl Cells {
         {
             self.begin(slab, class);
         }
-        let class = (class..CLASSES.min(class + CLASSES_UP)).find(|&class| self.partial[class] != NONE)?;
+        let class = self.class_with_room(class, CLASSES_UP)?;
         let cell = self.take(class);
         self.memory_of(cell, HEAD_BYTES + bytes.len(), |memory| {
             memory[..HEAD_BYTES].copy_from_slice(&owner.to_le_bytes());
@@ -174,35 +174,60 @@ impl Cells {
 
     /// Empty one slab into others of its class, if some class has a slab's worth of free cells. `moved` is told the owner, the
     /// cell it had and the one it has now; what it does not know stays.
-    pub(crate) fn compact(&mut self, mut moved: impl FnMut(u32, Cell, Cell) -> bool) {
+    pub(crate) fn compact(&mut self, moved: impl FnMut(u32, Cell, Cell) -> bool) {
         let Some(class) = (0..CLASSES).find(|&class| self.free[class] as usize > cells_of(class)) else { return };
-        let mut slab = self.partial[class];
-        let mut least = slab;
-        while slab != NONE {
-            if self.slabs[slab as usize].count < self.slabs[least as usize].count {
-                least = slab;
-            }
-            slab = self.slabs[slab as usize].next;
+        if let Some(slab) = self.emptiest(class) {
+            self.empty_out(slab, 0, moved);
         }
+    }
+
+    /// Empty a slab into free cells of its class and of larger ones, so that it can become one of any class: where cells are free,
+    /// but none of the size that is asked for. As `compact`.
+    pub(crate) fn squeeze(&mut self, moved: impl FnMut(u32, Cell, Cell) -> bool) {
+        let units = |slab: u32| {
+            let Slab { count, class, .. } = self.slabs[slab as usize];
+            usize::from(count) * (usize::from(class) + 1)
+        };
+        let emptiest = (0..CLASSES).filter_map(|class| self.emptiest(class)).min_by_key(|&slab| units(slab));
+        if let Some(slab) = emptiest {
+            self.empty_out(slab, CLASSES_UP, moved);
+        }
+    }
+
+    /// The slab of a class that has the most free cells.
+    fn emptiest(&self, class: usize) -> Option<u32> {
+        let listed = |slab: u32| (slab != NONE).then_some(slab);
+        let slabs = std::iter::successors(listed(self.partial[class]), |&slab| listed(self.slabs[slab as usize].next));
+        slabs.min_by_key(|&slab| self.slabs[slab as usize].count)
+    }
+
+    /// Move the cells of a slab to others, of at most `up` classes further.
+    fn empty_out(&mut self, slab: u32, up: usize, mut moved: impl FnMut(u32, Cell, Cell) -> bool) {
+        let class = usize::from(self.slabs[slab as usize].class);
         // Off the list: no cell is to move within it.
-        self.unlist(least, class);
+        self.unlist(slab, class);
         for unit in 0..cells_of(class) {
             let unit = unit * (class + 1);
-            if self.slabs[least as usize].live[unit / 64] >> (unit % 64) & 1 == 0 {
+            if self.slabs[slab as usize].live[unit / 64] >> (unit % 64) & 1 == 0 {
                 continue;
             }
-            let from = Cell::new(least, unit);
-            let to = self.take(class);
+            let Some(larger) = self.class_with_room(class, up) else { break };
+            let from = Cell::new(slab, unit);
+            let to = self.take(larger);
             let owner = self.copy(from, to, bytes_of(class));
             let stale = if moved(owner, from, to) { from } else { to };
-            self.free_unlisted(stale, least, class);
+            self.free_unlisted(stale, slab, class);
         }
-        if self.slabs[least as usize].count == 0 {
+        if self.slabs[slab as usize].count == 0 {
             self.free[class] -= u32::try_from(cells_of(class)).expect("at most the units of a slab");
-            self.empty.push(least);
+            self.empty.push(slab);
         } else {
-            self.list(least, class);
+            self.list(slab, class);
         }
+    }
+
+    fn class_with_room(&self, class: usize, up: usize) -> Option<usize> {
+        (class..CLASSES.min(class + up + 1)).find(|&class| self.partial[class] != NONE)
     }
 
     /// Free a cell while `unlisted` is on no list.
@@ -349,12 +374,16 @@ mod tests {
                     }
                 }
             }
-            cells.compact(|owner, from, to| {
+            let mut moved = |owner: u32, from, to| {
                 let entry = held[owner as usize].as_mut().expect("a live cell has its owner");
                 assert_eq!(entry.0, from);
                 entry.0 = to;
                 true
-            });
+            };
+            cells.compact(&mut moved);
+            if state >> 24 & 15 == 0 {
+                cells.squeeze(&mut moved);
+            }
         }
         for (owner, entry) in (0..).zip(&held) {
             if let Some((cell, len)) = *entry {
@@ -367,6 +396,28 @@ mod tests {
         assert_eq!((cells.empty.len(), cells.live_bytes), (64, 0), "all slabs are empty again");
         assert_eq!(cells.give_back(100), 64);
         assert_eq!(cells.backed_pages(), 0);
+    }
+
+    /// Pages of a program have all sizes. A sixteenth of the memory was free, in cells that were too small or far too large for the
+    /// page at hand, and it went to the disk while older ones stayed.
+    #[test]
+    fn free_cells_of_other_sizes_become_one_of_the_size_that_is_asked_for() {
+        let mut cells = Cells::new(8 * SLAB_PAGES).expect("memory");
+        while cells.back() {}
+        let (small, large) = (vec![1; 400], vec![2; 2_000]);
+        let held: Vec<Cell> = (0..).map_while(|owner| cells.put(owner, &small)).collect();
+        assert_eq!(cells.put(0, &large), None, "all is taken by small ones");
+        let mut held: Vec<Option<Cell>> = held.into_iter().map(Some).collect();
+        // No slab is empty, and half of the memory is free.
+        for cell in held.iter_mut().step_by(2).filter_map(Option::take) {
+            cells.free(cell);
+        }
+        assert_eq!(cells.put(0, &large), None, "no slab has room for it");
+        cells.squeeze(|owner, from, to| held[owner as usize].replace(to) == Some(from));
+        assert!(cells.put(0, &large).is_some(), "a slab was emptied into the others");
+        for (owner, cell) in held.iter().enumerate().filter_map(|(owner, cell)| Some((owner, (*cell)?))) {
+            cells.get(cell, small.len(), |bytes| assert!(bytes == small, "owner {owner}"));
+        }
     }
 
     #[test]

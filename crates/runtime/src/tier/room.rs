@@ -4,7 +4,7 @@ use pagetide_core::Core;
 use pagetide_core::page::{Flight, PageState};
 use pagetide_core::tier::{CORE_PAGES_MIN, GRANT_PAGES, PARTS, Packing, Resident, SWEEP};
 
-use super::cells::SLAB_PAGES;
+use super::cells::{Cell, SLAB_PAGES};
 use super::{DIRTY, Entry, FAULT_NS, GONE, SETTLE, Tier, UNUSED, WRITING};
 
 impl Tier {
@@ -58,8 +58,8 @@ impl Tier {
             self.granted += step;
             self.is_full = step == 0;
         }
-        // Cells of other sizes are free: a try is worth it once there are many.
-        if self.cells.free_bytes() >= u64::from(self.backed_pages()) << 8 {
+        // Cells of other sizes are free: they can be made into one that fits (`squeeze`), as long as there are some.
+        if self.cells.free_bytes() >= u64::from(self.backed_pages()) << 6 {
             self.is_full = false;
         }
         if self.granted > self.target {
@@ -74,7 +74,8 @@ impl Tier {
     fn look(&mut self, uses: u64) {
         let m = &mut self.measured;
         if m.disk_pages >= 16 {
-            self.prices.disk_ns = (m.disk_wait_ns + m.disk_faults * FAULT_NS) / m.disk_pages;
+            // What else a fault costs passes while it waits.
+            self.prices.disk_ns = m.disk_wait_ns / m.disk_pages;
             // Until something came from the tier: as many faults a page as the disk's.
             self.prices.tier_ns = m.disk_faults * FAULT_NS / m.disk_pages + 3_000;
         }
@@ -104,12 +105,20 @@ impl Tier {
     /// Empty a slab, where the free cells of a class would fill one.
     pub(crate) fn compact(&mut self) {
         let entries = &mut self.entries;
-        self.cells.compact(|owner, from, to| {
-            let Some(entry) = entries.get_mut(owner as usize).filter(|entry| entry.cell == Some(from)) else {
-                return false;
-            };
-            entry.cell = Some(to);
-            true
-        });
+        self.cells.compact(|owner, from, to| has_moved(entries, owner, from, to));
     }
+
+    /// Empty a slab into cells of any size that are free.
+    pub(super) fn squeeze(&mut self) {
+        let entries = &mut self.entries;
+        self.cells.squeeze(|owner, from, to| has_moved(entries, owner, from, to));
+    }
+}
+
+fn has_moved(entries: &mut [Entry], owner: u32, from: Cell, to: Cell) -> bool {
+    let Some(entry) = entries.get_mut(owner as usize).filter(|entry| entry.cell == Some(from)) else {
+        return false;
+    };
+    entry.cell = Some(to);
+    true
 }

@@ -19,7 +19,8 @@ impl Tier {
             return true;
         }
         let is_grown = self.granted + SLAB_PAGES > self.target && target > 0;
-        self.is_evicting = is_grown && room < if self.is_evicting { target / 16 } else { target / 32 };
+        let least = if self.is_evicting { target / 16 } else { target / 32 };
+        self.is_evicting = is_grown && (self.is_full || room < least);
         self.is_evicting
     }
 
