@@ -75,7 +75,8 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Figure>, String> {
 /// Ours is last; a compressor that the kernel lacks is left out.
 fn sides(bench: &Bench) -> Vec<Side> {
     let zswap = ["lzo", "lz4"].into_iter().filter(|compressor| has_zswap(compressor)).map(Side::Zswap);
-    let compressing = [FaultMode::Thread, FaultMode::Signal].map(|mode| ["off", "lz4"].map(|how| Side::Compressing(mode, how)));
+    let compressing =
+        [FaultMode::Thread, FaultMode::Signal].map(|mode| ["off", "lz4"].map(|how| Side::Compressing(mode, how)));
     let ours = [THREAD, SIGNAL].into_iter().chain(compressing.into_iter().flatten());
     let sides = [Side::Native, Side::Kernel].into_iter().chain(zswap).chain(ours);
     sides.filter(|side| bench.runs_on(*side)).collect()
