@@ -61,6 +61,25 @@ fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_with_pages_compres
     Budgeted::new(program(&binary, &["128", "5000", "4"])).arguments(&["--set", "compress=zstd"]).check(&scratch);
 }
 
+/// Where a hole was filled again, or rights differ, mremap(2) finds several mappings, some of which are registered.
+#[test]
+fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_modes() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let _turn = serial::turn();
+        let scratch = Scratch::new();
+        let run = PagetideRun::new(&scratch, 16 * MIB).mode(mode);
+        let ended = run.wrap(&program(&victim::build(&scratch, "moved"), &["40"]).deadline_s(240)).run(&scratch, "moved");
+        ended.expect_success().expect_no_process_left();
+        assert_eq!(ended.stdout(), "moved: right\n", "{}", ended.report());
+        let stats = run.stats();
+        stats.expect_laws();
+        stats.expect_paging(6 * 256).expect_peak();
+    }
+}
+
 /// All cases of system calls and forks in one process, with compressed pages at every fork.
 #[test]
 fn system_calls_and_forks_work_with_pages_compressed() {

@@ -271,6 +271,11 @@ pub(crate) fn managed() {
     futex::wake(&FOOTHOLD.state, u32::MAX, Scope::Private);
 }
 
+/// An agent manages the memory.
+pub(crate) fn is_managed() -> bool {
+    FOOTHOLD.state.load(Ordering::Acquire) == MANAGED
+}
+
 /// A thread of a process whose agent has been started waits until the memory is managed.
 pub(crate) fn wait_until_managed() {
     while FOOTHOLD.state.load(Ordering::Acquire) == NATIVE {

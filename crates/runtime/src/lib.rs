@@ -15,6 +15,7 @@ mod foothold;
 mod signal;
 mod fork;
 mod record;
+mod remap;
 mod setup;
 mod session;
 mod pager;

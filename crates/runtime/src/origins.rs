@@ -30,6 +30,7 @@ use pagetide_sys::text::{Text, die};
 use pagetide_sys::{Errno, proc, thread};
 
 use crate::limits;
+use crate::remap;
 
 /// Ranges at most; what is given back in the midst of one makes two of it.
 const RANGES: usize = 256;
@@ -38,9 +39,9 @@ pub(crate) const TAKEN_MAX: usize = 64;
 /// So much is there twice while it is copied.
 const STEP_BYTES: usize = 2 << 20;
 
-const MMAP: u32 = number(libc::SYS_mmap);
-const MUNMAP: u32 = number(libc::SYS_munmap);
-const MREMAP: u32 = number(libc::SYS_mremap);
+pub(crate) const MMAP: u32 = number(libc::SYS_mmap);
+pub(crate) const MUNMAP: u32 = number(libc::SYS_munmap);
+pub(crate) const MREMAP: u32 = number(libc::SYS_mremap);
 const MPROTECT: u32 = number(libc::SYS_mprotect);
 const MADVISE: u32 = number(libc::SYS_madvise);
 
@@ -226,6 +227,14 @@ pub(crate) unsafe fn after_fork() {
 
 /// Make a call that may change mappings by `call`, so that the program finds what it finds natively. Answers as the kernel does.
 pub(crate) fn around(number: u32, arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    if number == MREMAP {
+        return remap::around(arguments, |number, arguments| around_one(number, arguments, &mut call));
+    }
+    around_one(number, arguments, call)
+}
+
+/// The same, of a call that changes one mapping or is another's part.
+fn around_one(number: u32, arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
     if entries().is_empty() {
         return call(number, arguments);
     }
@@ -267,11 +276,11 @@ pub(crate) fn around(number: u32, arguments: [usize; 6], mut call: impl FnMut(u3
 }
 
 /// The end of a range in whole pages; None: there is none.
-fn end_of(start: usize, bytes: usize) -> Option<usize> {
+pub(crate) fn end_of(start: usize, bytes: usize) -> Option<usize> {
     start.checked_add(bytes.checked_next_multiple_of(PAGE_BYTES)?)
 }
 
-const fn is_error(answer: isize) -> bool {
+pub(crate) const fn is_error(answer: isize) -> bool {
     answer_of(answer.cast_unsigned()).is_err()
 }
 

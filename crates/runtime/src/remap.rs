@@ -1,0 +1,144 @@
+//! mremap(2) of what is one mapping natively, or several that the kernel moves at once, and may be neither here.
+//!
+//! Linux joins a fresh mapping with its neighbours if they are alike; one whose neighbour is registered is not joined, nor may be once both
+//! have pages. And since 6.17 a call that moves without resizing takes all mappings of its range, but stops in the midst at the first that
+//! is registered, because a userfaultfd is told of one move at a time. Both are EFAULT, which no program expects: what the kernel has left is
+//! moved here one mapping after the other.
+//!
+//! Seen where `origins` sees calls. A program's own instructions in thread mode are not: they find EFAULT, and what was moved is at its new
+//! place, told of as any other.
+
+use std::ops::Range;
+
+use pagetide_sys::maps::MapsWalk;
+use pagetide_sys::mem::{self, ManagedRange, PAGE_BYTES};
+use pagetide_sys::syscall::answer_of;
+use pagetide_sys::text::die;
+use pagetide_sys::{Errno, maps};
+
+use crate::foothold;
+use crate::origins::{MMAP, MREMAP, MUNMAP, end_of, is_error};
+
+/// `MREMAP_MAYMOVE`, `MREMAP_FIXED`
+const MAY_MOVE: usize = 1;
+const FIXED: usize = 2;
+/// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE`, without rights: never managed.
+const RESERVED: usize = 0x2 | 0x20 | 0x4000;
+
+/// Make the call by `call`, and others for what it leaves. Answers as the kernel does.
+pub(crate) fn around(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    let [old, bytes, new_bytes, flags, target, _] = arguments;
+    let (Some(end), Some(new_end), true) = (end_of(old, bytes), end_of(old, new_bytes), foothold::is_managed()) else {
+        return call(MREMAP, arguments);
+    };
+    let only_moves = flags & FIXED != 0 && end == new_end;
+    // A range whose beginning is not mapped is refused natively, too. What was moved is not mapped any more.
+    let was_mapped = only_moves && is_mapped(old);
+    let answer = call(MREMAP, arguments);
+    if answer != Errno::EFAULT.negated() {
+        return answer;
+    }
+    if was_mapped {
+        return move_rest(old..end, target, flags, &mut call);
+    }
+    if end < new_end && flags & !(MAY_MOVE | FIXED) == 0 && are_alike(&(old..end)) {
+        return grow(old..end, new_end - end, flags, target, &mut call);
+    }
+    answer
+}
+
+fn is_mapped(page: usize) -> bool {
+    // SAFETY: the kernel is asked about it, nothing else.
+    page.is_multiple_of(PAGE_BYTES) && mem::in_core(unsafe { ManagedRange::new(page, PAGE_BYTES) }, &mut [0]).is_ok()
+}
+
+/// The mappings of this range, cut to it, until `each` ends it.
+fn each_in(range: &Range<usize>, mut each: impl FnMut(&maps::Vma<'_>, Range<usize>) -> bool) -> Result<(), Errno> {
+    let mut buffer = [0; maps::NAME_BYTES + 1024];
+    let mut walk = MapsWalk::open(&mut buffer)?;
+    walk.skip_to(range.start);
+    while let Some(vma) = walk.next_vma()? {
+        let part = vma.start.max(range.start)..vma.end.min(range.end);
+        if vma.start >= range.end || (!part.is_empty() && !each(&vma, part)) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// One by one, to `target`; where nothing is mapped, nothing is moved. As the kernel does, it ends at the first that cannot be moved.
+fn move_rest(
+    range: Range<usize>,
+    target: usize,
+    flags: usize,
+    call: &mut impl FnMut(u32, [usize; 6]) -> isize,
+) -> isize {
+    let mut answer = target.cast_signed();
+    let walked = each_in(&range, |_, part| {
+        let to = target + (part.start - range.start);
+        let moved = call(MREMAP, [part.start, part.len(), part.len(), flags, to, 0]);
+        if is_error(moved) {
+            answer = moved;
+        }
+        !is_error(moved)
+    });
+    walked.map_or_else(Errno::negated, |()| answer)
+}
+
+/// Would this be one mapping if none of it were registered?
+fn are_alike(range: &Range<usize>) -> bool {
+    let (mut first, mut end, mut are) = (None, range.start, true);
+    let walked = each_in(range, |vma, part| {
+        let rights = (vma.read, vma.write, vma.exec);
+        are = vma.is_private_anon() && part.start == end && *first.get_or_insert(rights) == rights;
+        end = part.end;
+        are
+    });
+    walked.is_ok() && are && end == range.end
+}
+
+/// The last one grows, in place if there is room, or all go where there is.
+fn grow(
+    range: Range<usize>,
+    by: usize,
+    flags: usize,
+    target: usize,
+    call: &mut impl FnMut(u32, [usize; 6]) -> isize,
+) -> isize {
+    let mut last = range.clone();
+    if let Err(errno) = each_in(&range, |_, part| {
+        last = part;
+        true
+    }) {
+        return errno.negated();
+    }
+    if flags & FIXED == 0 {
+        let answer = call(MREMAP, [last.start, last.len(), last.len() + by, 0, 0, 0]);
+        if !is_error(answer) {
+            return range.start.cast_signed();
+        }
+        if flags & MAY_MOVE == 0 {
+            return answer;
+        }
+    }
+    let bytes = range.len() + by;
+    let place = if flags & FIXED == 0 { call(MMAP, [0, bytes, 0, RESERVED, usize::MAX, 0]) } else { target.cast_signed() };
+    let Ok(to) = answer_of(place.cast_unsigned()) else { return place };
+    let moves = MAY_MOVE | FIXED;
+    // The last first: it is what may find no room.
+    let answer = call(MREMAP, [last.start, last.len(), last.len() + by, moves, to + (last.start - range.start), 0]);
+    let answer = if is_error(answer) { answer } else { move_rest(range.start..last.start, to, moves, call) };
+    if !is_error(answer) {
+        return to.cast_signed();
+    }
+    // What has moved goes back, without what it has grown by: its old place is empty.
+    let _ = each_in(&(to..to + range.len()), |_, part| {
+        let back = range.start + (part.start - to);
+        if !is_mapped(back) && is_error(call(MREMAP, [part.start, part.len(), part.len(), moves, back, 0])) {
+            die(format_args!("pagetide: memory that was moved to grow cannot be moved back"));
+        }
+        true
+    });
+    let _ = call(MUNMAP, [to, bytes, 0, 0, 0, 0]);
+    answer
+}
