@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::PagetideRun;
+use pagetide_tests::pagetide::{FaultMode, PagetideRun};
 use pagetide_tests::program::{Exit, Program, Running};
 use pagetide_tests::scratch::Scratch;
 use pagetide_tests::{MIB, clock, leftovers, serial, victim};
@@ -82,6 +82,31 @@ fn a_process_whose_run_was_killed_says_why_it_ends() {
     let is_said = clock::wait_until(Duration::from_secs(5), || ended.stderr().contains(SAID));
     assert!(is_said, "{}", ended.report());
     ended.expect_no_process_left();
+}
+
+/// A forked child that waits for an agent has no descriptor of the run, and its parent may be gone before it: it waited for ever.
+#[test]
+fn a_forked_child_that_waits_for_its_agent_ends_with_the_run_in_both_modes() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let _turn = serial::turn();
+        let scratch = Scratch::new();
+        let argv = [OsString::from(victim::build(&scratch, "hostile")), "two-when-told".into(), "64".into()];
+        let run = PagetideRun::new(&scratch, BUDGET).mode(mode);
+        let run = run.wrap(&Program::new(argv)).deadline_s(60).start(&scratch, "run");
+        run.wait_for_output("ready");
+        let own = || run.descendants().into_iter().filter(|pid| is_hostile(pid.as_raw_nonzero().get()));
+        let parent = own().next().expect("it is ready");
+        // Who would start an agent, or hear of the child's parent, does nothing.
+        run.signal(Signal::STOP);
+        kill_process(parent, Signal::USR1).expect("it waits for it");
+        let is_forked = clock::wait_until(Duration::from_secs(10), || own().count() == 2);
+        assert!(is_forked, "{}", leftovers::describe(run.tag()));
+        run.signal(Signal::KILL);
+        run.finish().expect_no_process_left();
+    }
 }
 
 #[test]

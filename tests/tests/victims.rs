@@ -71,7 +71,8 @@ fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_mo
         let _turn = serial::turn();
         let scratch = Scratch::new();
         let run = PagetideRun::new(&scratch, 16 * MIB).mode(mode);
-        let ended = run.wrap(&program(&victim::build(&scratch, "moved"), &["40"]).deadline_s(240)).run(&scratch, "moved");
+        let ended =
+            run.wrap(&program(&victim::build(&scratch, "moved"), &["40"]).deadline_s(240)).run(&scratch, "moved");
         ended.expect_success().expect_no_process_left();
         assert_eq!(ended.stdout(), "moved: right\n", "{}", ended.report());
         let stats = run.stats();

@@ -12,8 +12,8 @@
 //   close-all         closes every descriptor but 0, 1, 2        close-loop  the same, one by one, as daemons do
 //   exhaust-files     opens files until refused                  exhaust-maps     makes mappings until refused
 //   exhaust-threads   starts 200 threads that touch memory       no-new-memory    RLIMIT_AS just above what it has
-//   recheck           waits for SIGUSR1, then checks
-//   two               a child rewrites as well                   alternate-stack  a handler on a paged-out stack overflowed
+//   recheck           waits for SIGUSR1, then checks             two         a child rewrites as well
+//   two-when-told     waits for SIGUSR1 before that              alternate-stack  a handler on a paged-out stack overflowed
 //   deny-ring N       io_uring_enter fails with error N in every thread, by a filter that comes while pages move
 //   deny-ring-alone N the same, and no child is forked
 #define _GNU_SOURCE
@@ -331,7 +331,7 @@ static void deny_ring(void) {
     }
 }
 
-static void recheck(void) {
+static void wait_until_told(void) {
     // Blocked since before "ready", so that a signal that comes early is not lost.
     sigset_t set;
     int number;
@@ -340,7 +340,16 @@ static void recheck(void) {
     if (sigwait(&set, &number)) {
         give_up("sigwait");
     }
+}
+
+static void recheck(void) {
+    wait_until_told();
     check();
+}
+
+static void two_when_told(void) {
+    wait_until_told();
+    two();
 }
 
 static void on_end(int number) {
@@ -355,7 +364,7 @@ static const struct {
     {"block-signals", block_signals},   {"replace-signals", replace_signals}, {"close-all", close_all},
     {"close-loop", close_loop},         {"exhaust-files", exhaust_files},     {"exhaust-maps", exhaust_maps},
     {"exhaust-threads", exhaust_threads}, {"no-new-memory", no_new_memory},   {"two", two},
-    {"alternate-stack", alternate_stack}, {"recheck", recheck},
+    {"alternate-stack", alternate_stack}, {"recheck", recheck},       {"two-when-told", two_when_told},
     {"deny-ring", deny_ring}, {"deny-ring-alone", deny_ring_alone},
 };
 
@@ -375,7 +384,7 @@ int main(int argc, char **argv) {
         signal(SIGTERM, on_end);
         signal(SIGINT, on_end);
     }
-    if (strcmp(mode, "recheck") == 0) {
+    if (strcmp(mode, "recheck") == 0 || strcmp(mode, "two-when-told") == 0) {
         sigset_t set;
         sigemptyset(&set);
         sigaddset(&set, SIGUSR1);

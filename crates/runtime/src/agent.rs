@@ -47,7 +47,7 @@ use crate::session::{Host, Kept, MappingsMark, POLL_NS, Session};
 use crate::space::PAGE_SHIFT;
 use crate::space::held::{self, HELD};
 use crate::store::SwapFile;
-use crate::{credentials, foothold, limits, setup, shares, spans};
+use crate::{credentials, foothold, lifeline, limits, setup, shares, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -146,7 +146,7 @@ impl Agent {
             return Err(Errno::ECONNREFUSED);
         };
         let hello = Hello::decode(&packet[..bytes]).ok_or(Errno::EPROTO)?;
-        let expected = 5
+        let expected = 6
             + usize::from(hello.forked)
             + hello.devices.iter().map(DeviceOffer::fds).sum::<usize>()
             + usize::from(hello.record.is_some());
@@ -157,6 +157,7 @@ impl Agent {
         let control = Control::open(&fds.next().ok_or(Errno::EPROTO)?)?;
         foothold::note_budget(control.entry().budget_pages.load(Ordering::Relaxed));
         proc::stay(&fds.next().ok_or(Errno::EPROTO)?)?;
+        lifeline::take(&fds.next().ok_or(Errno::EPROTO)?)?;
         for which in [Given::Pagemap, Given::Maps, Given::Statm] {
             proc::give(which, fds.next());
         }

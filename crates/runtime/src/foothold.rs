@@ -17,6 +17,8 @@ use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::thread;
 
+use crate::agent::end_unsupervised;
+use crate::lifeline;
 use crate::space::PAGE_SHIFT;
 
 /// A mapping of fewer bytes is not worth a look.
@@ -283,11 +285,14 @@ pub(crate) fn wait_until_managed() {
     }
 }
 
-/// A forked child waits until its memory is served by its own agent, or complete. The supervisor cannot wake a thread of another
-/// process, so it looks now and then.
+/// A forked child waits until its memory is served by its own agent, or complete, or the run is over. The supervisor cannot wake a thread
+/// of another process, so it looks now and then.
 pub(crate) fn wait_for_agent() {
     while FOOTHOLD.state.load(Ordering::Acquire) == FORKED {
         futex::wait(&FOOTHOLD.state, FORKED, Some(WAIT_NS), Scope::Private);
+        if lifeline::is_cut() {
+            end_unsupervised(format_args!("the run has ended: it is killed"));
+        }
     }
     let _ = FOOTHOLD.state.compare_exchange(COMPLETE, NATIVE, Ordering::AcqRel, Ordering::Relaxed);
 }

@@ -14,6 +14,7 @@ mod foothold;
 #[cfg(target_arch = "x86_64")]
 mod signal;
 mod fork;
+mod lifeline;
 mod record;
 mod remap;
 mod setup;

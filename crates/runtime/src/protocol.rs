@@ -15,7 +15,7 @@ pub(crate) const PACKET_BYTES: usize = 8192;
 pub(crate) const PACKET_FDS: usize = 32;
 
 /// Of the packets' form: the two ends are of one build, or do not talk.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// An agent to the supervisor: what follows is for the person's eyes.
 pub(crate) const SAY: &[u8] = b"say ";
@@ -100,7 +100,7 @@ impl DeviceOffer {
     }
 }
 
-/// What an agent learns when it starts. Its descriptors: the control file, its pagemap, maps and statm, the socket of the parent's agent if it is a forked
+/// What an agent learns when it starts. Its descriptors: the control file, /proc, the lifeline, its pagemap, maps and statm, the socket of the parent's agent if it is a forked
 /// child's, an empty swap file for each device (of a device that is divided two: `DeviceOffer::fds`), the directory of the records if there are any, then a /dev/userfaultfd if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {

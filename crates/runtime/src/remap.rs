@@ -122,7 +122,8 @@ fn grow(
         }
     }
     let bytes = range.len() + by;
-    let place = if flags & FIXED == 0 { call(MMAP, [0, bytes, 0, RESERVED, usize::MAX, 0]) } else { target.cast_signed() };
+    let place =
+        if flags & FIXED == 0 { call(MMAP, [0, bytes, 0, RESERVED, usize::MAX, 0]) } else { target.cast_signed() };
     let Ok(to) = answer_of(place.cast_unsigned()) else { return place };
     let moves = MAY_MOVE | FIXED;
     // The last first: it is what may find no room.

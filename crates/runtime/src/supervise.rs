@@ -46,6 +46,7 @@ use pagetide_sys::{Errno, clock, file, thread};
 
 use crate::control::{MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
+use crate::lifeline::Lifeline;
 use crate::protocol::{BORN, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup::{self, SharesChoice};
 use crate::space::PAGE_BYTES;
@@ -95,6 +96,7 @@ struct Supervisor {
     watched: Watched,
     /// /proc, for processes whose root has none.
     proc: Fd,
+    lifeline: Lifeline,
     places: Vec<Place>,
     /// Numbers of places that were given out.
     places_made: u32,
@@ -236,6 +238,7 @@ impl Supervisor {
             awake: Awake::new(choices.idle),
             watched: Watched::new(options)?,
             proc: system("/proc", Fd::open(c"/proc", file::flags::READ | file::flags::DIRECTORY, 0))?,
+            lifeline: system("a robust mutex", Lifeline::begin())?,
             places_made: u32::try_from(places.len()).expect("few places"),
             places,
             commands: Commands::default(),

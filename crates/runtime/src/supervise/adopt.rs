@@ -273,7 +273,7 @@ impl Supervisor {
                 Fd::open(path.as_c_str(), file::flags::READ, 0)
             };
             let [pagemap, maps, statm] = [open("pagemap")?, open("maps")?, open("statm")?];
-            let mut fds = vec![&page, &self.proc, &pagemap, &maps, &statm];
+            let mut fds = vec![&page, &self.proc, self.lifeline.reader(), &pagemap, &maps, &statm];
             fds.extend(&call);
             fds.extend(swap.iter().flat_map(|(file, place)| std::iter::once(file).chain(place.claim())));
             fds.extend(&self.record_directory);
