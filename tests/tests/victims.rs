@@ -81,6 +81,29 @@ fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_mo
     }
 }
 
+/// Sixty-four reads of 1 MiB each, whose pages the kernel pins one by one: they waited for each other's.
+#[test]
+fn direct_reads_that_pin_more_than_the_budget_go_beyond_it_and_are_told_of_in_both_modes() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        let _turn = serial::turn();
+        let scratch = Scratch::new();
+        let run = PagetideRun::new(&scratch, 8 * MIB).mode(mode);
+        let file = scratch.file("read").display().to_string();
+        let reads = program(&victim::build(&scratch, "pinned"), &[&file, "64", "8"]).deadline_s(60);
+        let ended = run.wrap(&reads).run(&scratch, "pinned");
+        ended.expect_success().expect_no_process_left();
+        if ended.stdout() == "pinned: no direct reads\n" {
+            continue;
+        }
+        assert_eq!(ended.stdout(), "pinned: right\n", "{}", ended.report());
+        assert!(ended.stderr().contains("cannot be paged out"), "{}", ended.report());
+        run.stats().expect_laws();
+    }
+}
+
 /// All cases of system calls and forks in one process, with compressed pages at every fork.
 #[test]
 fn system_calls_and_forks_work_with_pages_compressed() {

@@ -18,6 +18,7 @@ mod look;
 mod native;
 mod rest;
 mod stalled;
+mod stuck;
 mod unsupervised;
 mod voice;
 
@@ -38,16 +39,16 @@ pub(crate) use voice::{die, say};
 
 use crate::agent::grant::Grant;
 use crate::agent::rest::Rest;
+use crate::agent::stuck::{PINNED_FADES, is_starved, pages_in_calls, pages_kept};
 use crate::control::{Control, Entry};
 use crate::fork::Forks;
 use crate::pager::Pager;
 use crate::protocol::{ALONE, CHILD, DeviceOffer, HANDSHAKE, Hello, PACKET_BYTES, PACKET_FDS, RING};
 use crate::serve::{self, Files, Served};
 use crate::session::{Host, Kept, MappingsMark, POLL_NS, Session};
-use crate::space::PAGE_SHIFT;
-use crate::space::held::{self, HELD};
+use crate::space::held::HELD;
 use crate::store::SwapFile;
-use crate::{credentials, foothold, lifeline, limits, setup, shares, spans};
+use crate::{credentials, foothold, lifeline, limits, setup, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -95,6 +96,8 @@ pub(crate) struct Managed {
     pub(crate) forks: Forks,
     /// Resident pages that cannot be taken out: locked, not to be written, or used by system calls that are under way.
     stuck_pages: u64,
+    /// Pages that the kernel holds (it has pinned them for direct reads, say), counted since a fault had to wait because of them.
+    pinned_pages: u64,
     /// What the machine had counted as busy when they were counted.
     busy_seen: u64,
     stuck_told: bool,
@@ -362,11 +365,16 @@ impl Agent {
         if is_time {
             setup::publish_absences(self.entry(), &managed.session);
             self.measure(managed, now);
+            managed.pinned_pages -= managed.pinned_pages.div_ceil(PINNED_FADES);
         }
         let busy = managed.session.pager.machine().stats.busy_pages;
         let half = u64::from(managed.session.pager.core().budget()) / 2;
         let is_crowded = pages_in_calls(managed) + pages_kept(managed) > managed.stuck_pages.max(half);
-        if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) || is_crowded {
+        let is_starved = is_starved(managed, now);
+        if is_starved {
+            managed.pinned_pages = managed.pinned_pages.max(1);
+        }
+        if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) || is_crowded || is_starved {
             managed.busy_seen = busy;
             self.measure_stuck(managed);
         }
@@ -452,43 +460,14 @@ impl Agent {
         self.entry().pinned_pages.store(outside + managed.stuck_pages, Ordering::Relaxed);
         foothold::note_budget(self.entry().budget_pages.load(Ordering::Relaxed));
         let budget = share.saturating_sub(outside).max(u64::from(setup::SHARE_PAGES_MIN));
-        // Beside what cannot be taken out, the rest needs room to be paged in.
-        let budget = if managed.stuck_pages == 0 { budget } else { budget.max(managed.stuck_pages + budget / 4) };
+        // Beside what cannot be taken out, the rest needs room to be paged in. What is pinned page by page grows until all of it is there.
+        let room = if managed.pinned_pages > 0 { budget.max(managed.stuck_pages) } else { budget } / 4;
+        let budget = if managed.stuck_pages == 0 { budget } else { budget.max(managed.stuck_pages + room) };
         if !managed.session.set_budget(now, u32::try_from(budget).unwrap_or(u32::MAX)) && !managed.frames_told {
             managed.frames_told = true;
             let text = "no addresses can be mapped for the frames of its budget: it keeps to less";
             say(&self.supervisor, format_args!("process {}: {text}", thread::getpid()));
         }
-    }
-
-    /// Count the pages that cannot be taken out. True if there are more than before.
-    fn measure_stuck(&self, managed: &mut Managed) -> bool {
-        let files = limits::for_files();
-        let locked = proc::status(None).map_or(0, |status| status.locked_bytes >> PAGE_SHIFT);
-        drop(files);
-        let read_only = managed.session.pager.read_only_pages();
-        let (in_calls, kept) = (pages_in_calls(managed), pages_kept(managed));
-        let charged = u64::from(managed.session.pager.core().charged());
-        let stuck = (read_only + locked).min(charged) + in_calls + kept;
-        let is_more = stuck > std::mem::replace(&mut managed.stuck_pages, stuck);
-        let share = self.entry().share_pages.load(Ordering::Relaxed);
-        if shares::is_stuck(stuck, share) && !managed.stuck_told {
-            managed.stuck_told = true;
-            say(
-                &self.supervisor,
-                format_args!(
-                    "process {}: {} MiB of its memory cannot be paged out ({} MiB read-only, {} MiB locked, {} MiB used by system \
-                     calls, {} MiB with words for the kernel); where they do not fit, the budget is exceeded",
-                    thread::getpid(),
-                    stuck >> 8,
-                    read_only >> 8,
-                    locked >> 8,
-                    in_calls >> 8,
-                    kept >> 8,
-                ),
-            );
-        }
-        is_more
     }
 
     fn look_at_outbox(&self, managed: &mut Managed) {
@@ -574,6 +553,7 @@ impl Managed {
             session,
             forks,
             stuck_pages: 0,
+            pinned_pages: 0,
             busy_seen: 0,
             stuck_told: false,
             full_told: false,
@@ -598,17 +578,6 @@ impl Managed {
         let is_polling = self.session.is_polling() || self.forks.is_waiting_for_child();
         if is_polling { POLL_NS } else { self.session.deadline().min(self.next_tick).saturating_sub(now) }
     }
-}
-
-/// Pages that calls hold which are under way, as far as they can be managed ones.
-fn pages_in_calls(managed: &Managed) -> u64 {
-    held::pages_in_calls().min(managed.session.pager.machine().mappings.managed_pages())
-}
-
-/// Pages that are never taken (`space::held`), as far as reclaim has come upon them.
-fn pages_kept(managed: &Managed) -> u64 {
-    let [.., unevictable] = managed.session.pager.core().list_sizes();
-    HELD.count().min(unevictable).into()
 }
 
 /// Run before the program's threads where both want a CPU: who waits for us cannot go on, and the budget holds only if we look in

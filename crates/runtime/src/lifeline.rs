@@ -37,17 +37,16 @@ impl Lifeline {
         let mutex = mapping.range().as_ptr().cast::<libc::pthread_mutex_t>();
         let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         let attributes = attributes.as_mut_ptr();
-        // SAFETY: the attributes are initialised by the first call; the mutex lies in a page of ours that is never unmapped.
-        let results = unsafe {
-            [
-                libc::pthread_mutexattr_init(attributes),
-                libc::pthread_mutexattr_setpshared(attributes, libc::PTHREAD_PROCESS_SHARED),
-                libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST),
-                libc::pthread_mutex_init(mutex, attributes),
-                libc::pthread_mutex_lock(mutex),
-            ]
-        };
-        if results == [0; 5] { Ok(Self { reader, _mapping: mapping }) } else { Err(Errno::EINVAL) }
+        let succeeds = |result: libc::c_int| if result == 0 { Ok(()) } else { Err(Errno::EINVAL) };
+        // SAFETY: a place for attributes.
+        succeeds(unsafe { libc::pthread_mutexattr_init(attributes) })?;
+        // SAFETY: they have just been initialised.
+        succeeds(unsafe { libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST) })?;
+        // SAFETY: a place for a mutex, in a page of ours that is never unmapped.
+        succeeds(unsafe { libc::pthread_mutex_init(mutex, attributes) })?;
+        // SAFETY: it has just been initialised.
+        succeeds(unsafe { libc::pthread_mutex_lock(mutex) })?;
+        Ok(Self { reader, _mapping: mapping })
     }
 
     /// For [`take`], in another process.
