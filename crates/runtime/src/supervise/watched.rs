@@ -30,6 +30,8 @@ use crate::watch::{Answer, DeviceView, PRIORITY_BY_ORDER, ProcessView, Request, 
 
 /// How long a caller may take to ask: after that its place is another one's.
 const GREETING_NS: Nanos = 1_000_000_000;
+/// The same of one that has asked before.
+const QUIET_NS: Nanos = 60_000_000_000;
 /// Bytes of a request at most.
 const REQUEST_BYTES: usize = 4096;
 
@@ -82,6 +84,7 @@ pub(super) struct Watched {
 #[derive(Debug)]
 struct Caller {
     socket: Fd,
+    /// When it called, or asked last.
     since: Nanos,
     has_asked: bool,
     /// The process whose memory it looks at.
@@ -91,7 +94,8 @@ struct Caller {
 impl Caller {
     /// It has asked nothing for a while, or leaves its answers.
     fn gives_way(&self, now: Nanos) -> bool {
-        let is_mute = !self.has_asked && now > self.since + GREETING_NS;
+        let patience = if self.has_asked { QUIET_NS } else { GREETING_NS };
+        let is_mute = now > self.since + patience;
         is_mute || fd::poll(&mut [PollFd::new(&self.socket, events::OUT)], Some(0)) == Ok(0)
     }
 
@@ -225,7 +229,9 @@ impl Supervisor {
             self.answer_waiting();
         }
         for (mut caller, request) in requests {
-            caller.has_asked |= request.is_ok();
+            if request.is_ok() {
+                (caller.has_asked, caller.since) = (true, clock::now());
+            }
             if let Ok(Request::Regions { pid }) = request {
                 caller.looks_at = Some(pid);
             }
@@ -458,4 +464,20 @@ fn view(process: &Process) -> ProcessView {
 fn comm(pid: i32) -> String {
     let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     super::printable(comm.strip_suffix(b"\n").unwrap_or(&comm))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_asked_gives_way_after_a_minute_and_who_never_asks_after_a_second() {
+        let (socket, _other) = socket::pair().expect("a socket pair");
+        let mut caller = Caller { socket, since: 5 * GREETING_NS, has_asked: false, looks_at: None };
+        assert!(!caller.gives_way(6 * GREETING_NS));
+        assert!(caller.gives_way(6 * GREETING_NS + 1));
+        caller.has_asked = true;
+        assert!(!caller.gives_way(5 * GREETING_NS + QUIET_NS));
+        assert!(caller.gives_way(5 * GREETING_NS + QUIET_NS + 1), "one that asked once keeps nobody out for ever");
+    }
 }
