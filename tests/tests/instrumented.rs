@@ -43,6 +43,24 @@ fn a_program_with_memory_functions_of_its_own_pages() {
     });
 }
 
+/// The hooks of UCX, which MPI comes with: each called itself without end, because what is called by number came back to it.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_program_that_patches_exported_functions_and_calls_them_by_number_pages() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "patched");
+    let program = Program::new([OsString::from(binary), "40".into()]).deadline_s(180);
+    in_both_modes(&scratch, &program, 16 * MIB, |ended, run| {
+        ended.expect_success();
+        assert_eq!(ended.stdout(), "patched: right\n", "{}", ended.report());
+        run.stats().expect_paging(256);
+    });
+}
+
 /// The object that valgrind loads is its guest's: code of ours that the machine itself ran there ended the program.
 #[test]
 fn a_program_inside_another_one_is_left_alone_and_told_of() {

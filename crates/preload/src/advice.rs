@@ -5,7 +5,7 @@
 //! is looked up when it is copied, so it does not change beside a fork. Locked pages cannot be paged: more of them than the budget
 //! can carry is refused, as RLIMIT_MEMLOCK refuses it.
 
-use libc::{c_int, c_uint, c_void, size_t};
+use libc::{c_int, c_long, c_uint, c_void, size_t};
 use pagetide::agent_entry;
 use pagetide_sys::syscall::Errno;
 
@@ -17,21 +17,28 @@ const GUARD_INSTALL: c_int = 102;
 
 /// As madvise(2).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
+unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
+    // SAFETY: passed on as it came.
+    answered(unsafe { advise(address.addr(), length, advice) })
+}
+
+/// # Safety
+/// As for madvise(2).
+pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int) -> Result<usize, Errno> {
     let advise = |advice: c_int| {
         // SAFETY: the program's own memory and wish.
-        unsafe { change(libc::SYS_madvise, [address.addr(), length, advice.cast_unsigned() as usize, 0, 0, 0]) }
+        unsafe { change(libc::SYS_madvise, [address, length, advice.cast_unsigned() as usize, 0, 0, 0]) }
     };
     // Pages that are freed some time and may be taken back by a store are neither there nor gone: under management they are gone, where the
     // kernel would free them at all.
     if advice == libc::MADV_FREE && agent_entry::is_managed() {
-        return answered(advise(advice).and_then(|_| advise(libc::MADV_DONTNEED)));
+        return advise(advice).and_then(|_| advise(libc::MADV_DONTNEED));
     }
     let is_guard = advice == GUARD_INSTALL;
     let is_of_children =
         matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK);
     if !is_guard && !is_of_children {
-        return answered(advise(advice));
+        return advise(advice);
     }
     // What is still known of the pages between the steps of a guard would come back in a child.
     let advising = agent_entry::advises_beside_forks();
@@ -42,31 +49,32 @@ pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, ad
         let _ = advise(GUARD_INSTALL);
     }
     drop(advising);
-    answered(answer)
+    answer
 }
 
 /// As mlock(2).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
-    if !agent_entry::may_lock(length) {
-        return answered(Err(Errno::ENOMEM));
-    }
-    // SAFETY: changes no content.
-    answered(unsafe { call(libc::SYS_mlock, [address.addr(), length, 0, 0]) })
+extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
+    answered(lock(libc::SYS_mlock, address.addr(), length, 0))
 }
 
 /// As mlock2(2).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
+extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
+    answered(lock(libc::SYS_mlock2, address.addr(), length, flags as usize))
+}
+
+/// As mlock(2) or mlock2(2), by its number.
+pub(crate) fn lock(number: c_long, address: usize, length: usize, flags: usize) -> Result<usize, Errno> {
     if !agent_entry::may_lock(length) {
-        return answered(Err(Errno::ENOMEM));
+        return Err(Errno::ENOMEM);
     }
     // SAFETY: changes no content.
-    answered(unsafe { call(libc::SYS_mlock2, [address.addr(), length, flags as usize, 0]) })
+    unsafe { call(number, [address, length, flags, 0]) }
 }
 
 /// As mlockall(2): mapping by mapping, because ours must not be locked.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+extern "C" fn mlockall(flags: c_int) -> c_int {
     answered(agent_entry::lock_all(flags.cast_unsigned()))
 }

@@ -10,13 +10,20 @@
 
 use libc::{c_int, c_uint, c_void, iovec, size_t, socklen_t, ssize_t};
 use pagetide::agent_entry;
-use pagetide_sys::syscall::{answer_of, register_of, syscall6};
+use pagetide_sys::syscall::{Errno, answer_of, register_of, syscall6};
 
 use crate::raw::{answered, set_errno};
 
 /// As vmsplice(2), by copy.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
+unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
+    // SAFETY: passed on as it came.
+    unsafe { lend(fd, pieces, count, flags) }
+}
+
+/// # Safety
+/// As for vmsplice(2), which it answers as.
+pub(crate) unsafe fn lend(fd: c_int, pieces: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
     let Ok(count) = c_int::try_from(count) else { return refuse(libc::EINVAL) };
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::RWF_NOWAIT };
     // SAFETY: changes nothing.
@@ -45,21 +52,27 @@ pub(crate) unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const iovec, count:
 
 /// As setsockopt(2), without `SO_ZEROCOPY`.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn setsockopt(
+unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    // SAFETY: passed on as it came.
+    answered(unsafe { set_option(fd, level, name, value, len) })
+}
+
+/// # Safety
+/// As for setsockopt(2).
+pub(crate) unsafe fn set_option(
     fd: c_int,
     level: c_int,
     name: c_int,
     value: *const c_void,
     len: socklen_t,
-) -> c_int {
+) -> Result<usize, Errno> {
     if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
-        refuse(libc::EOPNOTSUPP);
-        return -1;
+        return Err(Errno::EOPNOTSUPP);
     }
     let int = |value: c_int| value.cast_unsigned() as usize;
     let number = u32::try_from(libc::SYS_setsockopt).expect("numbers of system calls are small");
     // SAFETY: passed on as it came.
-    answered(unsafe { syscall6(number, [int(fd), int(level), int(name), value.addr(), len as usize, 0]) })
+    unsafe { syscall6(number, [int(fd), int(level), int(name), value.addr(), len as usize, 0]) }
 }
 
 fn refuse(errno: c_int) -> ssize_t {

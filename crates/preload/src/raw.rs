@@ -63,18 +63,19 @@ fn long(value: isize) -> c_long {
     c_long::try_from(value).expect("both have 64 bits")
 }
 
-/// A call that somebody here wants to know of.
+/// A call that somebody here wants to know of. By nothing that is exported: who writes a jump to a hook of its own over the beginning of an
+/// exported function (UCX does) calls the original by its number from there.
 unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     let pointer = std::ptr::with_exposed_provenance_mut::<c_void>;
     match number {
         libc::SYS_vmsplice => {
             // SAFETY: the same arguments as for the call by its name, which are the program's to answer for.
-            return long(unsafe { lent::vmsplice(int(a), pointer(b).cast(), c, int(d).cast_unsigned()) });
+            return long(unsafe { lent::lend(int(a), pointer(b).cast(), c, int(d).cast_unsigned()) });
         }
         libc::SYS_setsockopt => {
             let len = socklen_t::try_from(e).unwrap_or(socklen_t::MAX);
             // SAFETY: as above.
-            return c_long::from(unsafe { lent::setsockopt(int(a), int(b), int(c), pointer(d), len) });
+            return returned(unsafe { lent::set_option(int(a), int(b), int(c), pointer(d), len) });
         }
         libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap => {
             // SAFETY: as above.
@@ -83,13 +84,9 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
         // SAFETY: as above.
         libc::SYS_shmat => return returned(unsafe { mapped::attach([a, b, c, d, e, f]) }),
         // SAFETY: as above.
-        libc::SYS_madvise => return c_long::from(unsafe { advice::madvise(pointer(a), b, int(c)) }),
-        // SAFETY: as above.
-        libc::SYS_mlock => return c_long::from(unsafe { advice::mlock(pointer(a), b) }),
-        // SAFETY: as above.
-        libc::SYS_mlock2 => return c_long::from(unsafe { advice::mlock2(pointer(a), b, int(c).cast_unsigned()) }),
-        // SAFETY: as above.
-        libc::SYS_mlockall => return c_long::from(unsafe { advice::mlockall(int(a)) }),
+        libc::SYS_madvise => return returned(unsafe { advice::advise(a, b, int(c)) }),
+        libc::SYS_mlock | libc::SYS_mlock2 => return returned(advice::lock(number, a, b, c)),
+        libc::SYS_mlockall => return returned(agent_entry::lock_all(int(a).cast_unsigned())),
         libc::SYS_io_uring_setup | libc::SYS_io_setup if !rings::may_make(number) => {
             return returned(Err(Errno::ENOSYS));
         }
