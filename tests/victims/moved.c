@@ -86,6 +86,29 @@ static void grow(unsigned char *memory, int is_fixed) {
     EXPECT(munmap(grown, 2 * PAGES * PAGE) == 0);
 }
 
+// The old place stays mapped, and empty.
+static void move_away(unsigned char *memory, int is_fixed) {
+    unsigned char *to = is_fixed ? map(NULL, PAGES, PROT_NONE) : NULL;
+    int flags = MREMAP_MAYMOVE | MREMAP_DONTUNMAP | (is_fixed ? MREMAP_FIXED : 0);
+    unsigned char *moved = mremap(memory, PAGES * PAGE, PAGES * PAGE, flags, to);
+    EXPECT(moved != MAP_FAILED && (!is_fixed || moved == to));
+    check(moved, PAGES);
+    for (uint64_t byte = 0; byte < PAGES * PAGE; byte++)
+        EXPECT(memory[byte] == 0);
+    push_out();
+    check(moved, PAGES);
+    EXPECT(munmap(moved, PAGES * PAGE) == 0 && munmap(memory, PAGES * PAGE) == 0);
+}
+
+static void shrink_to(unsigned char *memory) {
+    unsigned char *to = map(NULL, PAGES, PROT_NONE);
+    EXPECT(mremap(memory, PAGES * PAGE, (PAGES - 1) * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+    check(to, PAGES - 1);
+    unsigned char residency[1];
+    EXPECT(mincore(memory + (PAGES - 1) * PAGE, PAGE, residency) < 0 && errno == ENOMEM);
+    EXPECT(munmap(to, PAGES * PAGE) == 0);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         dprintf(2, "usage: moved MIB\n");
@@ -97,6 +120,12 @@ int main(int argc, char **argv) {
     for (uint64_t first = 0; first < PAGES; first += MIDST) {
         case_name = "moved with a part that was mapped again";
         move(mended(first));
+        case_name = "moved away with a part that was mapped again";
+        move_away(mended(first), 0);
+        case_name = "moved away to a place with a part that was mapped again";
+        move_away(mended(first), 1);
+        case_name = "shrunk to a place with a part that was mapped again";
+        shrink_to(mended(first));
         case_name = "grown with a part that was mapped again";
         grow(mended(first), 0);
         case_name = "grown to a place with a part that was mapped again";
@@ -131,6 +160,15 @@ int main(int argc, char **argv) {
         memory = prepare();
         EXPECT(madvise(memory + MIDST * PAGE, PART * PAGE, MADV_DONTFORK) == 0);
         move(memory);
+        memory = prepare();
+        case_name = "moved away with pages of a file before the others";
+        memory = prepare();
+        int file = memfd_create("moved", 0);
+        EXPECT(file >= 0 && ftruncate(file, PART * PAGE) == 0);
+        EXPECT(mmap(memory, PART * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == memory);
+        fill(memory, 0, PART);
+        move_away(memory, 1);
+        case_name = "moved with a hole";
         memory = prepare();
         EXPECT(munmap(memory + MIDST * PAGE, PART * PAGE) == 0);
         to = map(NULL, PAGES, PROT_NONE);

@@ -8,6 +8,7 @@
 //! Seen where `origins` sees calls. A program's own instructions in thread mode are not: they find EFAULT, and what was moved is at its new
 //! place, told of as any other.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use pagetide_sys::maps::MapsWalk;
@@ -19,9 +20,11 @@ use pagetide_sys::{Errno, maps};
 use crate::foothold;
 use crate::origins::{MMAP, MREMAP, MUNMAP, end_of, is_error};
 
-/// `MREMAP_MAYMOVE`, `MREMAP_FIXED`
+/// `MREMAP_MAYMOVE`, `MREMAP_FIXED`.
 const MAY_MOVE: usize = 1;
 const FIXED: usize = 2;
+/// `MREMAP_DONTUNMAP`
+const KEEP_OLD: usize = 4;
 /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE`, without rights: never managed.
 const RESERVED: usize = 0x2 | 0x20 | 0x4000;
 
@@ -31,20 +34,32 @@ pub(crate) fn around(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]
     let (Some(end), Some(new_end), true) = (end_of(old, bytes), end_of(old, new_bytes), foothold::is_managed()) else {
         return call(MREMAP, arguments);
     };
-    let only_moves = flags & FIXED != 0 && end == new_end;
+    let (is_fixed, keeps_old) = (flags & FIXED != 0, flags & KEEP_OLD != 0);
     // A range whose beginning is not mapped is refused natively, too. What was moved is not mapped any more.
-    let was_mapped = only_moves && is_mapped(old);
+    let moves = is_fixed && end == new_end && is_mapped(old);
+    if moves && keeps_old {
+        // Or it is mapped still, and does not show what was moved.
+        return move_rest(old..end, target, flags, &mut call);
+    }
     let answer = call(MREMAP, arguments);
     if answer != Errno::EFAULT.negated() {
         return answer;
     }
-    if was_mapped {
+    if moves {
         return move_rest(old..end, target, flags, &mut call);
     }
-    if end < new_end && flags & !(MAY_MOVE | FIXED) == 0 && are_alike(&(old..end)) {
-        return grow(old..end, new_end - end, flags, target, &mut call);
+    if !are_alike(&(old..end.min(new_end))) {
+        return answer;
     }
-    answer
+    match new_end.cmp(&end) {
+        Ordering::Greater if !keeps_old => grow(old..end, new_end - end, flags, target, &mut call),
+        Ordering::Equal if keeps_old => move_elsewhere(old..end, flags, &mut call),
+        Ordering::Less if is_fixed && !keeps_old => {
+            let cut = call(MUNMAP, [new_end, end - new_end, 0, 0, 0, 0]);
+            if is_error(cut) { cut } else { move_rest(old..new_end, target, flags, &mut call) }
+        }
+        _ => answer,
+    }
 }
 
 fn is_mapped(page: usize) -> bool {
@@ -83,6 +98,30 @@ fn move_rest(
         !is_error(moved)
     });
     walked.map_or_else(Errno::negated, |()| answer)
+}
+
+/// To where there is room.
+fn move_elsewhere(range: Range<usize>, flags: usize, call: &mut impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    let place = call(MMAP, [0, range.len(), 0, RESERVED, usize::MAX, 0]);
+    let Ok(to) = answer_of(place.cast_unsigned()) else { return place };
+    let answer = move_rest(range.clone(), to, flags | FIXED, call);
+    if is_error(answer) {
+        if has_rights(to) {
+            die(format_args!("pagetide: memory that was moved in parts cannot be moved as a whole"));
+        }
+        let _ = call(MUNMAP, [to, range.len(), 0, 0, 0, 0]);
+    }
+    answer
+}
+
+/// Something was moved there: what is reserved has none.
+fn has_rights(at: usize) -> bool {
+    let mut has = false;
+    let walked = each_in(&(at..at + PAGE_BYTES), |vma, _| {
+        has = vma.read || vma.write || vma.exec;
+        false
+    });
+    walked.is_err() || has
 }
 
 /// Would this be one mapping if none of it were registered?
