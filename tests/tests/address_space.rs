@@ -77,6 +77,7 @@ fn memory_that_is_to_be_copied_again_in_the_moment_of_a_fork_reads_as_zero_in_th
 fn guard_pages_fault_and_read_as_zero_once_removed() {
     expect_right("guard-pages");
     expect_right("guard-pages-by-syscall");
+    expect_right("guard-pages-by-process");
 }
 
 /// A fork between the steps of a guard must not give the child the guard, and under it what was there before.

@@ -206,6 +206,18 @@ static int advise_by_syscall(void *memory, size_t bytes, int advice) {
     return (int)syscall(SYS_madvise, memory, bytes, advice);
 }
 
+// As about another process, by a descriptor of its own.
+static int advise_by_process(void *memory, size_t bytes, int advice) {
+    struct iovec place = {memory, bytes};
+    int own = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    EXPECT(own >= 0);
+    ssize_t advised = process_madvise(own, &place, 1, (unsigned)advice, 0);
+    int error = errno;
+    EXPECT(close(own) == 0);
+    errno = error;
+    return advised == (ssize_t)bytes ? 0 : -1;
+}
+
 // Pages inside memory that is out become guards; what lies around them is read ahead; then they are pages again.
 static void guards(int (*advise)(void *, size_t, int)) {
     signal(SIGSEGV, on_fault);
@@ -225,6 +237,16 @@ static void guards(int (*advise)(void *, size_t, int)) {
     EXPECT(advise(guard, 8 * PAGE, MADV_GUARD_REMOVE) == 0);
     for (uint64_t page = 0; page < PAGES; page++) {
         EXPECT(page >= 100 && page < 108 ? is_zero(memory, page) : is_filled(memory, page, 3));
+    }
+    // Over a hole the kernel makes the guards, and says ENOMEM.
+    fill(memory, PAGES, 4);
+    EXPECT(munmap(memory + 104 * PAGE, 2 * PAGE) == 0);
+    push_out();
+    EXPECT(advise(guard, 8 * PAGE, MADV_GUARD_INSTALL) == -1 && errno == ENOMEM);
+    EXPECT(faults(guard) && faults(guard + 7 * PAGE));
+    EXPECT(advise(guard, 4 * PAGE, MADV_GUARD_REMOVE) == 0 && advise(guard + 6 * PAGE, 2 * PAGE, MADV_GUARD_REMOVE) == 0);
+    for (uint64_t page = 0; page < PAGES; page++) {
+        EXPECT(page == 104 || page == 105 || (page >= 100 && page < 108 ? is_zero(memory, page) : is_filled(memory, page, 4)));
     }
 }
 
@@ -373,6 +395,10 @@ static void fresh_threads(void) {
 
 static void guard_pages_by_syscall(void) {
     guards(advise_by_syscall);
+}
+
+static void guard_pages_by_process(void) {
+    guards(advise_by_process);
 }
 
 // Pages lent to a pipe by the raw call; then the memory is needed for something else.
@@ -1424,6 +1450,7 @@ static const struct {
     {"wiped-beside-a-fork", wiped_beside_a_fork},
     {"guard-pages", guard_pages},
     {"guard-pages-by-syscall", guard_pages_by_syscall},
+    {"guard-pages-by-process", guard_pages_by_process},
     {"guards-and-forks", guards_and_forks},
     {"fresh-memory", fresh_memory},
     {"fresh-threads", fresh_threads},

@@ -1,13 +1,12 @@
 //! Advice and locks: what the kernel does by them without telling a userfaultfd, and what a budget cannot grant.
 //!
-//! A guard region (Linux 6.13) empties its pages, and nobody hears of it; MADV_DONTNEED on the same pages is heard, changes nothing
-//! for a guard, and makes the pager forget what it holds of them. What a forked child is to get of memory (MADV_WIPEONFORK, MADV_DONTFORK)
+//! A guard region (Linux 6.13) empties its pages, and nobody hears of it (`agent_entry::guard_was_made`). What a forked child is to get of memory (MADV_WIPEONFORK, MADV_DONTFORK)
 //! is looked up when it is copied, so it does not change beside a fork. Locked pages cannot be paged: more of them than the budget
 //! can carry is refused, as RLIMIT_MEMLOCK refuses it.
 
-use libc::{c_int, c_long, c_uint, c_void, size_t};
+use libc::{c_int, c_long, c_uint, c_void, iovec, size_t, ssize_t};
 use pagetide::agent_entry;
-use pagetide_sys::syscall::Errno;
+use pagetide_sys::syscall::{Errno, answer_of, register_of, syscall6};
 
 use crate::mapped::change;
 use crate::raw::{answered, call};
@@ -43,13 +42,47 @@ pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int) -> Res
     // What is still known of the pages between the steps of a guard would come back in a child.
     let advising = agent_entry::advises_beside_forks();
     let answer = advise(advice);
-    if is_guard && advising.is_some() && answer.is_ok() {
-        // In between, a page that was on its way may have come.
-        let _ = advise(libc::MADV_DONTNEED);
-        let _ = advise(GUARD_INSTALL);
+    if is_guard && advising.is_some() {
+        agent_entry::guard_was_made(address, length, register_of(answer), |start, bytes, advice| {
+            // SAFETY: a part of the same.
+            register_of(unsafe { change(libc::SYS_madvise, [start, bytes, advice, 0, 0, 0]) })
+        });
     }
     drop(advising);
     answer
+}
+
+/// As process_madvise(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn process_madvise(
+    process: c_int,
+    list: *const iovec,
+    count: size_t,
+    advice: c_int,
+    flags: c_uint,
+) -> ssize_t {
+    let int = |value: c_int| value.cast_unsigned() as usize;
+    // SAFETY: passed on as it came.
+    match unsafe { advise_process([int(process), list.addr(), count, int(advice), flags as usize, 0]) } {
+        Ok(bytes) => bytes.cast_signed(),
+        Err(errno) => answered(Err(errno)) as ssize_t,
+    }
+}
+
+/// # Safety
+/// As for process_madvise(2).
+pub(crate) unsafe fn advise_process(arguments: [usize; 6]) -> Result<usize, Errno> {
+    let answer = agent_entry::advise_process(arguments, |number, arguments| {
+        let [start, bytes, advice, ..] = arguments;
+        if c_long::from(number) == libc::SYS_madvise {
+            let advice = c_int::try_from(advice & 0x7fff_ffff).expect("31 bits");
+            // SAFETY: the caller's.
+            return register_of(unsafe { advise(start, bytes, advice) });
+        }
+        // SAFETY: the caller's.
+        register_of(unsafe { syscall6(number, arguments) })
+    });
+    answer_of(answer.cast_unsigned())
 }
 
 /// As mlock(2).

@@ -85,6 +85,8 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
         libc::SYS_shmat => return returned(unsafe { mapped::attach([a, b, c, d, e, f]) }),
         // SAFETY: as above.
         libc::SYS_madvise => return returned(unsafe { advice::advise(a, b, int(c)) }),
+        // SAFETY: as above.
+        libc::SYS_process_madvise => return returned(unsafe { advice::advise_process([a, b, c, d, e, f]) }),
         libc::SYS_mlock | libc::SYS_mlock2 => return returned(advice::lock(number, a, b, c)),
         libc::SYS_mlockall => return returned(agent_entry::lock_all(int(a).cast_unsigned())),
         libc::SYS_io_uring_setup | libc::SYS_io_setup if !rings::may_make(number) => {
@@ -137,6 +139,8 @@ unsafe extern "C" fn syscall() {
         "cmp rdi, {setsockopt}",
         "je {known}",
         "cmp rdi, {madvise}",
+        "je {known}",
+        "cmp rdi, {process_madvise}",
         "je {known}",
         "cmp rdi, {mmap}",
         "je {known}",
@@ -203,6 +207,7 @@ unsafe extern "C" fn syscall() {
         vmsplice = const libc::SYS_vmsplice,
         setsockopt = const libc::SYS_setsockopt,
         madvise = const libc::SYS_madvise,
+        process_madvise = const libc::SYS_process_madvise,
         mmap = const libc::SYS_mmap,
         munmap = const libc::SYS_munmap,
         mremap = const libc::SYS_mremap,
@@ -240,6 +245,8 @@ unsafe extern "C" fn syscall() {
         "cmp x0, {setsockopt}",
         "b.eq 4f",
         "cmp x0, {madvise}",
+        "b.eq 4f",
+        "cmp x0, {process_madvise}",
         "b.eq 4f",
         "cmp x0, {mmap}",
         "b.eq 4f",
@@ -293,6 +300,7 @@ unsafe extern "C" fn syscall() {
         vmsplice = const libc::SYS_vmsplice,
         setsockopt = const libc::SYS_setsockopt,
         madvise = const libc::SYS_madvise,
+        process_madvise = const libc::SYS_process_madvise,
         mmap = const libc::SYS_mmap,
         munmap = const libc::SYS_munmap,
         mremap = const libc::SYS_mremap,

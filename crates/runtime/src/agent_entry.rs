@@ -17,6 +17,7 @@ use pagetide_sys::thread::{self, Table};
 use pagetide_sys::trace::Interrupted;
 use pagetide_sys::{Errno, signal};
 
+use crate::advice;
 use crate::agent::{self, Agent};
 use crate::alloc::OwnMemory;
 use crate::attach;
@@ -281,6 +282,17 @@ pub fn advises_beside_forks() -> Option<impl Drop> {
 /// Make a call that may change mappings by `call`, which answers as the kernel does: pages that came from a file are found as natively.
 pub fn change(number: u32, arguments: [usize; 6], call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
     origins::around(number, arguments, call)
+}
+
+/// The kernel has answered a guard (MADV_GUARD_INSTALL) in this range: what is known of the pages under it is forgotten. `advise` is as
+/// madvise(2): a start, a length, advice.
+pub fn guard_was_made(start: usize, bytes: usize, answer: isize, advise: impl FnMut(usize, usize, usize) -> isize) {
+    advice::forget_under_guard(start, bytes, answer, advise);
+}
+
+/// As process_madvise(2), made by `call` or by calls of madvise(2) in its place.
+pub fn advise_process(arguments: [usize; 6], call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    advice::by_process(arguments, advice::vector_of, call)
 }
 
 /// As shmat(2), made by `call` with others before it: a segment that takes the place of memory is told of.

@@ -9,6 +9,7 @@ mod spans;
 mod heat;
 mod protocol;
 pub mod agent_entry;
+mod advice;
 mod agent;
 mod foothold;
 #[cfg(target_arch = "x86_64")]
@@ -29,6 +30,7 @@ mod engine;
 mod extents;
 mod store;
 mod tier;
+mod vmas;
 pub mod alloc;
 #[doc(hidden)]
 pub mod elf;

@@ -43,7 +43,7 @@ pub(crate) const MMAP: u32 = number(libc::SYS_mmap);
 pub(crate) const MUNMAP: u32 = number(libc::SYS_munmap);
 pub(crate) const MREMAP: u32 = number(libc::SYS_mremap);
 const MPROTECT: u32 = number(libc::SYS_mprotect);
-const MADVISE: u32 = number(libc::SYS_madvise);
+pub(crate) const MADVISE: u32 = number(libc::SYS_madvise);
 
 /// `MADV_DONTNEED`, `MADV_DONTNEED_LOCKED`, `MADV_GUARD_INSTALL`: what was written is gone.
 const GIVES_BACK: [usize; 3] = [4, 24, 102];

@@ -11,14 +11,14 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use pagetide_sys::maps::MapsWalk;
+use pagetide_sys::Errno;
 use pagetide_sys::mem::{self, ManagedRange, PAGE_BYTES};
 use pagetide_sys::syscall::answer_of;
 use pagetide_sys::text::die;
-use pagetide_sys::{Errno, maps};
 
 use crate::foothold;
 use crate::origins::{MMAP, MREMAP, MUNMAP, end_of, is_error};
+use crate::vmas::each_in;
 
 /// `MREMAP_MAYMOVE`, `MREMAP_FIXED`.
 const MAY_MOVE: usize = 1;
@@ -65,20 +65,6 @@ pub(crate) fn around(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]
 fn is_mapped(page: usize) -> bool {
     // SAFETY: the kernel is asked about it, nothing else.
     page.is_multiple_of(PAGE_BYTES) && mem::in_core(unsafe { ManagedRange::new(page, PAGE_BYTES) }, &mut [0]).is_ok()
-}
-
-/// The mappings of this range, cut to it, until `each` ends it.
-fn each_in(range: &Range<usize>, mut each: impl FnMut(&maps::Vma<'_>, Range<usize>) -> bool) -> Result<(), Errno> {
-    let mut buffer = [0; maps::NAME_BYTES + 1024];
-    let mut walk = MapsWalk::open(&mut buffer)?;
-    walk.skip_to(range.start);
-    while let Some(vma) = walk.next_vma()? {
-        let part = vma.start.max(range.start)..vma.end.min(range.end);
-        if vma.start >= range.end || (!part.is_empty() && !each(&vma, part)) {
-            break;
-        }
-    }
-    Ok(())
 }
 
 /// One by one, to `target`; where nothing is mapped, nothing is moved. As the kernel does, it ends at the first that cannot be moved.

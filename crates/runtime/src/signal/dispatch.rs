@@ -19,7 +19,7 @@ use super::threads::Thread;
 use super::traced::{self, PTRACE, TRACE_ME};
 use super::{actions, clones, compat, forks, waiting};
 use crate::space::held::HELD;
-use crate::{attach, foothold, lent, origins, serve};
+use crate::{advice, attach, foothold, lent, origins, serve};
 
 mod linux {
     //! Calls that are answered here, or changed.
@@ -68,8 +68,6 @@ mod linux {
     pub(super) const CLOSE_RANGE: u32 = 436;
 }
 
-/// `MADV_GUARD_INSTALL`
-const GUARD_INSTALL: usize = 102;
 /// `MADV_POPULATE_READ`
 const POPULATE_READ: usize = 22;
 
@@ -212,9 +210,14 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
             }
             make(block, number, arguments)
         }
-        MMAP | MUNMAP | MREMAP | MADVISE => origins::around(number, arguments, |number, arguments| {
-            make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments))
-        }),
+        MMAP | MUNMAP | MREMAP | MADVISE => change(block, number, arguments),
+        advice::PROCESS_MADVISE => advice::by_process(
+            arguments,
+            |address| read(address).ok(),
+            |number, arguments| {
+                if number == MADVISE { change(block, number, arguments) } else { make(block, number, arguments) }
+            },
+        ),
         attach::SHMAT => attach::around(arguments, |number, arguments| {
             origins::around(number, arguments, |number, arguments| make(block, number, arguments))
         }),
@@ -225,6 +228,13 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
 /// A call after which the kernel would keep using memory is refused.
 pub(crate) fn tell_refused(number: u32) {
     tell_once(number, "is refused (ENOSYS): the kernel would use memory that may be out");
+}
+
+/// A call that changes mappings, or what is in them.
+fn change(block: &Thread, number: u32, arguments: [usize; 6]) -> isize {
+    origins::around(number, arguments, |number, arguments| {
+        make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments))
+    })
 }
 
 /// Bring in and hold what a call may touch, and make it.
@@ -254,8 +264,12 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     if is_traced {
         traced::stop_no_calls(block);
     }
-    if number == MADVISE && arguments[2] == GUARD_INSTALL && answer == 0 {
-        tell_of_guard(block, arguments);
+    if number == MADVISE && arguments[2] == advice::GUARD_INSTALL {
+        // No copy is made in between: the call that changes the address space is not over.
+        advice::forget_under_guard(arguments[0], arguments[1], answer, |start, bytes, advice| {
+            // SAFETY: what the program has asked for: these pages are empty, and a guard.
+            unsafe { call(block.switch(), MADVISE, &[start, bytes, advice, 0, 0, 0]) }
+        });
     }
     drop(change);
     if changes {
@@ -277,16 +291,6 @@ fn fresh_bytes(number: u32, [_, second, third, fourth, ..]: [usize; 6], answer: 
         }
         MREMAP if answer > 0 => third.saturating_sub(second),
         _ => 0,
-    }
-}
-
-/// The kernel has installed a guard and told nobody of it. Discarding the pages is told, and leaves the guard; a page that came back
-/// meanwhile took its place. No copy is made in between: the call that changes the address space is not over.
-fn tell_of_guard(block: &Thread, [start, len, ..]: [usize; 6]) {
-    const DISCARD: usize = 4;
-    for advice in [DISCARD, GUARD_INSTALL] {
-        // SAFETY: what the program has asked for: these pages are empty, and a guard.
-        unsafe { call(block.switch(), MADVISE, &[start, len, advice, 0, 0, 0]) };
     }
 }
 
