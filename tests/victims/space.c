@@ -881,6 +881,16 @@ static void limit_of_files(void) {
         _exit(0);
     }
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    // Just below and above what the runtime has open.
+    for (int limit = 5; limit < 40; limit++) {
+        set_limit(RLIMIT_NOFILE, limit);
+        child = fork();
+        EXPECT(child >= 0);
+        if (child == 0) {
+            _exit(ballast[limit * WORDS] != ((uint64_t)(limit + 1) * 0x9E3779B97F4A7C15u ^ (version * 65537)));
+        }
+        EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    }
 }
 
 static volatile int was_told;

@@ -534,12 +534,15 @@ impl Host<Linux> for Serving<'_> {
         let Ok(address) = usize::try_from(address) else { return false };
         let is_doorbell = self.forks.is_doorbell(address);
         if is_doorbell {
+            // What the copy is to get is read of the mappings, and handed over through pipes.
+            let _files = limits::for_files();
             self.forks.ring(pager, now, address);
         }
         is_doorbell
     }
 
     fn forked(&mut self, pager: &mut Pager, now: Nanos, child: Uffd) {
+        let _files = limits::for_files();
         self.forks.on_fork(self.agent, pager, now, child);
     }
 }
