@@ -94,6 +94,12 @@ fn as_nobody_calls_that_name_more_memory_than_the_budget_are_made_inside_it() {
     expect_same(8 * MIB, |scratch| program(&victim::build(scratch, "long"), &CASES));
 }
 
+/// MPI moves large messages so. The kernel does not wait for a page of another process there: EFAULT, for which OpenMPI tried again for ever.
+#[test]
+fn as_nobody_processes_read_and_write_each_others_memory_that_is_out() {
+    expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "between"), &["24"]));
+}
+
 /// A thread for each of 64 reads that wait: together thrice the budget. They ended the run.
 #[test]
 fn as_nobody_calls_that_hold_more_than_the_budget_go_beyond_it_and_are_told_of() {

@@ -48,7 +48,7 @@ use crate::serve::{self, Files, Served};
 use crate::session::{Host, Kept, MappingsMark, POLL_NS, Session};
 use crate::space::held::HELD;
 use crate::store::SwapFile;
-use crate::{credentials, foothold, lifeline, limits, setup, spans};
+use crate::{credentials, foothold, foreign, lifeline, limits, setup, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -280,6 +280,7 @@ impl Agent {
         busy |= managed.forks.serve(self, &mut managed.session.pager, now);
         drop(files);
         answers::send(&self.supervisor, &mut managed.session);
+        foreign::send(&self.supervisor);
         self.look_at_outbox(managed);
         stderr::take_left(|line| say_left(&self.supervisor, line));
         if managed.session.pager.machine().has_waiting_requests(false) {
@@ -329,6 +330,9 @@ impl Agent {
                 ALONE => managed.forks.on_child(None),
                 // It has ended the rest already.
                 RING => {}
+                other if let Some(part) = foreign::asked_for(other) => {
+                    managed.session.bring(clock::now(), part.pages(), part.access);
+                }
                 other => {
                     answers::hear(&mut managed.session, other, SwapFile::take(&mut fds.into_iter().flatten(), true))
                 }

@@ -16,6 +16,7 @@ mod foothold;
 mod signal;
 mod fork;
 mod lifeline;
+mod foreign;
 mod record;
 mod remap;
 mod setup;

@@ -209,6 +209,12 @@ impl<K: AddressSpace> Pager<K> {
         }
     }
 
+    /// Is this page managed, and not where the program has it?
+    pub(crate) fn is_out(&self, vpn: u64) -> bool {
+        let page = self.machine().mappings.page(vpn);
+        page.is_some_and(|page| self.core().page(page).state != PageState::Mapped)
+    }
+
     /// A thread touched a missing page.
     pub(crate) fn on_fault(&mut self, now: Nanos, fault: Fault, task: TaskId) -> FaultAnswer {
         let Fault { address, access, thread } = fault;

@@ -36,6 +36,8 @@ pub(crate) const ALONE: &[u8] = b"alone";
 pub(crate) const RING: &[u8] = b"ring";
 /// An agent to the supervisor: the memory of the child of `ALONE` is complete.
 pub(crate) const COMPLETE: &[u8] = b"complete";
+/// An agent to the supervisor, with a pidfd, and the supervisor to the agent of that process: memory of it is to be brought in (`foreign.rs`).
+pub(crate) const BRING: &[u8] = b"bring ";
 /// A parent's agent to its child's: more descriptors.
 pub(crate) const MORE: &[u8] = b"more";
 /// Descriptors of a handover that do not belong to a device: the userfaultfd (not in signal mode) and the snapshot.

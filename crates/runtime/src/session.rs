@@ -17,7 +17,7 @@ mod page_out;
 
 use std::collections::VecDeque;
 
-use pagetide_core::types::{Nanos, PageIdx, TaskId};
+use pagetide_core::types::{Access, Nanos, PageIdx, TaskId};
 use pagetide_kernel::{AddressSpace, Linux};
 use pagetide_sys::Errno;
 use pagetide_sys::fd::Fd;
@@ -194,6 +194,17 @@ impl<K: AddressSpace> Session<K> {
             answer == FaultAnswer::Later
         });
         self.faults = faults;
+    }
+
+    /// Bring these pages in, by their numbers in the address space, as far as they are managed.
+    pub(crate) fn bring(&mut self, now: Nanos, vpns: std::ops::Range<usize>, access: Access) {
+        for vpn in vpns {
+            let fault = Fault { address: (vpn as u64) << crate::space::PAGE_SHIFT, access, thread: 0 };
+            if self.pager.is_out(vpn as u64) {
+                // Who needs them asks again for what does not come.
+                let _ = self.pager.on_fault(now, fault, TaskId(0));
+            }
+        }
     }
 
     /// Commands, places that are being drained, what ended, what waits to begin, and one step of what the core has to do. True if

@@ -46,6 +46,7 @@ use pagetide_sys::{Errno, clock, file, thread};
 
 use crate::control::{MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
+use crate::foreign;
 use crate::lifeline::Lifeline;
 use crate::protocol::{BORN, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup::{self, SharesChoice};
@@ -402,6 +403,11 @@ impl Supervisor {
                     eprintln!("pagetide: {}", printable(text));
                 } else if let Some(text) = word.strip_prefix(DID) {
                     self.hear_answer(parent, text);
+                } else {
+                    let list = &self.tree.list;
+                    foreign::pass_on(word, passed, |pid| {
+                        Some(&list.iter().find(|process| process.pid == pid)?.link.as_ref()?.socket)
+                    });
                 }
             }
         }

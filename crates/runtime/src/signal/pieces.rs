@@ -6,12 +6,14 @@
 //! for what never fills it (names, events) no more is named than may be held. All else is held as a whole; where that is more than the
 //! budget, the budget gives way to it.
 
-use pagetide_sys::Errno;
+use pagetide_core::types::Access;
 use pagetide_sys::dispatch::call;
+use pagetide_sys::{Errno, thread};
 
 use super::dispatch::{make, read};
 use super::messages;
 use super::threads::Thread;
+use crate::foreign::{self, Part};
 
 /// What one piece holds at most.
 pub(super) const PIECE_BYTES: usize = 512 << 10;
@@ -37,6 +39,9 @@ pub(super) const PWRITEV2: u32 = 328;
 const PROCESS_VM_READV: u32 = 310;
 const PROCESS_VM_WRITEV: u32 = 311;
 const GETRANDOM: u32 = 318;
+/// Memory of another process is looked at again after this time, in nanoseconds, and so often (10 s) without a byte of it.
+const AGAIN_NS: u64 = 200_000;
+const TRIES_MAX: u32 = 50_000;
 /// Calls whose answers are short, however long the buffer is: number, the argument that tells its length, and in how many bytes.
 const SHORT_ANSWERS: [(u32, usize, usize); 15] = [
     // `getdents`, `getcwd`, `readlink`, `getxattr`, `lgetxattr`, `fgetxattr`, `listxattr`, `llistxattr`, `flistxattr`, `getdents64`
@@ -236,9 +241,14 @@ fn vectors(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> 
 fn between_processes(block: &Thread, number: u32, arguments: [usize; 6]) -> Option<isize> {
     let [process, here, here_count, there, there_count, flags] = arguments;
     let lists = [(here, here_count), (there, there_count)];
-    if bytes_of(here, here_count)?.max(bytes_of(there, there_count)?) <= PIECE_BYTES {
+    let pid = i32::try_from(process & 0xffff_ffff).unwrap_or(0);
+    let is_own = pid == thread::getpid();
+    let [near, far] = [bytes_of(here, here_count)?, bytes_of(there, there_count)?];
+    if (is_own && near.max(far) <= PIECE_BYTES) || near.min(far) == 0 {
         return None;
     }
+    let access = if number == PROCESS_VM_READV { Access::Read } else { Access::Write };
+    let mut tries = 0;
     // The vector of each list, and how much of it is done.
     let (mut at, mut done_of, mut done) = ([0; 2], [0; 2], 0_usize);
     while at[0] < here_count && at[1] < there_count {
@@ -258,17 +268,35 @@ fn between_processes(block: &Thread, number: u32, arguments: [usize; 6]) -> Opti
         let [near, far] = pieces.map(|[start, _]| [start, bytes]);
         let answer = make(block, number, [process, near.as_ptr().addr(), 1, far.as_ptr().addr(), 1, flags]);
         block.release();
-        match usize::try_from(answer) {
-            Ok(moved) => done += moved,
-            Err(_) if done > 0 => break,
-            Err(_) => return Some(answer),
+        let moved = usize::try_from(answer).unwrap_or(0);
+        done += moved;
+        done_of = done_of.map(|done| done + moved);
+        if moved == bytes {
+            tries = 0;
+            continue;
         }
-        if answer.cast_unsigned() < bytes {
-            break;
+        // Pages of another process that are out come if they are asked for.
+        tries = if moved > 0 { 1 } else { tries + 1 };
+        let left = Part { start: far[0] + moved, bytes: bytes - moved, access };
+        let is_missing = answer >= 0 || answer == Errno::EFAULT.negated();
+        if is_own || !is_missing || tries > TRIES_MAX || !wait_for(block, pid, left, tries) {
+            return Some(if done > 0 { done.cast_signed() } else { answer });
         }
-        done_of = done_of.map(|done| done + bytes);
     }
     Some(done.cast_signed())
+}
+
+/// Ask for memory of another process, now and then, and wait for a moment. False: nothing can come.
+fn wait_for(block: &Thread, pid: i32, part: Part, tries: u32) -> bool {
+    const NANOSLEEP: u32 = 35;
+    const ASKED_EVERY: u32 = 16;
+    if tries % ASKED_EVERY == 1 && !foreign::ask(pid, part) {
+        return false;
+    }
+    let moment = [0, AGAIN_NS];
+    // SAFETY: the kernel reads our own record; a signal that ends it does no harm.
+    unsafe { call(block.switch(), NANOSLEEP, &[moment.as_ptr().addr(), 0, 0, 0, 0, 0]) };
+    true
 }
 
 fn populate(block: &Thread, [start, len, advice, ..]: [usize; 6]) -> isize {

@@ -1,0 +1,133 @@
+//! process_vm_readv(2) and process_vm_writev(2) of another process's memory, in signal mode, where the kernel does not wait for pages that are
+//! out: they are asked for, and the call is made again.
+//!
+//! ```text
+//!   caller -- ask --> its agent -- a pidfd --> supervisor --> the agent of that process: faults on the pages
+//!     '-------- tries again until they are there ------------------------------------------------'
+//! ```
+//!
+//! Nobody answers: the pages are what is waited for. They may leave again before they are read; then they are asked for once more.
+
+use pagetide_core::types::Access;
+use pagetide_sys::fd::{self, Fd};
+use pagetide_sys::maps::{MapsText, NAME_BYTES};
+use pagetide_sys::mem::PAGE_BYTES;
+use pagetide_sys::socket;
+use pagetide_sys::sync::Mutex;
+
+use crate::protocol::BRING;
+use crate::serve;
+use crate::sleepers::Sleepers;
+
+/// Requests that wait for the agent, at most; who finds no place asks again.
+const WANTS_MAX: usize = 8;
+/// Bytes that are asked for at once, at most.
+const BYTES_MAX: usize = 512 << 10;
+
+/// Part of a process's memory, and what is to be done to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) start: usize,
+    pub(crate) bytes: usize,
+    pub(crate) access: Access,
+}
+
+impl Part {
+    /// As a packet.
+    fn encode(self) -> Vec<u8> {
+        let is_write = u8::from(self.access == Access::Write);
+        [BRING, format!("{} {} {is_write}", self.start, self.bytes).as_bytes()].concat()
+    }
+
+    /// From what follows [`BRING`]; None if it is no part. Any process may have written it.
+    fn decode(text: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(text).ok()?.split(' ');
+        let mut next = || words.next()?.parse::<usize>().ok();
+        let (start, bytes, is_write) = (next()?, next()?, next()?);
+        start.checked_add(bytes)?;
+        let access = if is_write == 1 { Access::Write } else { Access::Read };
+        (words.next().is_none() && bytes <= BYTES_MAX).then_some(Self { start, bytes, access })
+    }
+
+    /// The numbers of its pages.
+    pub(crate) fn pages(self) -> std::ops::Range<usize> {
+        self.start / PAGE_BYTES..(self.start + self.bytes).div_ceil(PAGE_BYTES)
+    }
+}
+
+/// For the agent.
+static WANTED: Mutex<[Option<(i32, Part)>; WANTS_MAX]> = Mutex::new([None; WANTS_MAX]);
+
+/// In a thread whose call found nothing at the start of this part of another process. False: nothing can come there.
+pub(crate) fn ask(pid: i32, part: Part) -> bool {
+    if !may_be_out(pid, part) {
+        return false;
+    }
+    let Some(bell) = serve::bell(false) else { return false };
+    let wanted = (pid, Part { bytes: part.bytes.min(BYTES_MAX), ..part });
+    if let Some(place) = WANTED.lock("memory of another process is asked for").iter_mut().find(|place| place.is_none())
+    {
+        *place = Some(wanted);
+    }
+    Sleepers::ring(bell);
+    true
+}
+
+/// Private memory that no file fills, with the right to do so.
+fn may_be_out(pid: i32, part: Part) -> bool {
+    let mut buffer = [0; NAME_BYTES + 1024];
+    let Ok(mut maps) = MapsText::open_pid(pid, &mut buffer) else { return false };
+    while let Ok(Some(vma)) = maps.next_vma() {
+        if vma.end > part.start {
+            let may = if part.access == Access::Write { vma.write } else { vma.read };
+            return vma.start <= part.start && vma.is_private_anon() && may;
+        }
+    }
+    false
+}
+
+/// In the agent: let the supervisor know.
+pub(crate) fn send(supervisor: &Fd) {
+    let wanted = std::mem::take(&mut *WANTED.lock("what was asked for is taken"));
+    for (pid, part) in wanted.into_iter().flatten() {
+        // Who has ended needs nothing, and who is not heard asks again.
+        if let Ok(process) = fd::pidfd(pid) {
+            let _ = socket::send(supervisor, &part.encode(), &[&process], false);
+        }
+    }
+}
+
+/// In the supervisor: a word of an agent is such a request. `link`: the socket of the agent of a process, by its number.
+pub(crate) fn pass_on<'a>(word: &[u8], process: Option<Fd>, link: impl FnOnce(i32) -> Option<&'a Fd>) {
+    let part = word.strip_prefix(BRING).and_then(Part::decode);
+    let (Some(part), Some(process)) = (part, process) else { return };
+    let Ok(told) = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.raw())) else { return };
+    let pid = told.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    if let Some(socket) = pid.and_then(link) {
+        let _ = socket::send(socket, &part.encode(), &[], false);
+    }
+}
+
+/// In the agent of the process that has the memory: the part that the supervisor's word names.
+pub(crate) fn asked_for(word: &[u8]) -> Option<Part> {
+    Part::decode(word.strip_prefix(BRING)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_decoded_as_they_were_encoded_and_others_refused() {
+        let part = Part { start: 0x7000_0123, bytes: BYTES_MAX, access: Access::Write };
+        assert_eq!(asked_for(&part.encode()), Some(part));
+        assert_eq!(part.pages(), 0x70000..0x70081);
+        let read = Part { access: Access::Read, bytes: 1, ..part };
+        assert_eq!(asked_for(&read.encode()), Some(read));
+        for word in
+            ["bring", "bring 1 2", "bring 1 2 0 0", "bring 0 600000 0", "bring 18446744073709551615 2 0", "do 1 2 0"]
+        {
+            assert_eq!(asked_for(word.as_bytes()), None, "{word}");
+        }
+    }
+}
