@@ -7,6 +7,10 @@
 //!
 //! - What has stayed shared for a while: most copies are made soon after a fork.
 //! - No more than [`most`]: if copies of all of it were made between two looks, a run of a budget `B` would still keep to `1.10 B + 32 MiB`.
+//!   Beside it all that is in mappings that may not be written, of which no store makes a copy. That is most of what the processes of a browser
+//!   share (what the loader has relocated in a large library: 14 of 16 MiB of each), and since none of it can be paged either, it would
+//!   else be all that they keep. What may be written is told mapping by mapping (/proc/PID/smaps), which takes longer: it is asked for
+//!   seldom.
 
 use pagetide_core::types::Nanos;
 use pagetide_sys::{clock, proc};
@@ -21,6 +25,9 @@ const AGE_NS: Nanos = 200_000_000;
 const TIME_SHARE: u64 = 20;
 /// Least time between two measurements.
 const PAUSE_NS: Nanos = 20_000_000;
+/// The same of what may not be written, and the part of the time that it takes of each process.
+const FIXED_PAUSE_NS: Nanos = 1_000_000_000;
+const FIXED_TIME_SHARE: u64 = 100;
 /// What the processes that page may count beyond the budget, beside a sixteenth of it: 16 MiB.
 const BEYOND_PAGES: u64 = 4096;
 
@@ -29,8 +36,34 @@ const BEYOND_PAGES: u64 = 4096;
 pub(super) struct Shared {
     /// Its part of what is counted more than once: what it maps, less an Nth of each page that N processes map.
     pages: u64,
+    /// The same in mappings that may not be written; and when it may be asked for again.
+    fixed: u64,
+    next_fixed: Nanos,
     /// Its minor faults, when that was known.
     faults: u64,
+}
+
+/// What these mappings (the text of smaps) share and no store copies, in pages: a page that N processes map counts less an Nth.
+fn fixed_pages(smaps: &str) -> u64 {
+    let kib = |line: &str, key| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
+    let (mut is_fixed, mut part, mut fixed) = (false, 0, 0);
+    for line in smaps.lines() {
+        // Anonymous pages are dirty as long as they are mapped.
+        if let Some(dirty) = kib(line, "Pss_Dirty:") {
+            part = dirty;
+        } else if let Some(anonymous) = kib(line, "Anonymous:") {
+            fixed += if is_fixed { anonymous.saturating_sub(part) } else { 0 };
+        } else if let Some(rights) = line
+            .split(' ')
+            .nth(1)
+            .filter(|_| line.starts_with(|c: char| c.is_ascii_digit() || ('a'..='f').contains(&c)))
+        {
+            let rights = rights.as_bytes();
+            is_fixed = rights.get(1) == Some(&b'-') && rights.get(3) == Some(&b'p');
+            part = u64::MAX;
+        }
+    }
+    fixed * 1024 / PAGE_BYTES
 }
 
 impl Process {
@@ -43,14 +76,32 @@ impl Process {
         self.shared.map_or(0, |shared| shared.pages)
     }
 
+    /// Of these, what no store copies.
+    fn fixed_pages(&self) -> u64 {
+        self.shared.map_or(0, |shared| shared.fixed.min(shared.pages))
+    }
+
     /// Ask the kernel. The part of what it maps that is its own; None: it has ended.
     pub(super) fn measure_sharing(&mut self) -> Option<u64> {
-        self.shared = None;
+        let (fixed, next_fixed) = self.shared.take().map_or((0, 0), |shared| (shared.fixed, shared.next_fixed));
         let faults = proc::stat(Some(self.pid)).ok()?.minor_faults;
         let sizes = proc::anon_sizes(self.pid).ok()?;
         let pages = (sizes.mapped_bytes - sizes.share_bytes) / PAGE_BYTES;
-        self.shared = Some(Shared { pages, faults });
+        self.shared = Some(Shared { pages, fixed, next_fixed, faults });
         Some(sizes.share_bytes / PAGE_BYTES)
+    }
+
+    /// Ask for what no store copies, if it is worth it and time.
+    fn measure_fixed(&mut self) {
+        let begin = clock::now();
+        let pid = self.pid;
+        let Some(shared) = self.shared.as_mut().filter(|shared| shared.pages > 0 && begin >= shared.next_fixed) else {
+            return;
+        };
+        // Nothing is known of one that has ended, or may not be looked at.
+        shared.fixed = std::fs::read_to_string(format!("/proc/{pid}/smaps")).map_or(0, |smaps| fixed_pages(&smaps));
+        let end = clock::now();
+        shared.next_fixed = end + (FIXED_TIME_SHARE * (end - begin)).max(FIXED_PAUSE_NS);
     }
 
     /// It may have made copies, if it has run since `looked`.
@@ -59,7 +110,8 @@ impl Process {
         let Some(shared) = self.shared.as_mut().filter(|shared| shared.pages > 0 && has_run) else { return };
         let Ok(stat) = proc::stat(Some(self.pid)) else { return };
         let made = stat.minor_faults.saturating_sub(shared.faults);
-        *shared = Shared { pages: shared.pages.saturating_sub(made), faults: stat.minor_faults };
+        let pages = shared.pages.saturating_sub(made).max(shared.fixed.min(shared.pages));
+        *shared = Shared { pages, faults: stat.minor_faults, ..*shared };
     }
 }
 
@@ -99,13 +151,13 @@ impl Sharing {
         self.least[0] = self.least[0].min(pages);
     }
 
-    /// What may be counted beyond a budget, of `pages` that are counted more than once now.
-    fn beyond(&self, budget_pages: u64, pages: u64) -> u64 {
-        self.least[0].min(self.least[1]).min(pages).min(most(budget_pages))
+    /// What may be counted beyond a budget, of `pages` that are counted more than once now, `fixed` of which no store copies.
+    fn beyond(&self, budget_pages: u64, pages: u64, fixed: u64) -> u64 {
+        self.least[0].min(self.least[1]).min(pages).min(most(budget_pages) + fixed)
     }
 }
 
-/// What may be counted beyond a budget at most.
+/// What may be counted beyond a budget at most, of what may be written.
 const fn most(budget_pages: u64) -> u64 {
     budget_pages / 16 + BEYOND_PAGES
 }
@@ -113,8 +165,9 @@ const fn most(budget_pages: u64) -> u64 {
 impl Supervisor {
     /// Pages that those that page may count together, and what the others keep.
     pub(super) fn countable_pages(&self) -> u64 {
-        let paging = self.tree.list.iter().filter(|process| process.is_managed());
-        self.budget_pages + self.sharing.beyond(self.budget_pages, paging.map(Process::shared_pages).sum())
+        let paging = || self.tree.list.iter().filter(|process| process.is_managed());
+        let [shared, fixed] = [Process::shared_pages, Process::fixed_pages].map(|pages| paging().map(pages).sum());
+        self.budget_pages + self.sharing.beyond(self.budget_pages, shared, fixed)
     }
 
     /// What is resident, as far as is known: a page that several processes map counts once.
@@ -137,8 +190,12 @@ impl Supervisor {
         if begin < self.sharing.next || counted <= self.resident_max.min(self.budget_pages / 2) {
             return;
         }
-        let own = list.iter_mut().filter(|process| !process.is_borrower);
-        let resident = own.filter_map(Process::measure_sharing).sum::<u64>().min(counted);
+        let mut resident: u64 = 0;
+        for process in list.iter_mut().filter(|process| !process.is_borrower) {
+            resident += process.measure_sharing().unwrap_or(0);
+            process.measure_fixed();
+        }
+        let resident = resident.min(counted);
         let end = clock::now();
         self.sharing.next = end + (TIME_SHARE * (end - begin)).max(PAUSE_NS);
         let paging = list.iter().filter(|process| process.is_managed());
@@ -157,7 +214,7 @@ mod tests {
     #[test]
     fn what_has_stayed_shared_for_a_while_counts_once() {
         let mut sharing = Sharing::new();
-        let beyond = |sharing: &Sharing| sharing.beyond(1 << 20, ALL);
+        let beyond = |sharing: &Sharing| sharing.beyond(1 << 20, ALL, 0);
         sharing.note(10 * AGE_NS, 500);
         assert_eq!(beyond(&sharing), 0, "it may be written in a moment");
         sharing.note(10 * AGE_NS + 1, 400);
@@ -167,7 +224,7 @@ mod tests {
         assert_eq!(beyond(&sharing), 600);
         sharing.note(12 * AGE_NS + 1, 300);
         assert_eq!(beyond(&sharing), 300, "what is less is known at once");
-        assert_eq!(sharing.beyond(1 << 20, 200), 200, "copies may have been made since");
+        assert_eq!(sharing.beyond(1 << 20, 200, 0), 200, "copies may have been made since");
     }
 
     #[test]
@@ -175,8 +232,30 @@ mod tests {
         let mut sharing = Sharing::new();
         (1..=3).for_each(|span| sharing.note(span * AGE_NS, ALL));
         for budget in [1 << 11, 1 << 14, 1 << 20] {
-            let excess = sharing.beyond(budget, ALL) + budget / 50 + 2048;
+            let excess = sharing.beyond(budget, ALL, 0) + budget / 50 + 2048;
             assert!(excess > 2048 && excess <= budget / 10 + 8192, "{budget}");
+            assert_eq!(sharing.beyond(budget, ALL, 777), sharing.beyond(budget, ALL, 0) + 777, "no store copies that");
         }
+    }
+
+    #[test]
+    fn what_may_not_be_written_is_told_from_smaps() {
+        let smaps = "\
+55d0e0000000-55d0e0a00000 r--p 0a000000 fd:00 42 /usr/lib/large.so
+Rss:               12000 kB
+Pss_Dirty:          2000 kB
+Anonymous:         10240 kB
+VmFlags: rd mr mw me ac
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0
+Pss_Dirty:          1000 kB
+Anonymous:          4096 kB
+7f0000400000-7f0000800000 r--s 00000000 00:05 7 /dev/shm/x
+Pss_Dirty:             4 kB
+Anonymous:          4096 kB
+a000000000-a000400000 ---p 00000000 00:00 0 [anon: none]
+Anonymous:          4096 kB
+";
+        assert_eq!(fixed_pages(smaps), 8240 / 4, "of the first, less its part; an old kernel tells of no parts");
+        assert_eq!(fixed_pages("no smaps"), 0);
     }
 }
