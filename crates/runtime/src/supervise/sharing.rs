@@ -25,9 +25,11 @@ const AGE_NS: Nanos = 200_000_000;
 const TIME_SHARE: u64 = 20;
 /// Least time between two measurements.
 const PAUSE_NS: Nanos = 20_000_000;
-/// The same of what may not be written, and the part of the time that it takes of each process.
-const FIXED_PAUSE_NS: Nanos = 1_000_000_000;
-const FIXED_TIME_SHARE: u64 = 100;
+/// What may not be written is looked for in a process so often, and where it was found.
+const SEEK_FIXED_NS: Nanos = 1_000_000_000;
+const FIXED_AGAIN_NS: Nanos = 10_000_000_000;
+/// So long at a time (a process takes some milliseconds).
+const SEEK_NS: Nanos = 50_000_000;
 /// What the processes that page may count beyond the budget, beside a sixteenth of it: 16 MiB.
 const BEYOND_PAGES: u64 = 4096;
 
@@ -91,17 +93,15 @@ impl Process {
         Some(sizes.share_bytes / PAGE_BYTES)
     }
 
-    /// Ask for what no store copies, if it is worth it and time.
-    fn measure_fixed(&mut self) {
-        let begin = clock::now();
+    /// Ask for what no store copies, if it is time.
+    fn measure_fixed(&mut self, now: Nanos) {
         let pid = self.pid;
-        let Some(shared) = self.shared.as_mut().filter(|shared| shared.pages > 0 && begin >= shared.next_fixed) else {
+        let Some(shared) = self.shared.as_mut().filter(|shared| shared.pages > 0 && now >= shared.next_fixed) else {
             return;
         };
         // Nothing is known of one that has ended, or may not be looked at.
         shared.fixed = std::fs::read_to_string(format!("/proc/{pid}/smaps")).map_or(0, |smaps| fixed_pages(&smaps));
-        let end = clock::now();
-        shared.next_fixed = end + (FIXED_TIME_SHARE * (end - begin)).max(FIXED_PAUSE_NS);
+        shared.next_fixed = now + if shared.fixed > 0 { FIXED_AGAIN_NS } else { SEEK_FIXED_NS };
     }
 
     /// It may have made copies, if it has run since `looked`.
@@ -143,7 +143,7 @@ impl Sharing {
         Self { least: [0; 2], since: 0, next: 0 }
     }
 
-    /// So many pages are counted more than once.
+    /// So many pages that may be written are counted more than once.
     fn note(&mut self, at: Nanos, pages: u64) {
         if at >= self.since + AGE_NS {
             (self.least, self.since) = ([u64::MAX, self.least[0]], at);
@@ -153,7 +153,7 @@ impl Sharing {
 
     /// What may be counted beyond a budget, of `pages` that are counted more than once now, `fixed` of which no store copies.
     fn beyond(&self, budget_pages: u64, pages: u64, fixed: u64) -> u64 {
-        self.least[0].min(self.least[1]).min(pages).min(most(budget_pages) + fixed)
+        fixed + self.least[0].min(self.least[1]).min(pages - fixed).min(most(budget_pages))
     }
 }
 
@@ -190,16 +190,22 @@ impl Supervisor {
         if begin < self.sharing.next || counted <= self.resident_max.min(self.budget_pages / 2) {
             return;
         }
-        let mut resident: u64 = 0;
-        for process in list.iter_mut().filter(|process| !process.is_borrower) {
-            resident += process.measure_sharing().unwrap_or(0);
-            process.measure_fixed();
-        }
-        let resident = resident.min(counted);
+        let own = list.iter_mut().filter(|process| !process.is_borrower);
+        let resident = own.filter_map(Process::measure_sharing).sum::<u64>().min(counted);
         let end = clock::now();
         self.sharing.next = end + (TIME_SHARE * (end - begin)).max(PAUSE_NS);
-        let paging = list.iter().filter(|process| process.is_managed());
-        self.sharing.note(end, paging.map(Process::shared_pages).sum());
+        let paging = |list: &[Process], pages: fn(&Process) -> u64| -> u64 {
+            list.iter().filter(|process| process.is_managed()).map(pages).sum()
+        };
+        if paging(list, Process::shared_pages) > most(self.budget_pages) {
+            for process in list.iter_mut().filter(|process| process.is_managed()) {
+                let now = clock::now();
+                if now < end + SEEK_NS {
+                    process.measure_fixed(now);
+                }
+            }
+        }
+        self.sharing.note(end, paging(list, |process| process.shared_pages() - process.fixed_pages()));
         self.resident_max = self.resident_max.max(resident);
         self.tell_of_floors(resident);
     }
