@@ -75,8 +75,14 @@ fn unmovable(managed: &Managed) -> u64 {
 
 /// Does a fault wait although nothing is left that could make room for it?
 pub(super) fn is_starved(managed: &Managed, now: Nanos) -> bool {
-    let Some((_, since)) = managed.session.pager.machine().oldest_fault() else { return false };
+    let machine = managed.session.pager.machine();
+    let Some((_, since)) = machine.oldest_fault() else { return false };
+    // Pages that are shared since a fork can be moved once they are private again.
+    let will_be_movable = managed.forks.is_under_way() || machine.first_private().is_some();
     let core = managed.session.pager.core();
     let [movable @ .., _] = core.list_sizes();
-    now.saturating_sub(since.max(managed.resumed)) > STARVED_NS && movable == [0; 4] && core.is_settled()
+    now.saturating_sub(since.max(managed.resumed)) > STARVED_NS
+        && movable == [0; 4]
+        && core.is_settled()
+        && !will_be_movable
 }
