@@ -21,8 +21,12 @@ use crate::supervise::{Birth, FaultMode, Supervisor};
 
 /// A budget may be exceeded by so much, beside a fiftieth of it, while pages are on their way out: 8 MiB.
 const EXCESS_PAGES: u64 = 2048;
-/// A forked child that runs has words of its own long before: 0.1 s.
+/// A forked child that runs has words of its own long before: 0.1 s, in which it has run for two clock ticks, or touched more than
+/// it does before. One that waits for a CPU or for its first page may take long: 2 s.
 const FORKED_WAIT_NS: Nanos = 100_000_000;
+const FORKED_TICKS: u64 = 2;
+const FORKED_FAULTS: u64 = 100;
+const FORKED_WAIT_NS_MAX: Nanos = 2_000_000_000;
 /// No process keeps more pages than this, whatever its page says.
 const RESIDENT_MAX: u64 = 1 << 40;
 
@@ -156,7 +160,13 @@ impl Supervisor {
             return;
         }
         let (since, _) = *process.foreign.get_or_insert((now, maker));
-        if now - since < FORKED_WAIT_NS {
+        let runs = || {
+            proc::stat(Some(pid)).is_ok_and(|stat| {
+                stat.user_ticks + stat.system_ticks >= FORKED_TICKS || stat.minor_faults >= FORKED_FAULTS
+            })
+        };
+        let waited = now - since;
+        if waited < FORKED_WAIT_NS || (waited < FORKED_WAIT_NS_MAX && !runs()) {
             return;
         }
         // Its threads wait for no agent.
