@@ -100,6 +100,16 @@ fn memory_that_is_mapped_and_never_filled_starts_no_agent() {
     }
 }
 
+/// The supervisor looked some milliseconds after they had begun: two budgets were resident.
+#[test]
+fn memory_that_the_first_threads_fill_keeps_to_the_budget_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        if let Some((_, stats)) = run_case_in("before-first-threads", mode) {
+            stats.expect_paging(6 * 256).expect_peak();
+        }
+    }
+}
+
 #[test]
 fn pages_lent_to_a_pipe_by_number_arrive_as_they_were() {
     expect_right("raw-vmsplice");

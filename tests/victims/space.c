@@ -345,6 +345,39 @@ static void mapped_only_before(void) {
     }
 }
 
+// Arrays that malloc has mapped for itself, of which nobody is told, are filled by several threads at once, as by OpenMP.
+enum { FILLERS = 4 };
+static uint64_t *arrays[3];
+
+static void *fills_a_part(void *argument) {
+    uint64_t part = (uintptr_t)argument, words = ballast_pages * WORDS;
+    for (unsigned array = 0; array < 3; array++) {
+        for (uint64_t i = words / FILLERS * part; i < words / FILLERS * (part + 1); i++) {
+            arrays[array][i] = i * 3 + array;
+        }
+    }
+    return NULL;
+}
+
+static void first_threads(void) {
+    pthread_t threads[FILLERS];
+    for (unsigned array = 0; array < 3; array++) {
+        arrays[array] = malloc(ballast_pages * PAGE);
+        EXPECT(arrays[array]);
+    }
+    for (uintptr_t i = 0; i < FILLERS; i++) {
+        EXPECT(pthread_create(&threads[i], NULL, fills_a_part, (void *)i) == 0);
+    }
+    for (unsigned i = 0; i < FILLERS; i++) {
+        EXPECT(pthread_join(threads[i], NULL) == 0);
+    }
+    for (unsigned array = 0; array < 3; array++) {
+        for (uint64_t i = 0; i < ballast_pages * WORDS; i++) {
+            EXPECT(arrays[array][i] == i * 3 + array);
+        }
+    }
+}
+
 // Memory that is mapped while others are paged is managed before it is filled, also if as much was unmapped before.
 static void fresh_memory(void) {
     for (int round = 1; round <= 20; round++) {
@@ -1498,6 +1531,7 @@ static const struct {
     {"before-late-look", late_look},
     {"before-unseen", unseen},
     {"before-mapped-only", mapped_only_before},
+    {"before-first-threads", first_threads},
     {"before-signals", signals_before},
     {"reserved-at-load", reserved_at_load},
     {"used-at-load", used_at_load},

@@ -87,6 +87,10 @@ unsafe extern "C" fn pthread_create(
     if stack_bytes >= DEEP_STACK_BYTES {
         agent_entry::mapped(stack_bytes);
     }
+    static HAS_THREADS: AtomicBool = AtomicBool::new(false);
+    if !HAS_THREADS.swap(true, Ordering::Relaxed) {
+        agent_entry::first_thread_comes();
+    }
     let task = take_place();
     if task.is_null() {
         return libc::EAGAIN;

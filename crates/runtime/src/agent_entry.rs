@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{Kind, MapsText, Vma};
 use pagetide_sys::mem;
+use pagetide_sys::proc::StatmFile;
 use pagetide_sys::seccomp::{Denied, Program};
 use pagetide_sys::socket;
 use pagetide_sys::stderr;
 use pagetide_sys::text::Text;
 use pagetide_sys::thread::{self, Table};
 use pagetide_sys::trace::Interrupted;
+use pagetide_sys::word::usize_of;
 use pagetide_sys::{Errno, signal};
 
 use crate::advice;
@@ -31,9 +33,12 @@ use crate::origins;
 use crate::own;
 use crate::serve;
 use crate::sleepers::Sleepers;
+use crate::space::PAGE_SHIFT;
 use crate::space::held::HELD;
 use crate::space::locks;
 
+/// So many budgets of memory are reserved, and not meant to be filled.
+const RESERVED_BUDGETS: u64 = 16;
 /// Mappings that exist before the runtime, at most.
 const INITIAL_MAX: usize = 128;
 /// A mapping of so many bytes that exists at load is managed.
@@ -170,6 +175,20 @@ fn note_library(_mapping: Range<usize>) {}
 /// The program has mapped so many bytes of fresh private memory, and has not touched them yet.
 pub fn mapped(bytes: usize) {
     foothold::mapped(bytes, || serve::bell(false).map(Sleepers::ring).is_some() || fork::wake_agent());
+}
+
+/// The program is about to make its first thread. What malloc has mapped for it itself (arrays that the threads are to fill, at some GiB a
+/// second) is announced by nobody before.
+pub fn first_thread_comes() {
+    if !is_running() || foothold::is_managed() {
+        return;
+    }
+    let Ok(sizes) = StatmFile::open_self().and_then(|file| file.read()) else { return };
+    let untouched = sizes.untouched_pages();
+    // What is many times the budget is reserved, not to be filled.
+    if untouched <= foothold::budget_pages() * RESERVED_BUDGETS {
+        mapped(usize_of(untouched << PAGE_SHIFT));
+    }
 }
 
 /// Has mmap(2) with these arguments mapped such memory?

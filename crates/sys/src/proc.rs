@@ -28,12 +28,19 @@ pub struct Statm {
     pub resident_pages: u64,
     /// Of those, of files and shared memory.
     pub shared_pages: u64,
+    /// Mapped to be written by this process alone, present or not; stacks as far as they have grown.
+    pub data_pages: u64,
 }
 
 impl Statm {
     /// Anonymous pages in memory.
     pub const fn anon_pages(&self) -> u64 {
         self.resident_pages.saturating_sub(self.shared_pages)
+    }
+
+    /// Pages that may be filled without a further call.
+    pub const fn untouched_pages(&self) -> u64 {
+        self.data_pages.saturating_sub(self.anon_pages())
     }
 }
 
@@ -104,8 +111,12 @@ impl StatmFile {
         let parse = |text| {
             let (size_pages, rest) = decimal(text)?;
             let (resident_pages, rest) = decimal(rest)?;
-            let (shared_pages, _) = decimal(rest)?;
-            Some(Statm { size_pages, resident_pages, shared_pages })
+            let (shared_pages, rest) = decimal(rest)?;
+            // The program's code, and a zero.
+            let (_, rest) = decimal(rest)?;
+            let (_, rest) = decimal(rest)?;
+            let (data_pages, _) = decimal(rest)?;
+            Some(Statm { size_pages, resident_pages, shared_pages, data_pages })
         };
         parse(&buf[..len]).ok_or(Errno::EIO)
     }
