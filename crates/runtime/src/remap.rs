@@ -58,7 +58,7 @@ pub(crate) fn around(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]
             let cut = call(MUNMAP, [new_end, end - new_end, 0, 0, 0, 0]);
             if is_error(cut) { cut } else { move_rest(old..new_end, target, flags, &mut call) }
         }
-        _ => answer,
+        Ordering::Less | Ordering::Equal | Ordering::Greater => answer,
     }
 }
 
