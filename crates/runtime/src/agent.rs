@@ -432,7 +432,11 @@ impl Agent {
         let text = std::fmt::from_fn(|f| {
             let (pid, seconds) = (thread::getpid(), waited / 1_000_000_000);
             match fault {
-                Some((page, _)) => write!(f, "process {pid}: a fault waits for {seconds} s: {:?}; ", core.page(page))?,
+                Some((page, _)) => {
+                    let view = core.page(page);
+                    let (awaited, state) = (stalled::awaited(view.flight), view.state);
+                    write!(f, "process {pid}: a fault waits for {seconds} s, for {awaited}; page {state:?}, ")?;
+                }
                 None => {
                     let awaited = managed.forks.awaited();
                     write!(f, "process {pid}: a fork waits for {seconds} s, for {awaited}; ")?;

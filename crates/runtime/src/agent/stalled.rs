@@ -1,5 +1,6 @@
 //! Whether the whole program waits for memory.
 
+use pagetide_core::page::Flight;
 use pagetide_core::types::Nanos;
 use pagetide_sys::{clock, proc, thread};
 
@@ -9,6 +10,17 @@ use crate::limits;
 /// Time between two looks at what the other threads do while one waits for memory; and of the time that passes, a fiftieth at most.
 const THREAD_LOOK_NS: Nanos = 20_000_000;
 const THREAD_LOOK_SHARE: Nanos = 50;
+
+/// What a fault waits for on a page with this in flight.
+pub(super) const fn awaited(flight: Flight) -> &'static str {
+    match flight {
+        Flight::Reading => "the disk, which reads its page",
+        Flight::Writing => "the disk, which writes its page",
+        Flight::Mapping => "its page, which is being moved in",
+        Flight::Unmapping => "its page, which is being moved out",
+        Flight::None => "room in the budget",
+    }
+}
 
 /// Do all threads of the program wait for memory, or sleep, while one at least waits?
 pub(super) fn look_at_threads(managed: &mut Managed, now: Nanos) {
