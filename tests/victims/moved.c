@@ -168,6 +168,17 @@ int main(int argc, char **argv) {
         EXPECT(mmap(memory, PART * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == memory);
         fill(memory, 0, PART);
         move_away(memory, 1);
+        case_name = "moved away over itself, or out of all addresses";
+        memory = prepare();
+        EXPECT(mprotect(memory, PAGES / 2 * PAGE, PROT_READ) == 0);
+        int keep = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+        void *places[] = {memory + PAGES / 2 * PAGE, memory - PAGES / 2 * PAGE, (void *)(((uintptr_t)1 << 47) - PAGES / 2 * PAGE)};
+        for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+            EXPECT(mremap(memory, PAGES * PAGE, PAGES * PAGE, keep, places[i]) == MAP_FAILED && errno == EINVAL);
+            check(memory, PAGES);
+        }
+        EXPECT(mremap(memory, 0, 0, keep, places[0]) == MAP_FAILED && errno == EINVAL);
+        EXPECT(munmap(memory, PAGES * PAGE) == 0);
         case_name = "moved with a hole";
         memory = prepare();
         EXPECT(munmap(memory + MIDST * PAGE, PART * PAGE) == 0);

@@ -25,6 +25,12 @@ const MAY_MOVE: usize = 1;
 const FIXED: usize = 2;
 /// `MREMAP_DONTUNMAP`
 const KEEP_OLD: usize = 4;
+const KNOWN: usize = MAY_MOVE | FIXED | KEEP_OLD;
+/// Behind the last address that a program has where it does not ask for higher ones.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const ADDRESSES: usize = (1 << 47) - PAGE_BYTES;
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const ADDRESSES: usize = 1 << 48;
 /// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE`, without rights: never managed.
 const RESERVED: usize = 0x2 | 0x20 | 0x4000;
 
@@ -37,15 +43,19 @@ pub(crate) fn around(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]
     let (is_fixed, keeps_old) = (flags & FIXED != 0, flags & KEEP_OLD != 0);
     // A range whose beginning is not mapped is refused natively, too. What was moved is not mapped any more.
     let moves = is_fixed && end == new_end && is_mapped(old);
-    if moves && keeps_old {
-        // Or it is mapped still, and does not show what was moved.
+    if moves && keeps_old && flags & !KNOWN == 0 && are_several(&(old..end)) {
+        // Or it is mapped still, and does not show what was moved. What the kernel says of the whole must be said before.
+        let is_apart = end_of(target, bytes).is_some_and(|to| to <= ADDRESSES && (to <= old || end <= target));
+        if !is_apart || !target.is_multiple_of(PAGE_BYTES) {
+            return Errno::EINVAL.negated();
+        }
         return move_rest(old..end, target, flags, &mut call);
     }
     let answer = call(MREMAP, arguments);
     if answer != Errno::EFAULT.negated() {
         return answer;
     }
-    if moves {
+    if moves && !keeps_old {
         return move_rest(old..end, target, flags, &mut call);
     }
     if !are_alike(&(old..end.min(new_end))) {
@@ -108,6 +118,15 @@ fn has_rights(at: usize) -> bool {
         false
     });
     walked.is_err() || has
+}
+
+fn are_several(range: &Range<usize>) -> bool {
+    let mut count = 0;
+    let walked = each_in(range, |_, _| {
+        count += 1;
+        count < 2
+    });
+    walked.is_ok() && count > 1
 }
 
 /// Would this be one mapping if none of it were registered?
