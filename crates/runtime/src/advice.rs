@@ -10,6 +10,7 @@ use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::{Errno, proc, thread};
 
 use crate::origins::{MADVISE, is_error};
+use crate::remap::ADDRESSES;
 use crate::vmas::each_in;
 
 /// `MADV_DONTNEED`, `MADV_GUARD_INSTALL`
@@ -19,6 +20,8 @@ pub(crate) const GUARD_INSTALL: usize = 102;
 const OF_OTHERS: [usize; 4] = [3, 20, 21, 25];
 /// As the kernel: vectors of one call.
 const VECTORS_MAX: usize = 1024;
+/// The same for bytes: 2 GiB less a page.
+const BYTES_MAX: usize = 0x7fff_f000;
 pub(crate) const PROCESS_MADVISE: u32 = 440;
 
 /// The kernel has answered a guard in this range: what is known of the pages under it is forgotten. `advise` takes a start, a length and advice.
@@ -62,16 +65,29 @@ pub(crate) fn by_process(
     if allowed != 0 {
         return allowed;
     }
+    let vector = |index: usize| vector(list.wrapping_add(index * 16));
+    // The kernel looks at all of them before it begins.
+    for index in 0..count {
+        match vector(index) {
+            Some([_, bytes]) if bytes > isize::MAX.cast_unsigned() => return Errno::EINVAL.negated(),
+            Some([start, bytes]) if start.checked_add(bytes).is_some_and(|end| end <= ADDRESSES) => {}
+            Some(_) | None => return Errno::EFAULT.negated(),
+        }
+    }
     let mut done = 0;
     for index in 0..count {
-        let Some([start, bytes]) = vector(list.wrapping_add(index * 16)) else { return Errno::EFAULT.negated() };
+        let Some([start, bytes]) = vector(index) else { break };
+        let bytes = bytes.min(BYTES_MAX - done);
+        if bytes == 0 {
+            continue;
+        }
         let answer = call(MADVISE, [start, bytes, advice, 0, 0, 0]);
         if is_error(answer) {
-            return if done > 0 { done } else { answer };
+            return if done > 0 { done.cast_signed() } else { answer };
         }
-        done += bytes.cast_signed();
+        done += bytes;
     }
-    done
+    done.cast_signed()
 }
 
 /// A vector of the program's, read by the kernel: it may be paged out, or nowhere.
