@@ -59,6 +59,10 @@ static void work(pid_t other, uint64_t side, int to, int from) {
     void *gone = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct iovec near = {buffer, PAGE}, far = {gone, PAGE};
     EXPECT(process_vm_writev(getpid(), &near, 1, &far, 1, 0) == -1 && errno == EFAULT);
+    near.iov_base = gone;
+    far.iov_base = memory;
+    EXPECT(process_vm_readv(other, &near, 1, &far, 1, 0) == -1 && errno == EFAULT);
+    near.iov_base = buffer;
     far.iov_base = NULL;
     EXPECT(process_vm_readv(other, &near, 1, &far, 1, 0) == -1 && errno == EFAULT);
     EXPECT(process_vm_readv(INT32_MAX, &near, 1, &far, 1, 0) == -1 && errno == ESRCH);

@@ -12,12 +12,14 @@ use pagetide_core::types::Access;
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{MapsText, NAME_BYTES};
 use pagetide_sys::mem::PAGE_BYTES;
-use pagetide_sys::socket;
 use pagetide_sys::sync::Mutex;
+use pagetide_sys::text::{Text, decimal};
+use pagetide_sys::{file, socket};
 
 use crate::protocol::BRING;
 use crate::serve;
 use crate::sleepers::Sleepers;
+use crate::vmas::each_in;
 
 /// Requests that wait for the agent, at most; who finds no place asks again.
 const WANTS_MAX: usize = 8;
@@ -64,7 +66,8 @@ pub(crate) fn ask(pid: i32, part: Part) -> bool {
         return false;
     }
     let Some(bell) = serve::bell(false) else { return false };
-    let wanted = (pid, Part { bytes: part.bytes.min(BYTES_MAX), ..part });
+    // A thread may stand for its process.
+    let wanted = (process_of(pid), Part { bytes: part.bytes.min(BYTES_MAX), ..part });
     if let Some(place) = WANTED.lock("memory of another process is asked for").iter_mut().find(|place| place.is_none())
     {
         *place = Some(wanted);
@@ -80,10 +83,40 @@ fn may_be_out(pid: i32, part: Part) -> bool {
     while let Ok(Some(vma)) = maps.next_vma() {
         if vma.end > part.start {
             let may = if part.access == Access::Write { vma.write } else { vma.read };
-            return vma.start <= part.start && vma.is_private_anon() && may;
+            return vma.start <= part.start && vma.is_private_anon() && may && !is_guard(pid, part.start);
         }
     }
     false
+}
+
+/// Pages under a guard (MADV_GUARD_INSTALL) never come. Kernels before 6.15 do not tell.
+fn is_guard(pid: i32, address: usize) -> bool {
+    const GUARD: u64 = 1 << 58;
+    let path = Text::<32>::format(format_args!("/proc/{pid}/pagemap"));
+    let mut entry = [0; 8];
+    let at = (address / PAGE_BYTES * size_of::<u64>()) as u64;
+    let read = Fd::open(path.as_c_str(), file::flags::READ, 0).and_then(|map| file::pread(&map, &mut entry, at));
+    read == Ok(entry.len()) && u64::from_ne_bytes(entry) & GUARD != 0
+}
+
+/// The process of a thread.
+fn process_of(tid: i32) -> i32 {
+    let path = Text::<32>::format(format_args!("/proc/{tid}/status"));
+    let mut text = [0; 512];
+    let read = Fd::open(path.as_c_str(), file::flags::READ, 0).and_then(|status| file::pread(&status, &mut text, 0));
+    let text = &text[..read.unwrap_or(0)];
+    let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"));
+    line.and_then(decimal).and_then(|(pid, _)| i32::try_from(pid).ok()).unwrap_or(tid)
+}
+
+/// May the caller's own memory at this address take what is read (or give what is written) there?
+pub(crate) fn is_usable(address: usize, access: Access) -> bool {
+    let mut may = false;
+    let walked = each_in(&(address..address.saturating_add(1)), |vma, _| {
+        may = if access == Access::Read { vma.write } else { vma.read };
+        false
+    });
+    walked.is_err() || may
 }
 
 /// In the agent: let the supervisor know.

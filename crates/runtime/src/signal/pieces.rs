@@ -6,9 +6,9 @@
 //! for what never fills it (names, events) no more is named than may be held. All else is held as a whole; where that is more than the
 //! budget, the budget gives way to it.
 
-use pagetide_core::types::Access;
+use pagetide_core::types::{Access, Nanos};
 use pagetide_sys::dispatch::call;
-use pagetide_sys::{Errno, thread};
+use pagetide_sys::{Errno, clock, thread};
 
 use super::dispatch::{make, read};
 use super::messages;
@@ -39,9 +39,11 @@ pub(super) const PWRITEV2: u32 = 328;
 const PROCESS_VM_READV: u32 = 310;
 const PROCESS_VM_WRITEV: u32 = 311;
 const GETRANDOM: u32 = 318;
-/// Memory of another process is looked at again after this time, in nanoseconds, and so often (10 s) without a byte of it.
-const AGAIN_NS: u64 = 200_000;
-const TRIES_MAX: u32 = 50_000;
+/// Memory of another process is looked at again after this time, and asked for at every sixteenth look; after so long without a byte of it
+/// the call ends as the kernel says.
+const AGAIN_NS: Nanos = 200_000;
+const ASKED_EVERY: u32 = 16;
+const FOREIGN_NS: Nanos = 5_000_000_000;
 /// Calls whose answers are short, however long the buffer is: number, the argument that tells its length, and in how many bytes.
 const SHORT_ANSWERS: [(u32, usize, usize); 15] = [
     // `getdents`, `getcwd`, `readlink`, `getxattr`, `lgetxattr`, `fgetxattr`, `listxattr`, `llistxattr`, `flistxattr`, `getdents64`
@@ -248,7 +250,7 @@ fn between_processes(block: &Thread, number: u32, arguments: [usize; 6]) -> Opti
         return None;
     }
     let access = if number == PROCESS_VM_READV { Access::Read } else { Access::Write };
-    let mut tries = 0;
+    let (mut tries, mut since) = (0, 0);
     // The vector of each list, and how much of it is done.
     let (mut at, mut done_of, mut done) = ([0; 2], [0; 2], 0_usize);
     while at[0] < here_count && at[1] < there_count {
@@ -271,32 +273,33 @@ fn between_processes(block: &Thread, number: u32, arguments: [usize; 6]) -> Opti
         let moved = usize::try_from(answer).unwrap_or(0);
         done += moved;
         done_of = done_of.map(|done| done + moved);
-        if moved == bytes {
+        if moved > 0 {
             tries = 0;
+        }
+        if moved == bytes {
             continue;
         }
         // Pages of another process that are out come if they are asked for.
-        tries = if moved > 0 { 1 } else { tries + 1 };
+        let now = clock::now();
+        since = if tries == 0 { now } else { since };
         let left = Part { start: far[0] + moved, bytes: bytes - moved, access };
-        let is_missing = answer >= 0 || answer == Errno::EFAULT.negated();
-        if is_own || !is_missing || tries > TRIES_MAX || !wait_for(block, pid, left, tries) {
+        let is_missing = !is_own && (answer >= 0 || answer == Errno::EFAULT.negated()) && now < since + FOREIGN_NS;
+        let may_come =
+            || tries % ASKED_EVERY != 0 || (foreign::is_usable(near[0] + moved, access) && foreign::ask(pid, left));
+        if !is_missing || !may_come() {
             return Some(if done > 0 { done.cast_signed() } else { answer });
         }
+        tries += 1;
+        wait_a_moment(block);
     }
     Some(done.cast_signed())
 }
 
-/// Ask for memory of another process, now and then, and wait for a moment. False: nothing can come.
-fn wait_for(block: &Thread, pid: i32, part: Part, tries: u32) -> bool {
+fn wait_a_moment(block: &Thread) {
     const NANOSLEEP: u32 = 35;
-    const ASKED_EVERY: u32 = 16;
-    if tries % ASKED_EVERY == 1 && !foreign::ask(pid, part) {
-        return false;
-    }
     let moment = [0, AGAIN_NS];
     // SAFETY: the kernel reads our own record; a signal that ends it does no harm.
     unsafe { call(block.switch(), NANOSLEEP, &[moment.as_ptr().addr(), 0, 0, 0, 0, 0]) };
-    true
 }
 
 fn populate(block: &Thread, [start, len, advice, ..]: [usize; 6]) -> isize {
