@@ -377,6 +377,7 @@ fn restart(state: u32) {
         HELD.after_fork();
         // SAFETY: this is the copy's first thread.
         unsafe { origins::after_fork() };
+        limits::after_fork();
         for end in &ENDS {
             close(end.swap(-1, Ordering::Relaxed));
         }

@@ -4,6 +4,8 @@
 //! files: ours have a table of their own and no name, yet the kernel asks the process's limit when they are made or written; it is
 //! raised for that moment. Where raising is not allowed (the hard limit of a user), the soft one goes as far as it can.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use pagetide_sys::proc::{self, Limit, Resource, UNLIMITED};
 
 /// Descriptors that one step of ours needs at most, beside the program's.
@@ -38,9 +40,21 @@ pub(crate) struct Raised {
     during: Limit,
 }
 
+/// The limit on descriptors as the program has it, while it is raised; [`NONE`]: it is not.
+static FILES_BEFORE: [AtomicU64; 2] = [const { AtomicU64::new(NONE) }; 2];
+const NONE: u64 = u64::MAX - 1;
+
 /// For descriptors of ours. None: there is room.
 pub(crate) fn for_files() -> Option<Raised> {
     raised(Resource::Files, FILES)
+}
+
+/// In a copy of the process, which has the limits of the moment in which it was made: it has the program's.
+pub(crate) fn after_fork() {
+    let [soft, hard] = FILES_BEFORE.each_ref().map(|word| word.swap(NONE, Ordering::Relaxed));
+    if soft != NONE && hard != NONE && proc::limit(Resource::Files).is_ok_and(|limit| limit.soft > soft) {
+        let _ = proc::set_limit(Resource::Files, Limit { soft, hard });
+    }
 }
 
 /// For a write to, or the growth of, a file of ours. None: there is no limit.
@@ -53,8 +67,19 @@ fn raised(of: Resource, need: u64) -> Option<Raised> {
     if before.soft >= need {
         return None;
     }
-    let during = raise(of, before, need)?;
+    note_files(of, before.soft, before.hard);
+    let Some(during) = raise(of, before, need) else {
+        note_files(of, NONE, NONE);
+        return None;
+    };
     Some(Raised { of, before, during })
+}
+
+fn note_files(of: Resource, soft: u64, hard: u64) {
+    if matches!(of, Resource::Files) {
+        FILES_BEFORE[0].store(soft, Ordering::Release);
+        FILES_BEFORE[1].store(hard, Ordering::Release);
+    }
 }
 
 impl Drop for Raised {
@@ -63,6 +88,7 @@ impl Drop for Raised {
         if proc::limit(self.of) == Ok(self.during) {
             let _ = proc::set_limit(self.of, self.before);
         }
+        note_files(self.of, NONE, NONE);
     }
 }
 
@@ -77,7 +103,11 @@ mod tests {
         proc::set_limit(Resource::Files, few).expect("lowering is allowed");
         let raised = for_files();
         assert!(raised.is_some() && proc::limit(Resource::Files).is_ok_and(|limit| limit.soft > 100));
+        after_fork();
+        assert_eq!(proc::limit(Resource::Files), Ok(few), "a copy has the program's");
+        let again = for_files();
         drop(raised);
+        drop(again);
         assert_eq!(proc::limit(Resource::Files), Ok(few));
         proc::set_limit(Resource::Files, before).expect("back to what it was");
         if before.soft >= FILES {

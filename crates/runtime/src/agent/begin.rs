@@ -32,7 +32,7 @@ impl Agent {
     #[inline(never)]
     fn begin(&mut self) -> &'static Served {
         clock::init();
-        let _files = limits::for_files();
+        let files = limits::for_files();
         self.hold_threads();
         let now = clock::now();
         let pager = match setup::pager(self, None, Vec::new()) {
@@ -44,12 +44,14 @@ impl Agent {
         self.exclude_initial(&mut managed.session.pager);
         self.adopt(&mut managed.session.pager, now);
         managed.forks.publish();
+        // Who waits for us goes on with the limit that it knows.
+        drop(files);
         self.begin_to_serve(managed)
     }
 
     #[inline(never)]
     fn begin_child(&mut self, call: &Fd) -> &'static Served {
-        let _files = limits::for_files();
+        let files = limits::for_files();
         let mut managed = match fork::takeover::take_over(self, call) {
             Ok(managed) => managed,
             Err(error) => {
@@ -59,6 +61,8 @@ impl Agent {
         };
         self.hold_threads();
         self.adopt(&mut managed.session.pager, clock::now());
+        // Who waits for us goes on with the limit that it knows.
+        drop(files);
         self.begin_to_serve(managed)
     }
 
