@@ -100,6 +100,17 @@ fn memory_that_is_mapped_and_never_filled_starts_no_agent() {
     }
 }
 
+/// Who waits for a page is not woken when its place is unmapped, and was forgotten with it: it waited for ever, on a busy machine in one run
+/// of four.
+#[test]
+fn memory_that_is_replaced_while_others_wait_for_its_pages_is_found_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        if let Some((_, stats)) = run_case_in("replaced-under-readers", mode) {
+            stats.expect_paging(6 * 256);
+        }
+    }
+}
+
 /// The supervisor looked some milliseconds after they had begun: two budgets were resident.
 #[test]
 fn memory_that_the_first_threads_fill_keeps_to_the_budget_in_both_modes() {

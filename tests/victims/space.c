@@ -378,6 +378,48 @@ static void first_threads(void) {
     }
 }
 
+// Threads read memory that is out while another maps something else over half of it, again and again: who waits for a page that is
+// replaced meanwhile finds the new one.
+enum { READERS = 6, REPLACED = 2048 };
+static volatile int has_ended;
+
+static void *reads_all(void *argument) {
+    uint64_t state = (uintptr_t)argument + 1;
+    while (!has_ended) {
+        state = state * 6364136223846793005u + 1;
+        uint64_t page = (state >> 33) % REPLACED, word = *(volatile uint64_t *)(guarded + page * PAGE);
+        EXPECT(word == page + 1 || (page >= REPLACED / 2 && word == 0));
+    }
+    return NULL;
+}
+
+static void replaced_under_readers(void) {
+    guarded = map(REPLACED);
+    for (uint64_t page = 0; page < REPLACED; page++) {
+        *(uint64_t *)(guarded + page * PAGE) = page + 1;
+    }
+    push_out();
+    pthread_t threads[READERS];
+    for (uintptr_t i = 0; i < READERS; i++) {
+        EXPECT(pthread_create(&threads[i], NULL, reads_all, (void *)i) == 0);
+    }
+    unsigned char *upper = guarded + REPLACED / 2 * PAGE;
+    for (int round = 0; round < 100; round++) {
+        int unsaid = round & 1 ? MAP_NORESERVE : 0;
+        EXPECT(mmap(upper, REPLACED / 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | unsaid, -1, 0) == upper);
+        for (uint64_t page = REPLACED / 2; round % 3 == 0 && page < REPLACED; page += 2) {
+            *(uint64_t *)(guarded + page * PAGE) = page + 1;
+        }
+        if (round % 10 == 0) {
+            push_out();
+        }
+    }
+    has_ended = 1;
+    for (unsigned i = 0; i < READERS; i++) {
+        EXPECT(pthread_join(threads[i], NULL) == 0);
+    }
+}
+
 // Memory that is mapped while others are paged is managed before it is filled, also if as much was unmapped before.
 static void fresh_memory(void) {
     for (int round = 1; round <= 20; round++) {
@@ -1541,6 +1583,7 @@ static const struct {
     {"before-private-file", private_file_before},
     {"before-late-look", late_look},
     {"before-unseen", unseen},
+    {"replaced-under-readers", replaced_under_readers},
     {"before-mapped-only", mapped_only_before},
     {"before-first-threads", first_threads},
     {"before-signals", signals_before},

@@ -295,6 +295,7 @@ impl<K: AddressSpace> Pager<K> {
         let mut changes = Vec::with_capacity(4);
         self.machine_mut().mappings.moved(from, to, pages, |change| changes.push(change));
         changes.into_iter().for_each(|change| self.tell(now, change));
+        self.machine().wake_gone(from, pages);
     }
 
     /// Messages have been read. Where no change is under way any more, all is told.
@@ -308,7 +309,9 @@ impl<K: AddressSpace> Pager<K> {
 
     /// `[start, end)` is not managed any more; it is unmapped, or will be before anything else happens.
     pub(crate) fn on_unmap(&mut self, now: Nanos, start: u64, end: u64) {
-        self.forget(now, start >> PAGE_SHIFT, end >> PAGE_SHIFT);
+        let (vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
+        self.forget(now, vpn, end);
+        self.machine().wake_gone(vpn, end - vpn);
     }
 
     /// The addresses are not managed any more, and their contents are gone.

@@ -71,6 +71,17 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
     }
 
+    /// What was here is gone, or elsewhere. Who waits here since before does so until woken, whatever is mapped here now, and its page has
+    /// no place any more by which it would be.
+    pub(crate) fn wake_gone(&self, vpn: u64, pages: u64) {
+        let mut at = vpn;
+        while at < vpn + pages {
+            let len = u32::try_from(vpn + pages - at).unwrap_or(u32::MAX);
+            let _ = self.space.wake(managed(at, len));
+            at += u64::from(len);
+        }
+    }
+
     pub(super) fn gone(&mut self, range: PageRange, answers: &mut Answers) {
         for page in range.pages() {
             if let Some(frame) = self.take_frame(page) {
