@@ -117,10 +117,10 @@ fn as_nobody_calls_that_hold_more_than_the_budget_go_beyond_it_and_are_told_of()
     run.stats().expect_laws();
 }
 
-/// Made by name and by the program's own instructions, and beside forks.
+/// Made by name, by the program's own instructions and as about another process. (Beside forks: K11.)
 #[test]
-fn as_nobody_guards_fault_and_read_as_zero_once_removed_in_children_too() {
-    for case in ["guard-pages", "guard-pages-by-syscall", "guard-pages-by-process", "guards-and-forks"] {
+fn as_nobody_guards_fault_and_read_as_zero_once_removed() {
+    for case in ["guard-pages", "guard-pages-by-syscall", "guard-pages-by-process"] {
         expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "space"), &[case, "40"]));
     }
 }
