@@ -26,6 +26,7 @@ use crate::attach;
 use crate::credentials;
 use crate::filters;
 use crate::foothold;
+use crate::foreign;
 use crate::fork::{self, guards};
 use crate::lent;
 use crate::limits;
@@ -377,6 +378,8 @@ fn restart(state: u32) {
         HELD.after_fork();
         // SAFETY: this is the copy's first thread.
         unsafe { origins::after_fork() };
+        // SAFETY: as above.
+        unsafe { foreign::after_fork() };
         limits::after_fork();
         for end in &ENDS {
             close(end.swap(-1, Ordering::Relaxed));

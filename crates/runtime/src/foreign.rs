@@ -8,6 +8,8 @@
 //!
 //! Nobody answers: the pages are what is waited for. They may leave again before they are read; then they are asked for once more.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pagetide_core::types::Access;
 use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::maps::{MapsText, NAME_BYTES};
@@ -59,6 +61,8 @@ impl Part {
 
 /// For the agent.
 static WANTED: Mutex<[Option<(i32, Part)>; WANTS_MAX]> = Mutex::new([None; WANTS_MAX]);
+/// There is something: the agent looks in every turn.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// In a thread whose call found nothing at the start of this part of another process. False: nothing can come there.
 pub(crate) fn ask(pid: i32, part: Part) -> bool {
@@ -72,6 +76,7 @@ pub(crate) fn ask(pid: i32, part: Part) -> bool {
     {
         *place = Some(wanted);
     }
+    IS_WANTED.store(true, Ordering::Release);
     Sleepers::ring(bell);
     true
 }
@@ -121,6 +126,10 @@ pub(crate) fn is_usable(address: usize, access: Access) -> bool {
 
 /// In the agent: let the supervisor know.
 pub(crate) fn send(supervisor: &Fd) {
+    if !IS_WANTED.load(Ordering::Relaxed) {
+        return;
+    }
+    IS_WANTED.store(false, Ordering::Relaxed);
     let wanted = std::mem::take(&mut *WANTED.lock("what was asked for is taken"));
     for (pid, part) in wanted.into_iter().flatten() {
         // Who has ended needs nothing, and who is not heard asks again.
@@ -128,6 +137,16 @@ pub(crate) fn send(supervisor: &Fd) {
             let _ = socket::send(supervisor, &part.encode(), &[&process], false);
         }
     }
+}
+
+/// In a forked child: the lock may have been copied while it was held, and what was asked for was the parent's.
+///
+/// # Safety
+/// The caller is the only thread.
+pub(crate) unsafe fn after_fork() {
+    IS_WANTED.store(false, Ordering::Relaxed);
+    // SAFETY: no other thread exists.
+    unsafe { (&raw const WANTED).cast_mut().write(Mutex::new([None; WANTS_MAX])) };
 }
 
 /// In the supervisor: a word of an agent is such a request. `link`: the socket of the agent of a process, by its number.
