@@ -9,8 +9,9 @@ use std::time::Duration;
 use pagetide_tests::budgeted::Budgeted;
 use pagetide_tests::need::{self, Feature};
 use pagetide_tests::pagetide::{FaultMode, PagetideRun};
-use pagetide_tests::program::{Exit, Program};
+use pagetide_tests::program::{Exit, Finished, Program};
 use pagetide_tests::scratch::Scratch;
+use pagetide_tests::stats::Stats;
 use pagetide_tests::{MIB, clock, leftovers, serial, victim};
 
 fn program(binary: &Path, arguments: &[&str]) -> Program {
@@ -61,47 +62,47 @@ fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_with_pages_compres
     Budgeted::new(program(&binary, &["128", "5000", "4"])).arguments(&["--set", "compress=zstd"]).check(&scratch);
 }
 
-/// Where a hole was filled again, or rights differ, mremap(2) finds several mappings, some of which are registered.
-#[test]
-fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_modes() {
+/// What `make` makes, in `budget` bytes: its end and the statistics, in each fault mode.
+fn in_both_modes(budget: u64, make: impl Fn(&Scratch) -> Program, check: impl Fn(&Finished, &Stats)) {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
     for mode in [FaultMode::Thread, FaultMode::Signal] {
         let _turn = serial::turn();
         let scratch = Scratch::new();
-        let run = PagetideRun::new(&scratch, 16 * MIB).mode(mode);
-        let ended =
-            run.wrap(&program(&victim::build(&scratch, "moved"), &["40"]).deadline_s(240)).run(&scratch, "moved");
+        let run = PagetideRun::new(&scratch, budget).mode(mode);
+        let ended = run.wrap(&make(&scratch)).run(&scratch, "run");
         ended.expect_success().expect_no_process_left();
-        assert_eq!(ended.stdout(), "moved: right\n", "{}", ended.report());
         let stats = run.stats();
         stats.expect_laws();
-        stats.expect_paging(6 * 256).expect_peak();
+        check(&ended, &stats);
     }
+}
+
+/// Where a hole was filled again, or rights differ, mremap(2) finds several mappings, some of which are registered.
+#[test]
+fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_modes() {
+    let moved = |scratch: &Scratch| program(&victim::build(scratch, "moved"), &["40"]).deadline_s(240);
+    in_both_modes(16 * MIB, moved, |ended, stats| {
+        assert_eq!(ended.stdout(), "moved: right\n", "{}", ended.report());
+        stats.expect_paging(6 * 256).expect_peak();
+    });
 }
 
 /// Sixty-four reads of 1 MiB each, whose pages the kernel pins one by one: they waited for each other's.
 #[test]
 fn direct_reads_that_pin_more_than_the_budget_go_beyond_it_and_are_told_of_in_both_modes() {
-    if !need::has(&[Feature::Uffd]) {
-        return;
-    }
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        let _turn = serial::turn();
-        let scratch = Scratch::new();
-        let run = PagetideRun::new(&scratch, 8 * MIB).mode(mode);
+    let reads = |scratch: &Scratch| {
         let file = scratch.file("read").display().to_string();
-        let reads = program(&victim::build(&scratch, "pinned"), &[&file, "64", "8"]).deadline_s(60);
-        let ended = run.wrap(&reads).run(&scratch, "pinned");
-        ended.expect_success().expect_no_process_left();
+        program(&victim::build(scratch, "pinned"), &[&file, "64", "8"]).deadline_s(60)
+    };
+    in_both_modes(8 * MIB, reads, |ended, _| {
         if ended.stdout() == "pinned: no direct reads\n" {
-            continue;
+            return;
         }
         assert_eq!(ended.stdout(), "pinned: right\n", "{}", ended.report());
         assert!(ended.stderr().contains("cannot be paged out"), "{}", ended.report());
-        run.stats().expect_laws();
-    }
+    });
 }
 
 /// All cases of system calls and forks in one process, with compressed pages at every fork.

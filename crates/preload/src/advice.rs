@@ -1,8 +1,8 @@
 //! Advice and locks: what the kernel does by them without telling a userfaultfd, and what a budget cannot grant.
 //!
-//! A guard region (Linux 6.13) empties its pages, and nobody hears of it (`agent_entry::guard_was_made`). What a forked child is to get of memory (MADV_WIPEONFORK, MADV_DONTFORK)
-//! is looked up when it is copied, so it does not change beside a fork. Locked pages cannot be paged: more of them than the budget
-//! can carry is refused, as RLIMIT_MEMLOCK refuses it.
+//! A guard region (Linux 6.13) empties its pages, and nobody hears of it (`agent_entry::guard_was_made`). What a forked child is to get
+//! of memory (MADV_WIPEONFORK, MADV_DONTFORK) is looked up when it is copied, so it does not change beside a fork. Locked pages cannot
+//! be paged: more of them than the budget can carry is refused, as RLIMIT_MEMLOCK refuses it.
 
 use libc::{c_int, c_long, c_uint, c_void, iovec, size_t, ssize_t};
 use pagetide::agent_entry;

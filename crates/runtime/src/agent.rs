@@ -33,7 +33,7 @@ use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock, stderr, thread};
 
-pub(crate) use unsupervised::end_unsupervised;
+pub(crate) use unsupervised::{end_unsupervised, end_with_run};
 use voice::say_left;
 pub(crate) use voice::{die, say};
 
@@ -192,7 +192,7 @@ impl Agent {
         match socket::receive(&self.supervisor, &mut packet, &mut [], true)? {
             Received::Message { bytes, .. } if &packet[..bytes] == HANDSHAKE => Ok(()),
             Received::Message { .. } | Received::Empty | Received::Cut => Err(Errno::EPERM),
-            Received::Closed => end_unsupervised(format_args!("the run has ended: it is killed")),
+            Received::Closed => end_with_run(),
         }
     }
 
@@ -321,7 +321,7 @@ impl Agent {
         let mut packet = [0; 1024];
         let mut fds = [const { None }; 2];
         match socket::receive(&self.supervisor, &mut packet, &mut fds, false) {
-            Ok(Received::Closed) => end_unsupervised(format_args!("the run has ended: it is killed")),
+            Ok(Received::Closed) => end_with_run(),
             Err(errno) => {
                 die(&self.supervisor, format_args!("the supervisor of the run cannot be heard: {}", errno.name()))
             }

@@ -17,7 +17,7 @@ use pagetide_sys::futex::{self, Scope};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::thread;
 
-use crate::agent::end_unsupervised;
+use crate::agent::end_with_run;
 use crate::lifeline;
 use crate::space::PAGE_SHIFT;
 
@@ -291,7 +291,7 @@ pub(crate) fn wait_for_agent() {
     while FOOTHOLD.state.load(Ordering::Acquire) == FORKED {
         futex::wait(&FOOTHOLD.state, FORKED, Some(WAIT_NS), Scope::Private);
         if lifeline::is_cut() {
-            end_unsupervised(format_args!("the run has ended: it is killed"));
+            end_with_run();
         }
     }
     let _ = FOOTHOLD.state.compare_exchange(COMPLETE, NATIVE, Ordering::AcqRel, Ordering::Relaxed);

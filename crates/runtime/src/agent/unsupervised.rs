@@ -6,6 +6,11 @@ use pagetide_sys::{proc, signal, stderr, thread};
 
 use crate::limits;
 
+/// The supervisor is gone.
+pub(crate) fn end_with_run() -> ! {
+    end_unsupervised(format_args!("the run has ended: it is killed"))
+}
+
 /// The supervisor listens no more, so its tree ends: nothing may be left behind.
 pub(crate) fn end_unsupervised(why: std::fmt::Arguments<'_>) -> ! {
     tell_beside_program(why);

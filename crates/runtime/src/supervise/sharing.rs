@@ -13,7 +13,7 @@
 //!   seldom.
 
 use pagetide_core::types::Nanos;
-use pagetide_sys::{clock, proc};
+use pagetide_sys::{clock, maps, proc};
 
 use super::Supervisor;
 use super::tree::{Process, Tree};
@@ -55,13 +55,8 @@ fn fixed_pages(smaps: &str) -> u64 {
             part = dirty;
         } else if let Some(anonymous) = kib(line, "Anonymous:") {
             fixed += if is_fixed { anonymous.saturating_sub(part) } else { 0 };
-        } else if let Some(rights) = line
-            .split(' ')
-            .nth(1)
-            .filter(|_| line.starts_with(|c: char| c.is_ascii_digit() || ('a'..='f').contains(&c)))
-        {
-            let rights = rights.as_bytes();
-            is_fixed = rights.get(1) == Some(&b'-') && rights.get(3) == Some(&b'p');
+        } else if let Some(vma) = maps::parse_line(line.as_bytes()) {
+            is_fixed = !vma.write && !vma.shared;
             part = u64::MAX;
         }
     }
