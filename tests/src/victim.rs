@@ -14,7 +14,7 @@ pub fn build(scratch: &Scratch, name: &str) -> PathBuf {
     let source = sources.join(format!("{name}.c"));
     let program = std::env::current_exe().expect("a test knows its own path");
     let kept = program.with_file_name(format!("victim-{name}"));
-    if !is_newer(&kept, &[&source, &sources.join("expect.h"), &program]) {
+    if !is_newer(&kept, &[&source, &sources.join("expect.h"), &sources.join("storm.h"), &program]) {
         // Renamed into its place, so that another test never finds half of it; /var/tmp may be another disk than this.
         let fresh = program.with_file_name(format!("victim-{name}-{}", std::process::id()));
         compile(&source, &fresh, &[]);

@@ -117,10 +117,18 @@ fn as_nobody_calls_that_hold_more_than_the_budget_go_beyond_it_and_are_told_of()
     run.stats().expect_laws();
 }
 
-/// Made by name, by the program's own instructions and as about another process. (Beside forks: K11.)
+/// Made by name, by the program's own instructions, as about another process, and beside forks and signals: once a signal waited, the
+/// second of the calls that make a guard was not made, and what was under it came back.
 #[test]
 fn as_nobody_guards_fault_and_read_as_zero_once_removed() {
-    for case in ["guard-pages", "guard-pages-by-syscall", "guard-pages-by-process"] {
+    let cases = [
+        "guard-pages",
+        "guard-pages-by-syscall",
+        "guard-pages-by-process",
+        "guard-pages-and-signals",
+        "guards-and-forks",
+    ];
+    for case in cases {
         expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "space"), &[case, "40"]));
     }
 }

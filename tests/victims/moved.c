@@ -1,10 +1,10 @@
 // moved: mremap of what is several mappings to the kernel, or was one until some of it was registered.
 //
-//   moved MIB
+//   moved MIB [signals]
 //
 // MIB MiB of ballast are rewritten after each case has prepared its pages, so that under a budget well below it they are out. Prints
-// "moved: right" (exit status 0) if all was as it is natively; a wrong byte or answer: 1.
-#include "expect.h"
+// "moved: right" (exit status 0) if all was as it is natively; a wrong byte or answer: 1. With "signals" one comes every few microseconds.
+#include "storm.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -110,12 +110,14 @@ static void shrink_to(unsigned char *memory) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) {
-        dprintf(2, "usage: moved MIB\n");
+    if (argc < 2) {
+        dprintf(2, "usage: moved MIB [signals]\n");
         return 2;
     }
     ballast_pages = strtoull(argv[1], NULL, 10) << 8;
     ballast = (uint64_t *)map(NULL, ballast_pages, PROT_READ | PROT_WRITE);
+    if (argc == 3)
+        storm_begin();
 
     for (uint64_t first = 0; first < PAGES; first += MIDST) {
         case_name = "moved with a part that was mapped again";

@@ -4,7 +4,7 @@
 //
 // MIB MiB of ballast are rewritten before and after what a case does, so that under a budget well below it everything that the
 // case has prepared is out. Prints "CASE: right" (exit status 0) if all was as it is natively; a wrong byte or answer: 1.
-#include "expect.h"
+#include "storm.h"
 
 #include <alloca.h>
 #include <fcntl.h>
@@ -470,6 +470,14 @@ static void fresh_threads(void) {
 
 static void guard_pages_by_syscall(void) {
     guards(advise_by_syscall);
+}
+
+// A guard is made by several calls, each of which a signal may come before.
+static void guard_pages_and_signals(void) {
+    storm_begin();
+    for (int round = 0; round < 60; round++) {
+        guards(advise_by_syscall);
+    }
 }
 
 static void guard_pages_by_process(void) {
@@ -1547,6 +1555,7 @@ static const struct {
     {"guard-pages", guard_pages},
     {"guard-pages-by-syscall", guard_pages_by_syscall},
     {"guard-pages-by-process", guard_pages_by_process},
+    {"guard-pages-and-signals", guard_pages_and_signals},
     {"guards-and-forks", guards_and_forks},
     {"fresh-memory", fresh_memory},
     {"fresh-threads", fresh_threads},

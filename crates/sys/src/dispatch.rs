@@ -6,7 +6,8 @@
 //!
 //! A signal that arrives in the midst of that must neither be lost nor be handled here. Who receives it notes it in the switch
 //! ([`Switch::note`]); a call that has not begun by then is not made any more ([`step_aside`] sees to those that are just at
-//! the instruction), and answers [`NOT_MADE`].
+//! the instruction), and answers [`NOT_MADE`]. What must be made all the same, because something has been done already of which it is
+//! the rest, and waits for nothing, no signal calls off ([`call_surely`]).
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -241,6 +242,18 @@ pub unsafe fn call(switch: &Switch, number: u32, arguments: &[usize; 6]) -> isiz
     unsafe { pagetide_call(switch, arguments, number as usize) }
 }
 
+/// In it no signal is ever noted.
+static NEVER: Switch = Switch::new();
+
+/// Make a call that does not wait for anything, whether or not a signal has come: what the kernel answers, negative errors and all.
+///
+/// # Safety
+/// As for [`call`].
+pub unsafe fn call_surely(number: u32, arguments: &[usize; 6]) -> isize {
+    // SAFETY: the caller's.
+    unsafe { call(&NEVER, number, arguments) }
+}
+
 fn place(code: unsafe extern "C" fn()) -> u64 {
     crate::word::u64_of(code as *const () as usize)
 }
@@ -248,7 +261,9 @@ fn place(code: unsafe extern "C" fn()) -> u64 {
 /// In a handler that has noted a signal: a call that was about to begin, or to begin again, is not made.
 pub fn step_aside(context: &mut Context) {
     let at = context.get(Register::Rip);
-    if (place(pagetide_call_from)..=place(pagetide_call_at)).contains(&at) {
+    let is_call = (place(pagetide_call_from)..=place(pagetide_call_at)).contains(&at);
+    // Where the call has its switch.
+    if is_call && context.get(Register::Rbx) != crate::word::u64_of(addr_of(&raw const NEVER)) {
         context.set(Register::Rip, place(pagetide_call_not));
     }
 }
@@ -311,6 +326,10 @@ mod tests {
         context.set(Register::Rip, place(pagetide_call_at));
         step_aside(&mut context);
         assert_eq!(context.get(Register::Rip), place(pagetide_call_not));
+        context.set(Register::Rip, place(pagetide_call_at));
+        context.set(Register::Rbx, crate::word::u64_of(addr_of(&raw const NEVER)));
+        step_aside(&mut context);
+        assert_eq!(context.get(Register::Rip), place(pagetide_call_at), "no signal calls it off");
         context.set(Register::Rip, 0x1000);
         step_aside(&mut context);
         assert!(!was_copy(&mut context) && context.get(Register::Rip) == 0x1000);

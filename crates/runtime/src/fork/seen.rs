@@ -26,8 +26,8 @@ use crate::foothold;
 use crate::pager::Pager;
 use crate::protocol::{BORN, OVER};
 
-/// What is held must be where a child finds it within this time, or there is no fork.
-const REFUSE_NS: Nanos = 10_000_000_000;
+/// What is held must be where a child finds it within this time, or there is no fork. Busy disks have taken more than 10 s for a write.
+const REFUSE_NS: Nanos = 60_000_000_000;
 
 /// The copy is yet to be made.
 const TO_COME: i32 = 0;

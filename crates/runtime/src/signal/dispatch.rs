@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 
-use pagetide_sys::dispatch::{Context, NOT_MADE, Register, SYS_USER_DISPATCH, call, copy};
+use pagetide_sys::dispatch::{Context, NOT_MADE, Register, SYS_USER_DISPATCH, call, call_surely, copy};
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::signal::{self, SigInfo};
 use pagetide_sys::syscall::register_of;
@@ -259,16 +259,22 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     // All that it touches is there by now.
     let is_traced = traced::begin(block, number);
     let _executes = matches!(number, EXECVE | EXECVEAT).then(|| actions::AsBelieved::begin(block));
-    // SAFETY: the program's own call, in its own thread.
-    let answer = unsafe { call(block.switch(), number, &arguments) };
+    let answer = if changes {
+        // It may be one of several, after the first of which there is no way back.
+        // SAFETY: the program's own call, in its own thread.
+        unsafe { call_surely(number, &arguments) }
+    } else {
+        // SAFETY: as above.
+        unsafe { call(block.switch(), number, &arguments) }
+    };
     if is_traced {
-        traced::stop_no_calls(block);
+        traced::stop_no_calls();
     }
     if number == MADVISE && arguments[2] == advice::GUARD_INSTALL {
         // No copy is made in between: the call that changes the address space is not over.
         advice::forget_under_guard(arguments[0], arguments[1], answer, |start, bytes, advice| {
             // SAFETY: what the program has asked for: these pages are empty, and a guard.
-            unsafe { call(block.switch(), MADVISE, &[start, bytes, advice, 0, 0, 0]) }
+            unsafe { call_surely(MADVISE, &[start, bytes, advice, 0, 0, 0]) }
         });
     }
     drop(change);

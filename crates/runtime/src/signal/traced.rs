@@ -4,7 +4,7 @@
 //! what was asked for is done just before the thread executes, or sends a signal, which may be the one that its parent waits for, or when it
 //! faults. After that its calls are made by itself: their memory may be out, but nearly all such threads do nothing but execute.
 
-use pagetide_sys::dispatch::{Context, Register, call};
+use pagetide_sys::dispatch::{Context, Register, call_surely};
 use pagetide_sys::{proc, thread};
 
 use super::actions::{self, TRAP};
@@ -43,7 +43,7 @@ pub(super) fn begin_at_fault(block: &Thread, context: &mut Context, signal: u32)
         context.set(Register::Rip, at);
     }
     begin_now(block);
-    stop_no_calls(block);
+    stop_no_calls();
     true
 }
 
@@ -55,7 +55,7 @@ pub(super) fn begin(block: &Thread, number: u32) -> bool {
     }
     begin_now(block);
     if !executes {
-        stop_no_calls(block);
+        stop_no_calls();
     }
     executes
 }
@@ -63,13 +63,13 @@ pub(super) fn begin(block: &Thread, number: u32) -> bool {
 fn begin_now(block: &Thread) {
     block.is_to_be_traced.set(false);
     // SAFETY: what the program has asked for; it refers to no memory.
-    unsafe { call(block.switch(), PTRACE, &[TRACE_ME, 0, 0, 0, 0, 0]) };
+    unsafe { call_surely(PTRACE, &[TRACE_ME, 0, 0, 0, 0, 0]) };
 }
 
 /// The calling thread makes its calls itself from now on.
-pub(super) fn stop_no_calls(block: &Thread) {
+pub(super) fn stop_no_calls() {
     const DISPATCH: usize = 59;
     const OFF: usize = 0;
     // SAFETY: no handler of ours is needed for calls that are not stopped.
-    unsafe { call(block.switch(), PRCTL, &[DISPATCH, OFF, 0, 0, 0, 0]) };
+    unsafe { call_surely(PRCTL, &[DISPATCH, OFF, 0, 0, 0, 0]) };
 }
