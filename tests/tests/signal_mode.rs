@@ -133,6 +133,12 @@ fn as_nobody_guards_fault_and_read_as_zero_once_removed() {
     }
 }
 
+/// A program that knows what it has mapped sets its limit by that: a child was killed, because nothing of ours fitted.
+#[test]
+fn as_nobody_a_limit_of_data_is_without_what_the_runtime_takes() {
+    expect_same(16 * MIB, |scratch| program(&victim::build(scratch, "space"), &["limit-of-data", "40"]));
+}
+
 #[test]
 fn as_nobody_futexes_that_are_moved_to_a_lock_or_change_a_second_word_work_where_it_was_out() {
     for case in ["pi-requeue", "wake-op"] {

@@ -962,6 +962,23 @@ static void limit_of_data(void) {
     push_out();
     EXPECT(mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
     EXPECT(mmap(NULL, 1 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+    // As a program sets it that knows what it has mapped itself.
+    set_limit(RLIMIT_DATA, 2 * ballast_pages * PAGE + (48 << 20));
+    push_out();
+    unsigned char *memory = mmap(NULL, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    EXPECT(mmap(NULL, 4ul << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+    fill(memory, 1024, 3);
+    int status, child = fork();
+    EXPECT(child >= 0);
+    push_out();
+    for (uint64_t page = 0; page < 1024; page++) {
+        EXPECT(is_filled(memory, page, 3));
+    }
+    if (child == 0) {
+        _exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
 }
 
 static void limit_of_files(void) {

@@ -9,6 +9,7 @@ mod clones;
 mod credentials;
 mod filters;
 mod lent;
+mod limits;
 mod namespaces;
 mod raw;
 mod rings;

@@ -299,6 +299,14 @@ pub fn advises_beside_forks() -> Option<impl Drop> {
     (is_running() && !IS_SIGNAL_MODE.load(Ordering::Relaxed)).then(guards::Advising::begin)
 }
 
+/// The program has set its limit of this number (RLIMIT_DATA, RLIMIT_AS and others) on itself.
+pub fn limit_was_set(number: usize) {
+    // In signal mode the call itself is seen.
+    if is_running() && !IS_SIGNAL_MODE.load(Ordering::Relaxed) {
+        limits::was_set(number);
+    }
+}
+
 /// Make a call that may change mappings by `call`, which answers as the kernel does: pages that came from a file are found as natively.
 pub fn change(number: u32, arguments: [usize; 6], call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
     origins::around(number, arguments, call)

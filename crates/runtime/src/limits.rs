@@ -1,6 +1,7 @@
 //! Limits that a program or its shell has set on its process, of which our mappings, descriptors and files must not use up any.
 //!
-//! Addresses and data: our tables stay mapped, so the limit is raised by what they take and stays so. Descriptors and the size of
+//! Addresses and data: our tables stay mapped, so the limit is raised by what they take and stays so, and one that the program sets
+//! later is raised by what they have taken. Descriptors and the size of
 //! files: ours have a table of their own and no name, yet the kernel asks the process's limit when they are made or written; it is
 //! raised for that moment. Where raising is not allowed (the hard limit of a user), the soft one goes as far as it can.
 
@@ -11,13 +12,29 @@ use pagetide_sys::proc::{self, Limit, Resource, UNLIMITED};
 /// Descriptors that one step of ours needs at most, beside the program's.
 const FILES: u64 = 4096;
 
+/// Bytes that were mapped for us, in this process and those that it is a copy of.
+static OURS: AtomicU64 = AtomicU64::new(0);
+
 /// Make room for a mapping of ours.
 pub(crate) fn make_room(bytes: usize) {
+    OURS.fetch_add(bytes as u64, Ordering::Relaxed);
     for of in [Resource::Addresses, Resource::Data] {
-        let Ok(limit) = proc::limit(of) else { continue };
-        if limit.soft != UNLIMITED {
-            raise(of, limit, limit.soft.saturating_add(bytes as u64));
-        }
+        raise_by(of, bytes as u64);
+    }
+}
+
+/// The program has set its limit of this number, without what is ours.
+pub(crate) fn was_set(number: usize) {
+    if let Some(of) = [Resource::Addresses, Resource::Data].into_iter().find(|of| of.number() == number) {
+        raise_by(of, OURS.load(Ordering::Relaxed));
+    }
+}
+
+fn raise_by(of: Resource, bytes: u64) {
+    if let Ok(limit) = proc::limit(of)
+        && limit.soft != UNLIMITED
+    {
+        raise(of, limit, limit.soft.saturating_add(bytes));
     }
 }
 

@@ -453,7 +453,8 @@ pub enum Resource {
 }
 
 impl Resource {
-    const fn code(self) -> usize {
+    /// The kernel's number for it.
+    pub const fn number(self) -> usize {
         let code = match self {
             Self::Addresses => RLIMIT_AS,
             Self::Data => RLIMIT_DATA,
@@ -521,13 +522,13 @@ pub fn descriptor_limit(pid: i32, new: Option<Limit>) -> Result<Limit, Errno> {
 pub fn limit(of: Resource) -> Result<Limit, Errno> {
     let mut limit = Limit { soft: UNLIMITED, hard: UNLIMITED };
     // SAFETY: the kernel writes one limit.
-    unsafe { syscall!(__NR_prlimit64, 0, of.code(), 0, addr_of(&raw mut limit)) }.map(|_| limit)
+    unsafe { syscall!(__NR_prlimit64, 0, of.number(), 0, addr_of(&raw mut limit)) }.map(|_| limit)
 }
 
 /// Set it. EPERM: a hard limit above the present one is for `CAP_SYS_RESOURCE`.
 pub fn set_limit(of: Resource, limit: Limit) -> Result<(), Errno> {
     // SAFETY: the kernel reads one limit.
-    unsafe { syscall!(__NR_prlimit64, 0, of.code(), addr_of(&raw const limit), 0) }.map(|_| ())
+    unsafe { syscall!(__NR_prlimit64, 0, of.number(), addr_of(&raw const limit), 0) }.map(|_| ())
 }
 
 #[cfg(test)]

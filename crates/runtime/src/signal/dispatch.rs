@@ -19,7 +19,7 @@ use super::threads::Thread;
 use super::traced::{self, PTRACE, TRACE_ME};
 use super::{actions, clones, compat, forks, waiting};
 use crate::space::held::HELD;
-use crate::{advice, attach, foothold, lent, origins, serve};
+use crate::{advice, attach, foothold, lent, limits, origins, serve};
 
 mod linux {
     //! Calls that are answered here, or changed.
@@ -204,11 +204,18 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         DUP2 | DUP3 if is_own_file(arguments[1]) => Errno::EBADF.negated(),
         CLOSE_RANGE => close_range(block, arguments),
         SETRLIMIT | PRLIMIT => {
+            let [process, ..] = arguments.map(|argument| argument & 0xffff_ffff);
+            let which = arguments[usize::from(number == PRLIMIT)] & 0xffff_ffff;
             // `RLIMIT_FSIZE`
-            if arguments[usize::from(number == PRLIMIT)] & 0xffff_ffff == 1 {
+            if which == 1 {
                 serve::limit_file_size();
             }
-            make(block, number, arguments)
+            let answer = make(block, number, arguments);
+            let is_own = number == SETRLIMIT || process == 0 || i32::try_from(process) == Ok(thread::getpid());
+            if answer == 0 && is_own && (number == SETRLIMIT || arguments[2] != 0) {
+                limits::was_set(which);
+            }
+            answer
         }
         MMAP | MUNMAP | MREMAP | MADVISE => change(block, number, arguments),
         advice::PROCESS_MADVISE => advice::by_process(
