@@ -29,8 +29,10 @@ use crate::supervise::image::{self, Named};
 
 /// A stop usually takes some 10 us; after this long other processes are looked at first.
 const STOP_WAIT: Nanos = 500_000;
-/// What runs in the thread is a handful of system calls; it may wait for a CPU.
+/// What runs in the thread is a handful of system calls.
 const RUN_WAIT: Nanos = 2_000_000_000;
+/// The same while the thread waits for a CPU: it is less nice than others, say.
+const CPU_WAIT: Nanos = 20_000_000_000;
 /// An agent takes some milliseconds to manage what is there; after this long the thread goes on without.
 const HOLD_MAX: Nanos = 100_000_000;
 
@@ -58,7 +60,7 @@ pub(super) enum Oddity {
     Words,
     /// It was to receive this signal in the midst of our code.
     Signal(u32),
-    /// It was not done after [`RUN_WAIT`].
+    /// It was not done after [`RUN_WAIT`], or [`CPU_WAIT`].
     Slow,
     /// What it handed over is no socket of ours.
     Socket,
@@ -69,7 +71,7 @@ impl fmt::Display for Oddity {
         match self {
             Self::Words => f.write_str("its memory has changed"),
             Self::Signal(signal) => write!(f, "signal {signal} came"),
-            Self::Slow => write!(f, "not within {} s", RUN_WAIT / 1_000_000_000),
+            Self::Slow => f.write_str("not in time"),
             Self::Socket => f.write_str("no socket came"),
         }
     }
@@ -271,7 +273,7 @@ impl Starting {
         // the program forged the words, it is its own memory that it runs on.
         unsafe { self.tracee.call(saved, before.enter, before.stack, ticket, command) }?;
         self.is_stopped = false;
-        let end = clock::now() + RUN_WAIT;
+        let begun = clock::now();
         loop {
             let view = read(self.tracee.tid(), at).ok_or(Refusal::Foreign(Oddity::Words))?;
             if view.done == ticket {
@@ -288,20 +290,27 @@ impl Starting {
                 }
                 Halt::Ended(status) => return Err(Refusal::Ended(Some(status))),
             }
-            if clock::now() > end {
+            if self.is_late(begun) {
                 return Err(Refusal::Foreign(Oddity::Slow));
             }
         }
     }
 
+    /// It would have been done by now, if it had a CPU to run on.
+    fn is_late(&self, begun: Nanos) -> bool {
+        let waited = clock::now() - begun;
+        let is_running = || proc::stat(Some(self.tracee.tid())).is_ok_and(|stat| stat.state == b'R');
+        waited > CPU_WAIT || (waited > RUN_WAIT && !is_running())
+    }
+
     /// Stop the thread, wherever it is.
     fn stop(&mut self) -> Result<(), Refusal> {
-        let end = clock::now() + RUN_WAIT;
+        let begun = clock::now();
         if !self.is_stopped {
             self.tracee.interrupt()?;
         }
         while !self.is_stopped()? {
-            if clock::now() > end {
+            if self.is_late(begun) {
                 return Err(Refusal::Foreign(Oddity::Slow));
             }
         }
