@@ -301,10 +301,15 @@ impl<K: AddressSpace> Pager<K> {
     /// Messages have been read. Where no change is under way any more, all is told.
     pub(crate) fn end_messages(&mut self, now: Nanos) {
         if self.machine().mappings.awaits() && !self.machine().is_changing() {
-            let mut changes = Vec::new();
-            self.machine_mut().mappings.end_awaiting(|change| changes.push(change));
-            self.forget_all(now, &changes);
+            self.end_awaiting(now);
         }
+    }
+
+    /// No change was under way at some moment since the last message: all is told.
+    fn end_awaiting(&mut self, now: Nanos) {
+        let mut changes = Vec::new();
+        self.machine_mut().mappings.end_awaiting(|change| changes.push(change));
+        self.forget_all(now, &changes);
     }
 
     /// `[start, end)` is not managed any more; it is unmapped, or will be before anything else happens.
@@ -547,7 +552,7 @@ impl<K: AddressSpace> Pager<K> {
         let spare = self.machine().spare_frames();
         let is_lending = self.machine().lends();
         let surplus = if is_lending { spare } else { (charged + spare).saturating_sub(budget.max(charged)) };
-        if surplus > slack && !self.machine().has_deferred() {
+        if surplus > slack {
             self.machine_mut().release_spare(surplus);
         }
     }

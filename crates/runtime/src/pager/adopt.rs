@@ -157,8 +157,9 @@ impl<K: AddressSpace> Pager<K> {
             self.machine_mut().mappings.note_registered(from, to);
             return None;
         }
-        // Nothing was under way, or the kernel had not let a page be filled.
-        self.end_messages(now);
+        // Nothing was under way, or the kernel had not let a page be filled. Another change may be by now: what is told of its end is about
+        // this region, and not about what was here before.
+        self.end_awaiting(now);
         let is_added = self.add_region(now, from, to, is_heap);
         Some(if is_added { Standing::Managed } else { Standing::Native(Why::NoIndices) })
     }

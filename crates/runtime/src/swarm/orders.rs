@@ -1,13 +1,14 @@
 //! Scenes of orders that meet a change of the address space half way: each fails where the one condition that is meant is left out.
 
 use pagetide_core::page::PageState;
-use pagetide_kernel::AddressSpace;
 use pagetide_kernel::model::{Answer, Call, Extent, ForkPolicy, Happened, Mapping, Progress, Quirks, Rights, Tid};
+use pagetide_kernel::{AddressSpace, Message};
 
 use super::Dice;
 use super::reconciled::assert_reconciled;
 use super::rig::Rig;
 use super::scenes::{HOME, process, process_in};
+use crate::pager::Followup;
 
 /// So many pages of memory that leaves the program are looked at.
 const PAGES: u64 = 50;
@@ -53,6 +54,41 @@ fn memory_that_gets_small_while_it_is_registered_is_managed_at_the_next_look() {
     rig.session.pager.adopt_vma(now, &seen);
     rig.session.pager.end_look();
     assert_reconciled(&mut rig);
+}
+
+/// Memory was moved and its old place kept (MREMAP_DONTUNMAP), so the end of that is never told. It is taken under management just when
+/// another change begins, before some call of the pager, and unmapped: that is told of this memory, and of none before it.
+#[test]
+fn the_end_of_memory_that_others_were_moved_away_from_is_not_taken_for_the_end_of_those() {
+    let mut taken = 0;
+    for draws in 0..64 {
+        let (mut rig, tid) = process_in(Quirks { interlude: 10_000, ..Quirks::NONE }, 400, 16);
+        let (pid, home) = (rig.pid(), HOME + 0x400);
+        let other = rig.world().new_thread(pid);
+        rig.world().map(pid, Mapping::anon(home, home + 100));
+        let from = usize::try_from(home << 12).expect("an address");
+        let seen = rig.session.pager.machine_mut().space_mut().mapping_at_or_after(from);
+        let seen = seen.expect("the list can be read").expect("it is mapped");
+        (0..draws).for_each(|_| assert!(!rig.pager().machine().is_changing()));
+        let now = rig.pager().machine().space().now();
+        let moved = Message::Remap { from, to: from + (0x1000 << 12), len: 100 << 12 };
+        assert!(matches!(rig.session.pager.on_message(now, moved), Followup::None));
+        rig.world().will(other, Call::Unmap(Extent::new(HOME + 8, 1)));
+        rig.session.pager.begin_look();
+        rig.session.pager.adopt_vma(now, &seen);
+        rig.session.pager.end_look();
+        let is_known = |rig: &Rig| rig.pager().machine().mappings.page(home).is_some();
+        taken += u32::from(is_known(&rig));
+        // Both are read of together.
+        rig.world().will(tid, Call::Unmap(Extent::new(home, 100)));
+        rig.world().step(tid);
+        let mut dice = Dice::new(1);
+        while [tid, other].into_iter().any(|tid| rig.world().calls_left(tid) > 0) {
+            [tid, other].into_iter().for_each(|tid| _ = rig.step(tid, &mut dice));
+        }
+        assert!(!is_known(&rig), "what was unmapped is managed still, after {draws} draws");
+    }
+    assert!(taken > 0);
 }
 
 /// A page is on its way back when it is discarded. The kernel lets it through only after the discard: it must not come.
@@ -195,6 +231,25 @@ fn expect_all_private_but(rig: &mut Rig, tid: Tid, empty: Extent) {
         let expected = if (empty.start..empty.end).contains(&page) { 0 } else { page };
         assert_eq!(rig.perform(tid, Call::Load(page)), Answer::Value(expected), "page {page:#x}");
     }
+}
+
+/// While an order waits, what other pages leave behind when they leave memory goes back to the kernel. (Where a ring has registered buffers,
+/// some order always waits: 56 MiB in a budget of 16 were in memory for nothing.)
+#[test]
+fn memory_that_nobody_needs_goes_while_an_order_waits() {
+    let (mut rig, tid) = process(400, 200);
+    let (pid, home) = (rig.pid(), HOME + 0x400);
+    assert!(matches!(rig.perform(tid, Call::Fork), Answer::Child(_)));
+    rig.world().map(pid, Mapping::anon(home, home + 150));
+    rig.adopt();
+    for page in home..home + 150 {
+        assert_eq!(rig.perform(tid, Call::Store(page, page)), Answer::Done);
+    }
+    rig.set_share(96);
+    rig.turns(200, &mut Dice::new(1));
+    assert!(rig.pager().machine().has_deferred(), "what is shared waits");
+    let spare = rig.pager().machine().spare_frames();
+    assert!(spare <= 8, "{spare} frames are kept");
 }
 
 /// Pages that a fork shares wait to be made private before they can leave. One is given back meanwhile, of which nobody is told (a guard
