@@ -176,7 +176,10 @@ global_asm!(
     ".globl pagetide_call",
     ".type pagetide_call,@function",
     "pagetide_call:",
+    ".cfi_startproc",
     "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbx, 0",
     "mov rbx, rdi",
     "mov rax, rdx",
     "mov rdi, [rsi]",
@@ -194,19 +197,27 @@ global_asm!(
     ".globl pagetide_call_at",
     "pagetide_call_at:",
     "syscall",
+    ".cfi_remember_state",
     "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
     "ret",
+    ".cfi_restore_state",
     ".hidden pagetide_call_not",
     ".globl pagetide_call_not",
     "pagetide_call_not:",
     "mov rax, -512",
     "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
     "ret",
+    ".cfi_endproc",
     ".size pagetide_call, . - pagetide_call",
     ".hidden pagetide_copy",
     ".globl pagetide_copy",
     ".type pagetide_copy,@function",
     "pagetide_copy:",
+    ".cfi_startproc",
     "mov rcx, rdx",
     ".hidden pagetide_copy_at",
     ".globl pagetide_copy_at",
@@ -219,6 +230,7 @@ global_asm!(
     "pagetide_copy_failed:",
     "mov eax, 1",
     "ret",
+    ".cfi_endproc",
     ".size pagetide_copy, . - pagetide_copy",
     ".popsection",
 );
@@ -308,6 +320,28 @@ mod tests {
         // SAFETY: changes nothing.
         assert_eq!(unsafe { call(&switch, __NR_getpid, &[0; 6]) }, NOT_MADE);
         assert_eq!((switch.take_noted(), switch.take_noted()), (10, 0));
+    }
+
+    /// As a debugger does, from a handler that has interrupted a call of ours back to who made it.
+    #[test]
+    fn what_a_handler_has_interrupted_is_found_by_unwinding() {
+        static FOUND: std::sync::Mutex<std::string::String> = std::sync::Mutex::new(std::string::String::new());
+        unsafe extern "C" fn look(_signal: i32, _info: *mut crate::signal::SigInfo, _context: *mut u8) {
+            let frames = std::format!("{}", std::backtrace::Backtrace::force_capture());
+            *FOUND.lock().expect("nobody else has it") = frames;
+        }
+        const SIGNAL: u32 = 12;
+        let looks = crate::signal::Action::run(look, 0, SignalSet::NONE);
+        // SAFETY: the handler interrupts the call below and nothing else.
+        let before = unsafe { crate::signal::action(SIGNAL, Some(&looks)) }.expect("a handler can be installed");
+        let own = [crate::thread::getpid(), crate::thread::gettid(), SIGNAL.cast_signed()];
+        let [process, thread, signal] = own.map(|number| usize::try_from(number).expect("positive"));
+        // SAFETY: a signal to this thread.
+        let sent = unsafe { call_surely(linux_raw_sys::general::__NR_tgkill, &[process, thread, signal, 0, 0, 0]) };
+        // SAFETY: as it was.
+        unsafe { crate::signal::action(SIGNAL, Some(&before)) }.expect("as above");
+        let found = FOUND.lock().expect("nobody else has it");
+        assert!(sent == 0 && found.contains("what_a_handler_has_interrupted"), "{sent}: {found}");
     }
 
     #[test]

@@ -19,7 +19,9 @@ global_asm!(
     ".globl \\name",
     ".type \\name,@function",
     "\\name:",
+    ".cfi_startproc",
     "mov rbx, rsp",
+    ".cfi_def_cfa rbx, 8",
     "mov r12, rdx",
     "sub rsp, 8",
     "cld",
@@ -34,6 +36,7 @@ global_asm!(
     // A handler that interrupted one of ours ends as any other.
     "mov rsp, rbx",
     "ret",
+    ".cfi_endproc",
     ".size \\name, . - \\name",
     ".endm",
     "pagetide_entry pagetide_on_call, {on_call}",
