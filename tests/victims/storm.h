@@ -13,10 +13,10 @@ static void storm_handler(int number) {
 }
 
 static void *storm_sends(void *thread) {
-    for (;;) {
-        EXPECT(pthread_kill(*(pthread_t *)thread, SIGUSR2) == 0);
+    while (pthread_kill(*(pthread_t *)thread, SIGUSR2) == 0) {
         usleep(20);
     }
+    return NULL;
 }
 
 static void storm_begin(void) {
