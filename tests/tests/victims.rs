@@ -83,7 +83,7 @@ fn in_both_modes(budget: u64, make: impl Fn(&Scratch) -> Program, check: impl Fn
 /// calls, and no signal between two of them may call off the rest.
 #[test]
 fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_modes() {
-    for arguments in [&["40"][..], &["40", "signals"]] {
+    for arguments in [&["40"][..], &["24", "signals"]] {
         let moved = |scratch: &Scratch| program(&victim::build(scratch, "moved"), arguments).deadline_s(240);
         in_both_modes(16 * MIB, moved, |ended, stats| {
             assert_eq!(ended.stdout(), "moved: right\n", "{}", ended.report());

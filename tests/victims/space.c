@@ -475,7 +475,7 @@ static void guard_pages_by_syscall(void) {
 // A guard is made by several calls, each of which a signal may come before.
 static void guard_pages_and_signals(void) {
     storm_begin();
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 20; round++) {
         guards(advise_by_syscall);
     }
 }
