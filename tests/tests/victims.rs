@@ -92,6 +92,18 @@ fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_mo
     }
 }
 
+/// What one thread unmaps another one has a moment later, while what became of it is not told yet.
+#[test]
+fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_both_modes() {
+    for seed in ["1", "2", "3", "4"] {
+        let crowd =
+            |scratch: &Scratch| program(&victim::build(scratch, "crowd"), &[seed, "12", "600", "60"]).deadline_s(120);
+        in_both_modes(12 * MIB, crowd, |ended, _| {
+            assert_eq!(ended.stdout(), "crowd: right\n", "{}", ended.report());
+        });
+    }
+}
+
 /// Sixty-four reads of 1 MiB each, whose pages the kernel pins one by one: they waited for each other's.
 #[test]
 fn direct_reads_that_pin_more_than_the_budget_go_beyond_it_and_are_told_of_in_both_modes() {
