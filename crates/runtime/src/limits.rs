@@ -7,7 +7,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagetide_sys::proc::{self, Limit, Resource, UNLIMITED};
+use pagetide_sys::mem::PAGE_BYTES;
+use pagetide_sys::proc::{self, Limit, Resource, StatmFile, UNLIMITED};
 
 /// Descriptors that one step of ours needs at most, beside the program's.
 const FILES: u64 = 4096;
@@ -23,9 +24,17 @@ pub(crate) fn make_room(bytes: usize) {
     }
 }
 
-/// The program has set its limit of this number, without what is ours.
+/// A limit that leaves less than this was set by who has looked what there is, and that is with ours.
+const MEASURED_BYTES: u64 = 16 << 20;
+
+/// The program has set its limit of this number.
 pub(crate) fn was_set(number: usize) {
-    if let Some(of) = [Resource::Addresses, Resource::Data].into_iter().find(|of| of.number() == number) {
+    let Some(of) = [Resource::Addresses, Resource::Data].into_iter().find(|of| of.number() == number) else { return };
+    let now = StatmFile::open_self().and_then(|statm| statm.read());
+    let used = now.map(|now| if matches!(of, Resource::Data) { now.data_pages } else { now.size_pages });
+    let left =
+        used.ok().zip(proc::limit(of).ok()).and_then(|(used, limit)| limit.soft.checked_sub(used * PAGE_BYTES as u64));
+    if left.is_none_or(|left| left >= MEASURED_BYTES) {
         raise_by(of, OURS.load(Ordering::Relaxed));
     }
 }
