@@ -92,15 +92,21 @@ fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_mo
     }
 }
 
-/// What one thread unmaps another one has a moment later, while what became of it is not told yet.
+/// What one thread unmaps another one has a moment later, while what became of it is not told yet. (In signal mode: K18.)
 #[test]
-fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_both_modes() {
+fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_thread_mode() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
     for seed in ["1", "2", "3", "4"] {
-        let crowd =
-            |scratch: &Scratch| program(&victim::build(scratch, "crowd"), &[seed, "12", "600", "60"]).deadline_s(120);
-        in_both_modes(12 * MIB, crowd, |ended, _| {
-            assert_eq!(ended.stdout(), "crowd: right\n", "{}", ended.report());
-        });
+        let _turn = serial::turn();
+        let scratch = Scratch::new();
+        let run = PagetideRun::new(&scratch, 12 * MIB).mode(FaultMode::Thread);
+        let crowd = program(&victim::build(&scratch, "crowd"), &[seed, "12", "600", "60"]).deadline_s(120);
+        let ended = run.wrap(&crowd).run(&scratch, "run");
+        ended.expect_success().expect_no_process_left();
+        assert_eq!(ended.stdout(), "crowd: right\n", "{}", ended.report());
+        run.stats().expect_laws();
     }
 }
 
