@@ -62,20 +62,25 @@ fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_with_pages_compres
     Budgeted::new(program(&binary, &["128", "5000", "4"])).arguments(&["--set", "compress=zstd"]).check(&scratch);
 }
 
-/// What `make` makes, in `budget` bytes: its end and the statistics, in each fault mode.
-fn in_both_modes(budget: u64, make: impl Fn(&Scratch) -> Program, check: impl Fn(&Finished, &Stats)) {
+/// What `make` makes, in `budget` bytes and this fault mode: its end and the statistics.
+fn in_mode(mode: FaultMode, budget: u64, make: impl Fn(&Scratch) -> Program, check: impl Fn(&Finished, &Stats)) {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let run = PagetideRun::new(&scratch, budget).mode(mode);
+    let ended = run.wrap(&make(&scratch)).run(&scratch, "run");
+    ended.expect_success().expect_no_process_left();
+    let stats = run.stats();
+    stats.expect_laws();
+    check(&ended, &stats);
+}
+
+/// The same in each fault mode.
+fn in_both_modes(budget: u64, make: impl Fn(&Scratch) -> Program, check: impl Fn(&Finished, &Stats)) {
     for mode in [FaultMode::Thread, FaultMode::Signal] {
-        let _turn = serial::turn();
-        let scratch = Scratch::new();
-        let run = PagetideRun::new(&scratch, budget).mode(mode);
-        let ended = run.wrap(&make(&scratch)).run(&scratch, "run");
-        ended.expect_success().expect_no_process_left();
-        let stats = run.stats();
-        stats.expect_laws();
-        check(&ended, &stats);
+        in_mode(mode, budget, &make, &check);
     }
 }
 
@@ -95,18 +100,12 @@ fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_mo
 /// What one thread unmaps another one has a moment later, while what became of it is not told yet. (In signal mode: K18.)
 #[test]
 fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_thread_mode() {
-    if !need::has(&[Feature::Uffd]) {
-        return;
-    }
     for seed in ["1", "2", "3", "4"] {
-        let _turn = serial::turn();
-        let scratch = Scratch::new();
-        let run = PagetideRun::new(&scratch, 12 * MIB).mode(FaultMode::Thread);
-        let crowd = program(&victim::build(&scratch, "crowd"), &[seed, "12", "600", "60"]).deadline_s(120);
-        let ended = run.wrap(&crowd).run(&scratch, "run");
-        ended.expect_success().expect_no_process_left();
-        assert_eq!(ended.stdout(), "crowd: right\n", "{}", ended.report());
-        run.stats().expect_laws();
+        let crowd =
+            |scratch: &Scratch| program(&victim::build(scratch, "crowd"), &[seed, "12", "600", "60"]).deadline_s(120);
+        in_mode(FaultMode::Thread, 12 * MIB, crowd, |ended, _| {
+            assert_eq!(ended.stdout(), "crowd: right\n", "{}", ended.report());
+        });
     }
 }
 

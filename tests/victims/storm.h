@@ -5,11 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-static volatile unsigned long storm_signals;
-
 static void storm_handler(int number) {
     (void)number;
-    storm_signals++;
 }
 
 static void *storm_sends(void *thread) {

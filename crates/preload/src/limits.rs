@@ -2,7 +2,6 @@
 
 use libc::{c_int, c_uint, pid_t, rlimit};
 use pagetide::agent_entry;
-use pagetide_sys::thread;
 
 use crate::raw::{answered, call};
 
@@ -12,8 +11,8 @@ unsafe fn set(process: pid_t, which: c_uint, new: *const rlimit, old: *mut rlimi
     let arguments = [process.cast_unsigned() as usize, which as usize, new.addr(), old.addr()];
     // SAFETY: the caller's.
     let answer = unsafe { call(libc::SYS_prlimit64, arguments) };
-    if answer.is_ok() && !new.is_null() && (process == 0 || process == thread::getpid()) {
-        agent_entry::limit_was_set(which as usize);
+    if answer.is_ok() && !new.is_null() {
+        agent_entry::limit_was_set(process, which as usize);
     }
     answered(answer)
 }

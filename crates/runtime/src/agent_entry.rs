@@ -299,11 +299,11 @@ pub fn advises_beside_forks() -> Option<impl Drop> {
     (is_running() && !IS_SIGNAL_MODE.load(Ordering::Relaxed)).then(guards::Advising::begin)
 }
 
-/// The program has set its limit of this number (RLIMIT_DATA, RLIMIT_AS and others) on itself.
-pub fn limit_was_set(number: usize) {
+/// The program has set the limit of this number (RLIMIT_DATA, RLIMIT_AS and others) of a process; 0 is its own.
+pub fn limit_was_set(process: i32, number: usize) {
     // In signal mode the call itself is seen.
     if is_running() && !IS_SIGNAL_MODE.load(Ordering::Relaxed) {
-        limits::was_set(number);
+        limits::was_set(process, number);
     }
 }
 

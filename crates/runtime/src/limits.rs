@@ -1,14 +1,15 @@
 //! Limits that a program or its shell has set on its process, of which our mappings, descriptors and files must not use up any.
 //!
 //! Addresses and data: our tables stay mapped, so the limit is raised by what they take and stays so, and one that the program sets
-//! later is raised by what they have taken. Descriptors and the size of
-//! files: ours have a table of their own and no name, yet the kernel asks the process's limit when they are made or written; it is
-//! raised for that moment. Where raising is not allowed (the hard limit of a user), the soft one goes as far as it can.
+//! later is raised by what they have taken. Descriptors and the size of files: ours have a table of their own and no name, yet the
+//! kernel asks the process's limit when they are made or written; it is raised for that moment. Where raising is not allowed (the hard
+//! limit of a user), the soft one goes as far as it can.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_sys::mem::PAGE_BYTES;
 use pagetide_sys::proc::{self, Limit, Resource, StatmFile, UNLIMITED};
+use pagetide_sys::thread;
 
 /// Descriptors that one step of ours needs at most, beside the program's.
 const FILES: u64 = 4096;
@@ -27,8 +28,11 @@ pub(crate) fn make_room(bytes: usize) {
 /// A limit that leaves less than this was set by who has looked what there is, and that is with ours.
 const MEASURED_BYTES: u64 = 16 << 20;
 
-/// The program has set its limit of this number.
-pub(crate) fn was_set(number: usize) {
+/// The program has set the limit of this number of a process; 0 is its own.
+pub(crate) fn was_set(process: i32, number: usize) {
+    if process != 0 && process != thread::getpid() {
+        return;
+    }
     let Some(of) = [Resource::Addresses, Resource::Data].into_iter().find(|of| of.number() == number) else { return };
     let now = StatmFile::open_self().and_then(|statm| statm.read());
     let used = now.map(|now| if matches!(of, Resource::Data) { now.data_pages } else { now.size_pages });

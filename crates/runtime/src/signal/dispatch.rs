@@ -8,7 +8,7 @@ use pagetide_sys::signal::{self, SigInfo};
 use pagetide_sys::syscall::register_of;
 use pagetide_sys::syscalls::{Call, Class, Direction, Memory, Range};
 use pagetide_sys::trace::Interrupted;
-use pagetide_sys::word::usize_of;
+use pagetide_sys::word::{low_u32, usize_of};
 use pagetide_sys::{Errno, clock, stderr, text, thread};
 
 use linux::*;
@@ -161,7 +161,7 @@ pub(super) unsafe fn on_call(info: *mut SigInfo, context: *mut Context) -> *cons
 }
 
 fn number_of(context: &Context) -> u32 {
-    pagetide_sys::word::low_u32(context.get(Register::Rax))
+    low_u32(context.get(Register::Rax))
 }
 
 /// Calls that are about what is kept here, and all others.
@@ -203,20 +203,8 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         }
         DUP2 | DUP3 if is_own_file(arguments[1]) => Errno::EBADF.negated(),
         CLOSE_RANGE => close_range(block, arguments),
-        SETRLIMIT | PRLIMIT => {
-            let [process, ..] = arguments.map(|argument| argument & 0xffff_ffff);
-            let which = arguments[usize::from(number == PRLIMIT)] & 0xffff_ffff;
-            // `RLIMIT_FSIZE`
-            if which == 1 {
-                serve::limit_file_size();
-            }
-            let answer = make(block, number, arguments);
-            let is_own = number == SETRLIMIT || process == 0 || i32::try_from(process) == Ok(thread::getpid());
-            if answer == 0 && is_own && (number == SETRLIMIT || arguments[2] != 0) {
-                limits::was_set(which);
-            }
-            answer
-        }
+        SETRLIMIT => set_limit(block, number, arguments, [0, arguments[0], arguments[1]]),
+        PRLIMIT => set_limit(block, number, arguments, [arguments[0], arguments[1], arguments[2]]),
         MMAP | MUNMAP | MREMAP | MADVISE => change(block, number, arguments),
         advice::PROCESS_MADVISE => advice::by_process(
             arguments,
@@ -230,6 +218,20 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         }),
         _ => make_long(block, number, arguments).unwrap_or_else(|| make(block, number, arguments)),
     }
+}
+
+/// A call that sets this limit of a process, by its number, to what lies at an address; 0: to nothing.
+fn set_limit(block: &Thread, number: u32, arguments: [usize; 6], [process, which, new]: [usize; 3]) -> isize {
+    let [process, which] = [process, which].map(|argument| low_u32(argument as u64));
+    // `RLIMIT_FSIZE`
+    if which == 1 {
+        serve::limit_file_size();
+    }
+    let answer = make(block, number, arguments);
+    if answer == 0 && new != 0 {
+        limits::was_set(process.cast_signed(), which as usize);
+    }
+    answer
 }
 
 /// A call after which the kernel would keep using memory is refused.
