@@ -97,13 +97,13 @@ fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_mo
     }
 }
 
-/// What one thread unmaps another one has a moment later, while what became of it is not told yet. (In signal mode: K18.)
+/// What one thread unmaps another one has a moment later, while what became of it is not told yet.
 #[test]
-fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_thread_mode() {
+fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_both_modes() {
     for seed in ["1", "2", "3", "4"] {
         let crowd =
             |scratch: &Scratch| program(&victim::build(scratch, "crowd"), &[seed, "12", "600", "60"]).deadline_s(120);
-        in_mode(FaultMode::Thread, 12 * MIB, crowd, |ended, _| {
+        in_both_modes(12 * MIB, crowd, |ended, _| {
             assert_eq!(ended.stdout(), "crowd: right\n", "{}", ended.report());
         });
     }

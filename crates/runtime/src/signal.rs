@@ -22,6 +22,7 @@ mod filtered;
 mod forks;
 mod traced;
 mod inplace;
+mod leaving;
 mod messages;
 mod sites;
 mod pieces;

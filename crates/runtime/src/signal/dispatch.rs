@@ -17,7 +17,7 @@ use super::filtered::{self, PRCTL};
 use super::pieces::{PREADV2, PWRITEV2, make_long};
 use super::threads::Thread;
 use super::traced::{self, PTRACE, TRACE_ME};
-use super::{actions, clones, compat, forks, waiting};
+use super::{actions, clones, compat, forks, leaving, waiting};
 use crate::space::held::HELD;
 use crate::{advice, attach, foothold, lent, limits, origins, serve};
 
@@ -251,6 +251,7 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     let known = Call::find(number);
     let changes = known.is_some_and(|known| known.class == Class::Space);
     let change = changes.then(|| forks::Change::begin(block));
+    let alone = leaving::alone(block, number, &arguments);
     match known {
         Some(known) => {
             if !known.is_free() {
@@ -286,6 +287,7 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
             unsafe { call_surely(MADVISE, &[start, bytes, advice, 0, 0, 0]) }
         });
     }
+    drop(alone);
     drop(change);
     if changes {
         crate::agent_entry::mapped(fresh_bytes(number, arguments, answer));

@@ -91,6 +91,37 @@ fn the_end_of_memory_that_others_were_moved_away_from_is_not_taken_for_the_end_o
     assert!(taken > 0);
 }
 
+/// Memory is moved away, and before the end of its old place is told another thread has mapped memory there and moved its own over that. A
+/// look in between leaves the mapped memory alone: the end of it would be told as well, and nobody could say which of the two is which.
+#[test]
+fn memory_that_is_mapped_while_another_change_is_told_is_registered_at_the_next_look() {
+    let (mut rig, first) = process(96, 200);
+    let (pid, second) = (rig.pid(), another(&rig));
+    let (theirs, far, old) = (HOME + 0x800, HOME + 0x1000, Extent::new(HOME, 200));
+    assert_eq!(rig.perform(second, Call::Map(Extent::new(theirs, 150))), Answer::Done);
+    rig.adopt();
+    for page in theirs..theirs + 150 {
+        assert_eq!(rig.perform(second, Call::Store(page, page)), Answer::Done);
+    }
+    rig.world().will(first, Call::Remap(old, far));
+    while rig.world().step(first) != Progress::Sleeps {}
+    assert!(rig.read_message());
+    rig.world().map(pid, Mapping::anon(HOME + 10, HOME + 160));
+    rig.adopt();
+    rig.world().will(second, Call::Remap(Extent::new(theirs, 150), HOME + 10));
+    while rig.world().calls_left(second) > 0 {
+        if rig.world().step(second) == Progress::Sleeps {
+            assert!(rig.read_message());
+        }
+    }
+    rig.finish(first);
+    for page in theirs..theirs + 150 {
+        let there = page - theirs + HOME + 10;
+        assert_eq!(rig.perform(second, Call::Load(there)), Answer::Value(page), "page {page:#x}");
+    }
+    assert_reconciled(&mut rig);
+}
+
 /// A page is on its way back when it is discarded. The kernel lets it through only after the discard: it must not come.
 #[test]
 fn a_page_that_is_discarded_on_its_way_back_is_empty() {

@@ -27,7 +27,7 @@ use crate::fork::takeover::{Inheritance, tell_taken};
 use crate::fork::{Forks, Voice};
 use crate::frames::Kind;
 use crate::machine::{LiveMachine, MachineParts, ZEROES_PAGES};
-use crate::pager::Pager;
+use crate::pager::{Followup, Pager};
 use crate::protocol::DeviceOffer;
 use crate::session::command::{Answer as Done, Command, PlaceId};
 use crate::session::{Host, Kept, MappingsMark, Session};
@@ -308,6 +308,16 @@ impl Rig {
         if dice.chance(2_000) {
             self.tick();
         }
+    }
+
+    /// Read a message, and no other one. False: there is none.
+    pub(super) fn read_message(&mut self) -> bool {
+        let now = self.now();
+        let message = self.session.pager.machine().space().next_message().expect("the model can be read");
+        message.is_some_and(|message| {
+            assert!(matches!(self.session.pager.on_message(now, message), Followup::None));
+            true
+        })
     }
 
     /// Read the message of a fork. The agent looks what the child is to get when the programs have gone on by `meanwhile`.

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use super::atomic::AtomicU32;
 use super::{wait, wake};
-use crate::futex::Scope;
+use crate::futex::{Scope, Waited};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -42,9 +42,16 @@ impl<T> Mutex<T> {
     #[inline]
     pub fn lock(&self, purpose: &'static str) -> Guard<'_, T> {
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_slow(purpose);
+            self.lock_slow(None, purpose);
         }
         Guard { mutex: self, _data: PhantomData }
+    }
+
+    /// Take it, unless a sleep for it lasts this long: None. For what may be done without it where its holder waits for the caller.
+    pub fn lock_within(&self, sleep_ns: u64, purpose: &'static str) -> Option<Guard<'_, T>> {
+        let is_taken = self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            || self.lock_slow(Some(sleep_ns), purpose);
+        is_taken.then(|| Guard { mutex: self, _data: PhantomData })
     }
 
     /// Take it if it is free.
@@ -54,7 +61,7 @@ impl<T> Mutex<T> {
     }
 
     #[cold]
-    fn lock_slow(&self, _purpose: &'static str) {
+    fn lock_slow(&self, sleep_ns: Option<u64>, _purpose: &'static str) -> bool {
         // Others may sleep, too, once this one has slept: whoever takes it then says so.
         let mut taken = HELD;
         loop {
@@ -62,7 +69,7 @@ impl<T> Mutex<T> {
                 match self.word.load(Ordering::Relaxed) {
                     FREE => {
                         if self.word.compare_exchange(FREE, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                            return;
+                            return true;
                         }
                     }
                     HELD => {}
@@ -74,9 +81,11 @@ impl<T> Mutex<T> {
             taken = CONTENDED;
             // Bounded by the holders before us: each of them lets go and wakes one.
             if self.word.swap(CONTENDED, Ordering::Acquire) == FREE {
-                return;
+                return true;
             }
-            wait(&self.word, CONTENDED, None, Scope::Private);
+            if wait(&self.word, CONTENDED, sleep_ns, Scope::Private) == Waited::TimedOut {
+                return false;
+            }
         }
     }
 
