@@ -10,6 +10,7 @@
 //! `PAGETIDE_SWARM_SEEDS=FROM..TO` (or a number) plays other seeds than the few of every run.
 
 mod changes;
+mod crowd;
 mod disk;
 mod family;
 mod orders;

@@ -49,6 +49,8 @@ pub enum Call {
     Unmap(Extent),
     /// mremap to a place that begins at this page, replacing what is there.
     Remap(Extent, u64),
+    /// The same with `MREMAP_DONTUNMAP`: the old place stays mapped, and is empty.
+    RemapKeeping(Extent, u64),
     /// `MADV_DONTNEED`
     Discard(Extent),
     /// `MADV_POPULATE_WRITE`
@@ -362,7 +364,8 @@ impl World {
                 self.unmap(tid, pid, extent.start, extent.end);
                 Some(Answer::Done)
             }
-            Call::Remap(from, to) => Some(self.remap(tid, pid, from.start, to, from.pages())),
+            Call::Remap(from, to) => Some(self.remap(tid, pid, from, to, false)),
+            Call::RemapKeeping(from, to) => Some(self.remap(tid, pid, from, to, true)),
             Call::Discard(extent) => self.discard(tid, pid, extent.start, extent.end),
             Call::Populate(extent) => self.populate(tid, pid, extent.start, extent.end),
             Call::Collapse(extent) => Some(self.collapse(pid, extent)),
@@ -484,7 +487,8 @@ impl World {
         self.wake_faults(pid, vpn, end);
     }
 
-    fn remap(&mut self, tid: Tid, pid: Pid, from: u64, to: u64, pages: u64) -> Answer {
+    fn remap(&mut self, tid: Tid, pid: Pid, from: Extent, to: u64, is_kept: bool) -> Answer {
+        let (pages, from) = (from.pages(), from.start);
         let process = self.process(pid);
         if process.at(from).is_none_or(|mapping| mapping.end < from + pages) {
             return Answer::Failed(Errno::EFAULT);
@@ -495,10 +499,15 @@ impl World {
         self.unmap(tid, pid, to, to + pages);
         if self.is_registered(pid, from, from + pages) {
             self.tell(tid, pid, Change::Remap { from, to, pages });
-            self.tell(tid, pid, Change::Unmap { vpn: from, end: from + pages });
+            if !is_kept {
+                self.tell(tid, pid, Change::Unmap { vpn: from, end: from + pages });
+            }
         }
         let process = self.process_mut(pid);
         for mapping in process.cut(from, from + pages) {
+            if is_kept {
+                process.insert(mapping);
+            }
             process.insert(super::Mapping { start: to, end: to + pages, ..mapping });
         }
         let moved: Vec<u64> = process.entries.range(from..from + pages).map(|(&vpn, _)| vpn).collect();

@@ -151,6 +151,11 @@ fn call(call: Call) -> Result<Ended, Errno> {
             // SAFETY: both places are the test's own.
             unsafe { mem::remap(range(extent), bytes(extent.pages()), Remap::To(bytes(to))) }.map(|_| Ended::Done)
         }
+        Call::RemapKeeping(extent, to) => {
+            let to = Remap::KeepOldTo(bytes(to));
+            // SAFETY: as above.
+            unsafe { mem::remap(range(extent), bytes(extent.pages()), to) }.map(|_| Ended::Done)
+        }
         Call::Discard(extent) => mem::advise(range(extent), Advice::DontNeed).map(|()| Ended::Done),
         Call::Populate(extent) => mem::advise(range(extent), Advice::PopulateWrite).map(|()| Ended::Done),
         Call::Collapse(extent) => advise(extent, MADV_COLLAPSE),

@@ -325,7 +325,12 @@ pub(crate) fn changes<S: Stage>(stage: &mut S) -> Vec<String> {
     let remapped = shown_after(stage, target);
     let (region, target) = (fresh(stage, 4), stage.place(2));
     play(stage, "mremap of a part", Call::Remap(part(region), target.start), region.start);
+    let (region, target) = (fresh(stage, 4), stage.place(4));
+    play(stage, "mremap that keeps the old place", Call::RemapKeeping(region, target.start), region.start);
+    let kept = [shown_after(stage, region), shown_after(stage, target)];
+    play(stage, "munmap of the kept place", Call::Unmap(region), region.start);
     lines.extend([after, guarded, remapped]);
+    lines.extend(kept);
     lines
 }
 
