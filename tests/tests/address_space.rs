@@ -111,6 +111,26 @@ fn memory_that_is_replaced_while_others_wait_for_its_pages_is_found_in_both_mode
     }
 }
 
+/// The threads of the process could not be listed, and the process was killed; its children, too.
+#[test]
+fn a_program_that_shuts_itself_in_pages_and_forks_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        for case in ["behind-rules", "before-behind-rules"] {
+            if let Some((_, stats)) = run_case_in(case, mode) {
+                stats.expect_paging(6 * 256);
+            }
+        }
+    }
+}
+
+/// Our own memory began at such a place, where a program's MAP_FIXED replaced it.
+#[test]
+fn round_addresses_are_the_programs_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        run_case_in("round-places", mode);
+    }
+}
+
 /// The supervisor looked some milliseconds after they had begun: two budgets were resident.
 #[test]
 fn memory_that_the_first_threads_fill_keeps_to_the_budget_in_both_modes() {

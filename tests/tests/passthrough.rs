@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use pagetide_tests::need::{self, Feature};
-use pagetide_tests::pagetide::PagetideRun;
+use pagetide_tests::pagetide::{self, PagetideRun};
 use pagetide_tests::program::{Exit, Program};
 use pagetide_tests::scratch::{Scratch, difference};
 use pagetide_tests::{MIB, serial, victim};
@@ -34,6 +34,31 @@ fn the_exit_status_is_the_programs() {
                 .run(&scratch, "exit")
                 .expect_exit(Exit::Code(status));
         }
+    }
+}
+
+/// What is said on the way was an abort where it could not be written, and took the run with it.
+#[test]
+fn where_nothing_can_be_said_the_exit_status_is_the_programs() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let (binary, directory) = (victim::build(&scratch, "hostile"), scratch.path().display());
+    for (options, to) in [
+        ("--summary=0.1", "2>/dev/full"),
+        ("--stats /dev/full", "2>/dev/full"),
+        ("--stats /dev/full", "2>/dev/null"),
+        ("--summary=0.1", "2> >(exec true)"),
+    ] {
+        let inside = format!("sleep 0.5; {} exit 40 7", binary.display());
+        let run = format!(
+            "{} run --memory 16M --swap {directory}:256M {options} -- sh -c '{inside}' {to}",
+            pagetide::binary().display()
+        );
+        let ended = Program::new(["bash", "-c", &run]).deadline_s(30).run(&scratch, "unheard");
+        ended.expect_exit(Exit::Code(7));
     }
 }
 

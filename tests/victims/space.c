@@ -1561,10 +1561,44 @@ static void small_mappings(void) {
     EXPECT(munmap(memory, 2 * SMALL * PAGE) == 0);
 }
 
+// A rule set (Landlock) behind which no directory may be read, as of a program that shuts itself in; and a child of it.
+static void behind_rules(void) {
+    uint64_t read_directories = 1 << 3;
+    int rules = (int)syscall(444 /* landlock_create_ruleset */, &read_directories, sizeof read_directories, 0);
+    if (rules >= 0) {
+        EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+        EXPECT(syscall(446 /* landlock_restrict_self */, rules, 0) == 0);
+    }
+    push_out();
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        check_ballast();
+        push_out();
+        check_ballast();
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    check_ballast();
+}
+
+// Places that a program may have chosen for itself are free.
+static void round_places(void) {
+    for (uint64_t at = 1ull << 44; at < 5ull << 44; at += 1ull << 42) {
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+        void *place = (void *)(uintptr_t)at;
+        EXPECT(mmap(place, PAGES * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == place);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
+    {"behind-rules", behind_rules},
+    {"before-behind-rules", behind_rules},
+    {"round-places", round_places},
     {"small-mappings", small_mappings},
     {"wipe-on-fork", wipe_on_fork},
     {"wipe-on-clone", wipe_on_clone},

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::args::{CtlArgs, Order};
 use crate::backend::{Answer, Connection, DeviceView, Request, TEXT_BYTES_MAX, WatchError, unwatchable};
-use crate::failure::{Exit, Failure};
+use crate::failure::{self, Exit, Failure};
 use crate::ps::plain;
 use crate::size::Bytes;
 use crate::snapshot::state;
@@ -98,7 +98,7 @@ fn watch_drain(args: &CtlArgs, connection: &mut Connection, path: &str) -> Resul
             return Err(refused(args, &format!("{path}: somebody stopped emptying it")));
         }
         if looks.is_multiple_of(LOOKS_TOLD) && looks > 0 {
-            eprintln!("{}", progress(device));
+            failure::say(format_args!("{}", progress(device)));
         }
         looks += 1;
         look = connection.wait(LOOK_NS).and_then(|()| connection.stat());

@@ -1,8 +1,9 @@
 //! How the program ends: exit codes, and errors that say what is wrong and what to do about it.
 //!
-//! Nothing here prints: `main` does, once, so that a message never appears twice.
+//! What ends the program is said by `main`, once, so that a message never appears twice.
 
 use std::fmt;
+use std::io::{self, Write};
 
 use crate::ps::plain;
 
@@ -37,6 +38,11 @@ impl Exit {
             Self::NotFound => 127,
         }
     }
+}
+
+/// Lines on standard error, as soon as there is room for them. Where they cannot be written nobody reads them, and that is no reason to end.
+pub(crate) fn say(lines: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(format!("{lines}\n").as_bytes());
 }
 
 /// A reason to end.

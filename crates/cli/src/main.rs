@@ -5,6 +5,8 @@
 //! - one message per failure, on standard error; results go to standard output;
 //! - a closed pipe on standard output ends it quietly with 0.
 #![forbid(unsafe_code)]
+// It panics where nothing can be written: `failure::say` and `stderr::tell` do not.
+#![deny(clippy::print_stderr)]
 
 mod failure;
 mod output;
@@ -55,7 +57,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
         Err(Failure::Told(told)) => {
-            eprintln!("{told}");
+            failure::say(format_args!("{told}"));
             ExitCode::from(told.exit.code())
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! Nothing here ends the run: what cannot be written is said once.
 
+use pagetide_sys::stderr;
+
 use crate::args::RunArgs;
 use crate::backend::{Progress, RunReport};
-use crate::failure::{Exit, Failure};
+use crate::failure::{self, Exit, Failure};
 use crate::timeline::{self, Timeline};
 use crate::whole_file::{self, PATIENCE_NS, WholeFile};
 use crate::{metrics, stats, summary};
@@ -89,22 +91,22 @@ impl Observers {
         if let Some(metrics) = &mut self.metrics {
             metrics.put(metrics::text(progress));
         }
-        // Those of the end are written where an error is said.
+        // Those of the end are written by `conclude`.
         if let Some(file) = self.stats.as_ref().filter(|_| !has_ended)
             && let Err(Failure::Told(told)) = stats::write(file, &progress.report, &self.settings)
             && !self.is_failure_told
         {
             self.is_failure_told = true;
-            eprintln!("pagetide: {}; it is tried again every second", told.what);
+            stderr::tell(format_args!("pagetide: {}; it is tried again every second", told.what));
         }
     }
 
-    /// The run has ended.
-    pub(crate) fn conclude(&self, report: &RunReport) -> Result<(), Failure> {
-        if let Some(file) = &self.stats {
-            stats::write(file, report, &self.settings)?;
+    /// The run has ended, with a status of its own: what cannot be written is said, and changes nothing.
+    pub(crate) fn conclude(&self, report: &RunReport) {
+        let written = self.stats.as_ref().map_or(Ok(()), |file| stats::write(file, report, &self.settings));
+        if let Err(Failure::Told(told)) = written {
+            failure::say(format_args!("{told}"));
         }
         self.summary.conclude(report);
-        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use pagetide_core::absences::Waited;
 
 use crate::args::PsArgs;
 use crate::backend::{self, RunView, Snapshot};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::size::Short;
 use crate::{output, snapshot};
 
@@ -16,7 +16,7 @@ pub(crate) fn run(args: &PsArgs) -> Result<(), Failure> {
     for answer in backend::runs() {
         match answer {
             Ok(snapshot) => snapshots.push(snapshot),
-            Err((name, error)) => eprintln!("pagetide: {name}: {error}"),
+            Err((name, error)) => failure::say(format_args!("pagetide: {name}: {error}")),
         }
     }
     if args.json {

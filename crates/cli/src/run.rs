@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use crate::args::{FaultMode, IfUnsupported, RunArgs};
 use crate::backend::{self, BUDGET_BYTES_MIN, RunOptions};
-use crate::failure::{Exit, Failure, Told};
+use crate::failure::{self, Exit, Failure, Told};
 use crate::observe::Observers;
 use crate::size::{Amount, Bytes};
 use crate::{machine, preflight, preload, settings, swap};
@@ -47,7 +47,7 @@ fn supervised(args: &RunArgs, settings: Vec<(String, String)>, mut observers: Ob
         draws_spans: observers.draw(),
     };
     let report = backend::run(&options, &mut |progress| observers.tell(progress))?;
-    observers.conclude(&report)?;
+    observers.conclude(&report);
     let status = u8::try_from(report.exit_status.unwrap_or(1)).expect("a status in the shell's convention is one byte");
     Ok(ExitCode::from(status))
 }
@@ -57,7 +57,7 @@ fn budget_bytes(amount: Amount) -> Result<u64, Failure> {
     let memory_bytes = machine::required_memory_bytes()?;
     let bytes = amount.bytes(memory_bytes);
     if let Some(text) = cannot_bind(bytes, memory_bytes) {
-        eprintln!("pagetide: warning: {text}");
+        failure::say(format_args!("pagetide: warning: {text}"));
     }
     if bytes >= BUDGET_BYTES_MIN {
         return Ok(bytes);
@@ -88,7 +88,7 @@ fn cannot_bind(budget_bytes: u64, memory_bytes: u64) -> Option<String> {
 /// Runs it as if `pagetide` were not there, because the user asked for that in this case.
 fn unprotected(args: &RunArgs, told: &Told) -> Result<ExitCode, Failure> {
     let (program, arguments) = args.command.split_first().expect("clap requires a command");
-    eprintln!("pagetide: {}; running without a budget (--if-unsupported=run)", told.what);
+    failure::say(format_args!("pagetide: {}; running without a budget (--if-unsupported=run)", told.what));
     let error = Command::new(program).args(arguments).exec();
     Err(Failure::told(Exit::NotExecutable, format!("cannot start {}: {error}", program.to_string_lossy()), ""))
 }

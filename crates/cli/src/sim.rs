@@ -225,11 +225,11 @@ fn play_script(args: ScriptArgs, out: &mut dyn Write) -> Result<u8, CliError> {
 fn reproduce_tables(args: &ReproduceArgs, progress: bool, out: &mut dyn Write) -> Result<u8, CliError> {
     let reproduction: Reproduction = reproduce::reproduce(args.table.as_deref(), |done, all| {
         if progress {
-            eprint!("\rtable {done} of {all}");
+            let _ = write!(io::stderr(), "\rtable {done} of {all}");
         }
     });
     if progress {
-        eprintln!();
+        let _ = writeln!(io::stderr());
     }
     if reproduction.rows.is_empty() {
         let tables = reproduce::tables().join(", ");

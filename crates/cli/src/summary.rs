@@ -6,10 +6,11 @@
 use std::io::{self, IsTerminal};
 
 use pagetide_core::absences::{Absences, UNNOTICED_BP, Waited};
+use pagetide_sys::stderr;
 
 use crate::backend::{Progress, RunReport, Snapshot};
-use crate::machine;
 use crate::size::{Bytes, parse_seconds};
+use crate::{failure, machine};
 
 /// When `run` tells of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Teller {
         let ns = self.last.as_ref().map_or(progress.report.elapsed_ns, |last| now_ns.saturating_sub(last.run.now_ns));
         // A turn of the supervisor's loop may come a little early.
         if ns >= interval_ns - interval_ns / 16 {
-            eprintln!("{}", line(self.last.as_ref(), &progress.snapshot, ns));
+            stderr::tell(format_args!("{}", line(self.last.as_ref(), &progress.snapshot, ns)));
             self.last = Some(progress.snapshot.clone());
         }
     }
@@ -71,7 +72,8 @@ impl Teller {
     /// How it went.
     pub(crate) fn conclude(&self, report: &RunReport) {
         if self.when != When::Never {
-            eprint!("{}", lines(report, machine::memory_bytes().unwrap_or(u64::MAX)));
+            let lines = lines(report, machine::memory_bytes().unwrap_or(u64::MAX));
+            failure::say(format_args!("{}", lines.trim_end()));
         }
     }
 }

@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use pagetide::{ProcessSpans, Span, SpanKind};
+use pagetide_sys::stderr;
 
 use self::pages::Pages;
 use self::proto::{
@@ -128,7 +129,9 @@ impl Timeline {
             Ok(()) => self.pages = Some(pages),
             Err(error) => {
                 let path = self.path.display();
-                eprintln!("pagetide: --timeline {path}: cannot write: {error}; it ends here, the run goes on");
+                stderr::tell(format_args!(
+                    "pagetide: --timeline {path}: cannot write: {error}; it ends here, the run goes on"
+                ));
             }
         }
     }

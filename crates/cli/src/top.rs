@@ -19,7 +19,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 
 use crate::args::TopArgs;
 use crate::backend::{self, Answer, Connection, Request, Snapshot, WatchError, unwatchable};
-use crate::failure::{Exit, Failure};
+use crate::failure::{self, Exit, Failure};
 use crate::size::Bytes;
 use course::Course;
 use ending::Ending;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         End::Asked => Ok(()),
         End::Run(name, error) => {
             if error == WatchError::Ended {
-                eprintln!("pagetide: {name}: the run has ended");
+                failure::say(format_args!("pagetide: {name}: the run has ended"));
                 return Ok(());
             }
             Err(unwatchable(&name, &error))

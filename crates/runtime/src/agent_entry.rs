@@ -53,11 +53,12 @@ const THREAD_BLOCK_BYTES: usize = 1024;
 /// How far behind a control block the C library keeps the thread's list of robust futexes; 0: not known. A new thread does not ask the
 /// kernel for it: a system call filter may end who asks.
 static ROBUST_LIST_BEHIND: AtomicUsize = AtomicUsize::new(0);
-/// Where our mappings go: neither near the top, where kernels place what programs map, nor near the program.
+/// Where our mappings go: neither near the top, where kernels place what programs map, nor near the program, nor where sanitizers have
+/// their shadows, nor at an address that anyone would choose.
 #[cfg(target_arch = "x86_64")]
-const PLACE: usize = 0x3000_0000_0000;
+const PLACE: usize = 0x4a9d_3b62_7000;
 #[cfg(not(target_arch = "x86_64"))]
-const PLACE: usize = 0x30_0000_0000;
+const PLACE: usize = 0x4a_9d62_7000;
 /// Stack of `enter`: a few system calls.
 const ENTER_STACK_BYTES: usize = 64 << 10;
 

@@ -1,4 +1,6 @@
 //! Run memory that does not fit inside a fixed budget, from user space, on a stock Linux kernel.
+// It panics where nothing can be written: `stderr::tell` does not.
+#![deny(clippy::print_stderr)]
 
 pub mod error;
 mod shares;

@@ -42,7 +42,7 @@ use pagetide_sys::proc::{self, Limit};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
-use pagetide_sys::{Errno, clock, file, thread};
+use pagetide_sys::{Errno, clock, file, stderr, thread};
 
 use crate::control::{MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
@@ -400,7 +400,7 @@ impl Supervisor {
             }
             _ => {
                 if let Some(text) = word.strip_prefix(SAY) {
-                    eprintln!("pagetide: {}", printable(text));
+                    stderr::tell(format_args!("pagetide: {}", printable(text)));
                 } else if let Some(text) = word.strip_prefix(DID) {
                     self.hear_answer(parent, text);
                 } else {
@@ -435,7 +435,9 @@ impl Supervisor {
         // A child that waits for memory of this process cannot have it any more.
         for birth in self.births.extract_if(.., |birth| birth.parent == pid) {
             if let Some(child) = birth.child {
-                eprintln!("pagetide: process {child}: its parent ended before its memory was handed over");
+                stderr::tell(format_args!(
+                    "pagetide: process {child}: its parent ended before its memory was handed over"
+                ));
                 let _ = pagetide_sys::signal::kill(child, pagetide_sys::signal::number::KILL);
             }
         }

@@ -8,6 +8,7 @@
 //! To find that out takes calls that a system call filter of the program may answer by its end. From the first such filter on, lines are
 //! left for a thread of ours, which has none.
 
+use core::fmt;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -15,6 +16,7 @@ use linux_raw_sys::general::O_APPEND;
 
 use crate::fd::{self, Fd, PollFd, events};
 use crate::file::{self, FileKind, Identity};
+use crate::text::Text;
 
 const STANDARD_ERROR: i32 = 2;
 
@@ -50,6 +52,11 @@ pub fn write(message: &[u8]) {
     } else {
         with_standard_error(|place| write_to(place, message));
     }
+}
+
+/// A line of less than 2 KiB, as [`write()`].
+pub fn tell(line: fmt::Arguments<'_>) {
+    write(Text::<2048>::format(format_args!("{line}\n")).as_bytes());
 }
 
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use pagetide_sys::clock;
+use pagetide_sys::{clock, stderr};
 
 use crate::failure::{Exit, Failure};
 use crate::whole_file::{PATIENCE_NS, WholeFile};
@@ -112,7 +112,7 @@ impl Sink {
                 let listener = TcpListener::bind(address).map_err(|error| refused(&address.to_string(), &error))?;
                 if address.port() == 0 {
                     let chosen = listener.local_addr().map_err(|error| refused(&address.to_string(), &error))?;
-                    eprintln!("pagetide: metrics at http://{chosen}/metrics");
+                    stderr::tell(format_args!("pagetide: metrics at http://{chosen}/metrics"));
                 }
                 (Listener::Tcp(listener), None)
             }
@@ -132,7 +132,10 @@ impl Sink {
                 if let Err(error) = file.put(&text)
                     && !std::mem::replace(is_told, true)
                 {
-                    eprintln!("pagetide: --metrics {}: cannot write: {error}; the run goes on", file.path().display());
+                    stderr::tell(format_args!(
+                        "pagetide: --metrics {}: cannot write: {error}; the run goes on",
+                        file.path().display()
+                    ));
                 }
             }
             Self::Served(served) => {
@@ -142,7 +145,9 @@ impl Sink {
                     let begun =
                         thread::Builder::new().name("metrics".to_owned()).spawn(move || serve(&listener, &newest));
                     if let Err(error) = begun {
-                        eprintln!("pagetide: --metrics: nobody can be answered: {error}; the run goes on");
+                        stderr::tell(format_args!(
+                            "pagetide: --metrics: nobody can be answered: {error}; the run goes on"
+                        ));
                     }
                 }
             }

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use pagetide_sys::fd::Fd;
-use pagetide_sys::{clock, proc, thread};
+use pagetide_sys::{Errno, clock, proc, thread};
 
 use super::{Agent, Managed, die};
 use crate::control::Phase;
@@ -76,12 +76,17 @@ impl Agent {
 
     /// The control blocks of the threads that exist stay in memory. Later ones say so themselves, as they begin.
     fn hold_threads(&self) {
-        let told = proc::each_thread(|tid| {
+        let hold = |tid| {
             if let Ok(Some(list)) = thread::robust_list(tid) {
                 HELD.hold(list.start(), list.len());
             }
-        });
-        if let Err(errno) = told {
+        };
+        let told = proc::each_thread(hold);
+        if told == Err(Errno::EACCES) {
+            // No directory may be read behind a rule set (Landlock). The first thread is known, and is a child's only one; those that the C
+            // library made have been held since they began.
+            hold(thread::getpid());
+        } else if let Err(errno) = told {
             die(&self.supervisor, format_args!("the threads of the program are not told: {}", errno.name()));
         }
     }

@@ -28,5 +28,9 @@ pub(super) fn alone(block: &Thread, number: u32, arguments: &[usize; 6]) -> Opti
         _ => false,
     };
     // Who shares the memory and is no thread may be killed with it, and a filter may not let a thread wait.
-    if leaves && !block.is_apart() && !block.is_filtered() { LEAVING.lock_within(SLEEP_NS, "memory leaves its place") } else { None }
+    if leaves && !block.is_apart() && !block.is_filtered() {
+        LEAVING.lock_within(SLEEP_NS, "memory leaves its place")
+    } else {
+        None
+    }
 }

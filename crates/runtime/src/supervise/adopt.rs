@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use pagetide_core::types::Nanos;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::text::Text;
-use pagetide_sys::{clock, file, proc, signal, socket};
+use pagetide_sys::{clock, file, proc, signal, socket, stderr};
 
 use crate::control::Control;
 use crate::foothold::{self, View};
@@ -298,10 +298,10 @@ impl Supervisor {
             }
             Err(errno) => {
                 // An agent that hears nothing ends its process; so does this.
-                eprintln!(
+                stderr::tell(format_args!(
                     "pagetide: process {pid}: its agent cannot be told anything ({}): it is killed",
                     errno.name()
-                );
+                ));
                 let _ = signal::kill(pid, signal::number::KILL);
             }
         }
@@ -346,7 +346,7 @@ impl Supervisor {
         let process = &mut self.tree.list[index];
         process.is_ended = true;
         let pid = process.pid;
-        eprintln!("pagetide: process {pid}: its memory was forked, and {why}: it is killed");
+        stderr::tell(format_args!("pagetide: process {pid}: its memory was forked, and {why}: it is killed"));
         let _ = signal::kill(pid, signal::number::KILL);
     }
 
@@ -445,7 +445,7 @@ impl Supervisor {
     /// A line for the person, once for each `kind`.
     fn tell_once(&mut self, kind: &'static str, text: &str) {
         if self.told.insert(kind) {
-            eprintln!("pagetide: {text}");
+            stderr::tell(format_args!("pagetide: {text}"));
         }
     }
 }

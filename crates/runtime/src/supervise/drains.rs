@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use pagetide_core::types::Nanos;
-use pagetide_sys::clock;
+use pagetide_sys::{clock, stderr};
 
 use crate::machine::{SLOTS_AHEAD, short_bit};
 use crate::session::command::{Command, PlaceId, PlaceState};
@@ -48,12 +48,12 @@ impl Supervisor {
         let id = self.places[index].offer.place;
         if self.is_drained(id) {
             let place = self.places.remove(index);
-            eprintln!("pagetide: {}: nothing is swapped there any more", place.path.display());
+            stderr::tell(format_args!("pagetide: {}: nothing is swapped there any more", place.path.display()));
         } else if self.is_any(id, PlaceState::GivenUp) {
             let left = self.status_of(&self.places[index]).used_pages;
             self.give_up(index);
             let (path, mib) = (self.places[index].path.display(), left.div_ceil(256));
-            eprintln!("pagetide: {path}: {mib} MiB fit nowhere else: it stays in use");
+            stderr::tell(format_args!("pagetide: {path}: {mib} MiB fit nowhere else: it stays in use"));
         }
     }
 
@@ -74,9 +74,9 @@ impl Supervisor {
             let ticket = self.tell_all(&Command::SwapOff { place: id, mode: None });
             self.forget(ticket);
             let path = self.places[index].path.display();
-            eprintln!(
+            stderr::tell(format_args!(
                 "pagetide: {path}: reads or writes fail: nothing more is written there, what can be read is moved away"
-            );
+            ));
         } else if !self.places[index].is_full_told && self.is_full(&self.places[index]) {
             self.places[index].is_full_told = true;
             let (left, floor) = (self.unused_pages(id).1 >> 8, FLOOR_BYTES >> 20);
@@ -86,10 +86,10 @@ impl Supervisor {
             } else {
                 format!("the disk is full up to {floor} MiB, or a quota is reached")
             };
-            eprintln!(
+            stderr::tell(format_args!(
                 "pagetide: {}: {why}: processes get no more of it; of what they have there {left} MiB are unused",
                 place.path.display()
-            );
+            ));
         }
     }
 

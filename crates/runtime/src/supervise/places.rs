@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use pagetide_core::types::Nanos;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::uffd::{ReadMode, Uffd};
-use pagetide_sys::{Errno, file};
+use pagetide_sys::{Errno, file, stderr};
 
 use crate::error::{Error, ErrorKind};
 use crate::extents::Division;
@@ -188,7 +188,7 @@ impl Place {
             Err(refused) => refused,
         };
         if !std::mem::replace(&mut self.is_lack_told, true) {
-            eprintln!("pagetide: {}: process {pid} swaps elsewhere: {refused}", self.path.display());
+            stderr::tell(format_args!("pagetide: {}: process {pid} swaps elsewhere: {refused}", self.path.display()));
         }
         None
     }

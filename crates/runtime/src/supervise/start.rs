@@ -20,7 +20,7 @@ use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::proc;
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::trace::{self, Halt, Saved, Tracee};
-use pagetide_sys::{Errno, clock, signal, socket, thread};
+use pagetide_sys::{Errno, clock, signal, socket, stderr, thread};
 
 use crate::foothold::{self, View};
 use crate::supervise::FaultMode;
@@ -221,7 +221,9 @@ impl Starting {
                 Ok(_) => break,
                 Err(Refusal::Foreign(what)) => {
                     // In the midst of it nothing may be where the program's memory was.
-                    eprintln!("pagetide: process {pid}: its memory cannot be taken over ({what}): it is killed");
+                    stderr::tell(format_args!(
+                        "pagetide: process {pid}: its memory cannot be taken over ({what}): it is killed"
+                    ));
                     let _ = signal::kill(pid, signal::number::KILL);
                     return Err(Refusal::Ended(None));
                 }

@@ -257,7 +257,7 @@ impl Crowd {
             Doing::Keeps(which, to) => {
                 let old = member.pieces[which].place;
                 member.pieces[which].place = Extent::new(to, old.pages());
-                    let loads = (old.start..old.end).step_by(7).map(Call::Load);
+                let loads = (old.start..old.end).step_by(7).map(Call::Load);
                 self.begin(index, Doing::Leaves(old), loads);
             }
             Doing::Cuts(which, pages) => {

@@ -86,9 +86,7 @@ impl Truth {
             | Call::Lock(extent)
             | Call::Unlock(extent) => [Some(extent), None],
             Call::OnFork(extent, _) => [Some(extent), None],
-            Call::Remap(from, to) | Call::RemapKeeping(from, to) => {
-                [Some(from), Some(Extent::new(to, from.pages()))]
-            }
+            Call::Remap(from, to) | Call::RemapKeeping(from, to) => [Some(from), Some(Extent::new(to, from.pages()))],
             Call::Load(_)
             | Call::Store(..)
             | Call::Populate(_)
@@ -257,7 +255,9 @@ impl Truth {
                 }
             }
             // The target may be gone even so.
-            Call::Remap(from, to) | Call::RemapKeeping(from, to) => self.each(pid, Extent::new(to, from.pages()), |page| page.value = None),
+            Call::Remap(from, to) | Call::RemapKeeping(from, to) => {
+                self.each(pid, Extent::new(to, from.pages()), |page| page.value = None)
+            }
             Call::Discard(extent) => {
                 let value = (answer != Answer::Failed(Errno::EINVAL)).then_some(0);
                 self.each(pid, extent, |page| page.value = value);

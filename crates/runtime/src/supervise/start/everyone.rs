@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pagetide_sys::fd::Fd;
 use pagetide_sys::trace::{self, Saved};
-use pagetide_sys::{proc, signal};
+use pagetide_sys::{proc, signal, stderr};
 
 use super::{Refusal, Starting, threads};
 
@@ -109,7 +109,9 @@ impl Watchdog {
                 }
             };
             if end == RecvTimeoutError::Timeout {
-                eprintln!("pagetide: process {pid}: its threads do not stop to be armed for signal mode: it is killed");
+                stderr::tell(format_args!(
+                    "pagetide: process {pid}: its threads do not stop to be armed for signal mode: it is killed"
+                ));
                 let _ = signal::kill(pid, signal::number::KILL);
             }
         };
