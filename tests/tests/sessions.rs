@@ -69,6 +69,15 @@ fn expect_paging(arguments: &[&str], memory: u64, features: &[Feature]) {
     }
 }
 
+/// More ranges than can wait at once are shared since a fork: those beyond were taken for memory that the kernel pins.
+#[test]
+fn pages_that_a_fork_shares_wait_until_they_are_private() {
+    if let Some((_, stats)) = expect_ok(&["private", "40", "3"], 16 * MIB, &[]) {
+        stats.expect_paging(4 * 256);
+        assert_eq!(stats.counter("uffd_busy"), 0, "nothing is pinned");
+    }
+}
+
 /// A line of ours in the midst of a file of the program is a wrong byte.
 #[test]
 fn a_file_that_has_the_number_of_standard_error_is_not_written_to() {

@@ -22,7 +22,11 @@ impl<K: AddressSpace> LiveMachine<K> {
         }
         for _ in 0..self.deferred.len() {
             let Some(effect) = self.deferred.pop_front() else { break };
-            self.carry_out(core, effect, answers);
+            if matches!(effect, Effect::Unmap { .. }) && self.are_many_unsharing() {
+                self.deferred.push_back(effect);
+            } else {
+                self.carry_out(core, effect, answers);
+            }
         }
     }
 

@@ -323,8 +323,9 @@ impl<K: AddressSpace> LiveMachine<K> {
         answers.push(Event::Unmapped { range: run, answer });
     }
 
-    fn can_unshare(&self) -> bool {
-        self.unsharer.is_some() && self.unsharing.len() < WAITING_MAX
+    /// Further ones wait until some of those that were asked for are private.
+    pub(super) fn are_many_unsharing(&self) -> bool {
+        self.unsharing.len() >= WAITING_MAX
     }
 
     /// Move pages out, from the start of `piece`; the number of pages answered for or deferred.
@@ -373,7 +374,11 @@ impl<K: AddressSpace> LiveMachine<K> {
             Stop::Hole | Stop::Marked | Stop::Gone => {
                 answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone });
             }
-            Stop::Busy if busy == Busy::MakePrivate && self.can_unshare() => {
+            Stop::Busy if busy == Busy::MakePrivate && self.are_many_unsharing() => {
+                self.deferred.push_back(Effect::Unmap { range: PageRange::new(next.first, piece.len - done) });
+                return piece.len;
+            }
+            Stop::Busy if busy == Busy::MakePrivate && self.unsharer.is_some() => {
                 let rest = PageRange::new(next.first, piece.len - done);
                 let memory = managed(vpn + u64::from(done), rest.len);
                 if self.unsharer.as_mut().is_some_and(|unsharer| unsharer.ask(memory)) {

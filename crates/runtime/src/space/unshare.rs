@@ -14,7 +14,7 @@ use crate::credentials::{self, Helper};
 use crate::own;
 
 const STACK_BYTES: usize = 64 << 10;
-/// Ranges that may wait; the machine answers further ones as busy.
+/// Ranges that may wait.
 pub(crate) const WAITING_MAX: usize = 256;
 
 #[derive(Debug)]
