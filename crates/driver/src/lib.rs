@@ -45,7 +45,12 @@ impl Answers {
     }
 
     fn pop(&mut self) -> Option<Event> {
-        self.queue.pop_front()
+        let event = self.queue.pop_front();
+        if self.queue.is_empty() {
+            // It begins again at the start of its memory, and so never uses more of it than it is long.
+            self.queue.clear();
+        }
+        event
     }
 }
 

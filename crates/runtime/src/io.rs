@@ -21,6 +21,11 @@ pub(crate) const REQUEST_PAGES: usize = 64;
 const GATHER_PAGES: u32 = 32;
 /// Requests in flight at most; more wait in a queue.
 pub(crate) const REQUESTS: usize = 128;
+/// And so many with a small budget: one for so many pages of it, at least.
+const REQUESTS_MIN: usize = 24;
+const PAGES_FOR_REQUEST: usize = 256;
+/// So many are left to reads: a task may wait for one.
+const FOR_READS: usize = 8;
 
 /// Read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,6 +199,8 @@ pub(crate) struct Requests {
     /// Entries that were ever used.
     table: Vec<Request>,
     free: Vec<u32>,
+    /// Entries at most, [`REQUESTS`] or less.
+    most: usize,
     /// Reads go first: a task may wait for one.
     reads: VecDeque<Transfer>,
     writes: VecDeque<Transfer>,
@@ -207,6 +214,7 @@ impl Requests {
         Self {
             table: Vec::with_capacity(REQUESTS),
             free: Vec::with_capacity(REQUESTS),
+            most: REQUESTS,
             reads: VecDeque::with_capacity(1024),
             writes: VecDeque::with_capacity(4096),
             reading: 0,
@@ -225,11 +233,19 @@ impl Requests {
         }
     }
 
+    /// No more entries are made than a process with so many pages can use: each costs 4 KiB, here and in the engine, and is kept.
+    pub(crate) fn limit(&mut self, budget_pages: u32) {
+        self.most = (budget_pages as usize / PAGES_FOR_REQUEST).clamp(REQUESTS_MIN, REQUESTS);
+    }
+
     /// An entry for the next transfers, if there are any and an entry is free. Writes wait for more to join them if
     /// `is_gathering`.
     pub(crate) fn begin(&mut self, is_gathering: bool) -> Option<(u32, Direction)> {
         let direction = if self.reads.is_empty() { Direction::Write } else { Direction::Read };
         if direction == Direction::Write && is_gathering && self.write_pages < GATHER_PAGES {
+            return None;
+        }
+        if direction == Direction::Write && self.in_flight() - self.reading + FOR_READS >= self.most {
             return None;
         }
         let device = self.queue(direction).front()?.device;
@@ -268,7 +284,7 @@ impl Requests {
     }
 
     fn new_entry(&mut self) -> Option<u32> {
-        if self.table.len() == REQUESTS {
+        if self.table.len() >= self.most {
             return None;
         }
         let part = PagePart { page: PageIdx(0), io: IoId(0), sum: 0 };

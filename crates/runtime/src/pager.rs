@@ -123,8 +123,9 @@ fn gathers(core: &Core, now: Nanos) -> bool {
 }
 
 impl<K: AddressSpace> Pager<K> {
-    pub(crate) fn new(core: Core, machine: LiveMachine<K>, floor_bytes: u64, record: Option<RecordWriter>) -> Self {
+    pub(crate) fn new(core: Core, mut machine: LiveMachine<K>, floor_bytes: u64, record: Option<RecordWriter>) -> Self {
         let budget_pages = core.budget();
+        machine.limit_requests(budget_pages);
         Self {
             driver: Driver::new(core, machine, Recorder::new(RECORDED_EVENTS, record)),
             runs: vec![Run::default(); 512],
@@ -517,6 +518,7 @@ impl<K: AddressSpace> Pager<K> {
         let pages = self.fork_pages.unwrap_or_else(|| self.budget_pages.saturating_sub(granted).max(least));
         let pages = pages.max(self.lent_budget);
         if pages != self.core().budget() {
+            self.machine_mut().limit_requests(pages);
             self.driver.step(now, Event::BudgetChanged { pages });
         }
     }

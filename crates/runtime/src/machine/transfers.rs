@@ -18,6 +18,11 @@ use crate::tier::Offer;
 const REQUESTS_NOTED: usize = 1024;
 
 impl<K: AddressSpace> LiveMachine<K> {
+    /// The process may keep so many pages from now on.
+    pub(crate) fn limit_requests(&mut self, budget_pages: u32) {
+        self.requests.limit(budget_pages);
+    }
+
     /// Hand waiting transfers to the engine, which passes them on at the next flush or wait.
     /// `is_gathering`: a few writes may wait for more.
     pub(crate) fn begin_requests(&mut self, is_gathering: bool, answers: &mut Answers) {
