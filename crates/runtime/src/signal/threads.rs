@@ -58,8 +58,6 @@ pub(crate) struct Thread {
     tid: AtomicI32,
     /// It is about to end.
     is_ending: AtomicBool,
-    /// What is held.
-    held: HeldRuns<RANGES>,
     in_place: InPlace,
     /// Its call may change the address space.
     changing: Changing,
@@ -84,10 +82,13 @@ pub(crate) struct Thread {
     actions: Cell<*const Actions>,
     /// A fault that the agent is to see to.
     post: Post,
+    /// What is held: few runs at most times, in the block's first page with all that is before them.
+    held: HeldRuns<RANGES>,
     /// Of a process that shares our memory until it executes another program.
     pub(super) own_actions: Actions,
 }
 const _: () = assert!(size_of::<Thread>() <= BLOCK_BYTES / 2);
+const _: () = assert!(offset_of!(Thread, held) <= PAGE_BYTES / 2, "a thread that calls needs one page, and its stack");
 
 /// Where a block has what `inplace` uses: pairs of words.
 pub(super) const HELD_AT: usize = offset_of!(Thread, held) + HeldRuns::<RANGES>::RUNS_AT;

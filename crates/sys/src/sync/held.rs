@@ -163,8 +163,8 @@ const _: () = assert!(size_of::<Run>() == 16 && offset_of!(Run, to) == 8);
 #[repr(C)]
 #[derive(Debug)]
 pub struct HeldRuns<const RUNS: usize> {
-    runs: [Run; RUNS],
     count: AtomicUsize,
+    runs: [Run; RUNS],
 }
 
 impl<const RUNS: usize> HeldRuns<RUNS> {
