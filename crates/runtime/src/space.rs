@@ -178,6 +178,11 @@ impl Mappings {
         !self.untold.is_empty()
     }
 
+    /// True if something is still to be told of who was at `[vpn, end)`, unless no change is under way.
+    pub(crate) fn awaits_at(&self, vpn: u64, end: u64) -> bool {
+        self.untold.is_about(vpn, end)
+    }
+
     /// No change is under way: what was set aside is no more.
     pub(crate) fn end_awaiting(&mut self, mut tell: impl FnMut(Change)) {
         for (vpn, end) in self.untold.clear() {

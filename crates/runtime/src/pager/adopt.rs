@@ -144,11 +144,11 @@ impl<K: AddressSpace> Pager<K> {
     }
 
     /// Register the range, tell the core of it, and charge what is there already; or why it stays native. None: it has changed since
-    /// the list was read, or a change is under way, and the next look judges what has become of it.
+    /// the list was read, or the end of who was there before is yet to be told, and the next look judges what has become of it.
     fn adopt_range(&mut self, now: Nanos, from: u64, to: u64, is_heap: bool) -> Option<Standing> {
         let Ok(pages) = u32::try_from(to - from) else { return Some(Standing::Native(Why::NoIndices)) };
-        // The end of who was here before may be still to be told. What is registered tells of its own end, and may do so first.
-        if self.machine().is_changing() {
+        // What is registered tells of its own end, and may do so before who was here.
+        if self.machine().mappings.awaits_at(from, to) {
             return None;
         }
         match self.machine().space().register(managed(from, pages), Modes::MISSING) {

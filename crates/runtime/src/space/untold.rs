@@ -56,6 +56,11 @@ impl Untold {
         self.entries.is_empty()
     }
 
+    /// Some entry is about a page of `[vpn, end)`.
+    pub(super) fn is_about(&self, vpn: u64, end: u64) -> bool {
+        self.entries.iter().any(|entry| entry.vpn < end && vpn < entry.end)
+    }
+
     /// Somebody came to these pages, and what was there is still known: where it is set aside.
     pub(super) fn set_aside(&mut self, vpn: u64, pages: u64) -> u64 {
         let aside = self.next;

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use pagetide_kernel::model::{Answer, Call, Extent, Happened, Quirks, Tid};
+use pagetide_sys::Errno;
 
 use super::Dice;
 use super::reconciled::assert_reconciled;
@@ -236,6 +237,13 @@ impl Crowd {
         if let (Doing::Maps(_) | Doing::MapsFor(..), Answer::Failed(_)) = (&member.doing, answer) {
             member.doing = Doing::Nothing;
             return;
+        }
+        // It is several mappings at present, because a part of it was registered first: live, `remap` moves them one by one.
+        if let (&Doing::Moves(which, to) | &Doing::Keeps(which, to), Answer::Failed(Errno::EFAULT)) =
+            (&member.doing, answer)
+        {
+            let room = Extent::new(to, member.pieces[which].place.pages());
+            return self.begin(index, Doing::Unmaps, [Call::Unmap(room)]);
         }
         assert_eq!(answer, Answer::Done, "{member:?}");
         match std::mem::replace(&mut member.doing, Doing::Nothing) {

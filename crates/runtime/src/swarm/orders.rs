@@ -73,6 +73,7 @@ fn the_end_of_memory_that_others_were_moved_away_from_is_not_taken_for_the_end_o
         let now = rig.pager().machine().space().now();
         let moved = Message::Remap { from, to: from + (0x1000 << 12), len: 100 << 12 };
         assert!(matches!(rig.session.pager.on_message(now, moved), Followup::None));
+        rig.session.pager.end_messages(now);
         rig.world().will(other, Call::Unmap(Extent::new(HOME + 8, 1)));
         rig.session.pager.begin_look();
         rig.session.pager.adopt_vma(now, &seen);
