@@ -62,25 +62,20 @@ fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_with_pages_compres
     Budgeted::new(program(&binary, &["128", "5000", "4"])).arguments(&["--set", "compress=zstd"]).check(&scratch);
 }
 
-/// What `make` makes, in `budget` bytes and this fault mode: its end and the statistics.
-fn in_mode(mode: FaultMode, budget: u64, make: impl Fn(&Scratch) -> Program, check: impl Fn(&Finished, &Stats)) {
+/// What `make` makes, in `budget` bytes: its end and the statistics, in each fault mode.
+fn in_both_modes(budget: u64, make: impl Fn(&Scratch) -> Program, check: impl Fn(&Finished, &Stats)) {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
-    let _turn = serial::turn();
-    let scratch = Scratch::new();
-    let run = PagetideRun::new(&scratch, budget).mode(mode);
-    let ended = run.wrap(&make(&scratch)).run(&scratch, "run");
-    ended.expect_success().expect_no_process_left();
-    let stats = run.stats();
-    stats.expect_laws();
-    check(&ended, &stats);
-}
-
-/// The same in each fault mode.
-fn in_both_modes(budget: u64, make: impl Fn(&Scratch) -> Program, check: impl Fn(&Finished, &Stats)) {
     for mode in [FaultMode::Thread, FaultMode::Signal] {
-        in_mode(mode, budget, &make, &check);
+        let _turn = serial::turn();
+        let scratch = Scratch::new();
+        let run = PagetideRun::new(&scratch, budget).mode(mode);
+        let ended = run.wrap(&make(&scratch)).run(&scratch, "run");
+        ended.expect_success().expect_no_process_left();
+        let stats = run.stats();
+        stats.expect_laws();
+        check(&ended, &stats);
     }
 }
 

@@ -368,18 +368,18 @@ impl<K: AddressSpace> LiveMachine<K> {
             self.answer_unmapped(core, PageRange::new(piece.first, done), answers);
         }
         let Some(stop) = answer.stop.filter(|_| done < piece.len) else { return done };
-        let next = PageRange::one(PageIdx(piece.first.0 + done));
+        let rest = PageRange::new(PageIdx(piece.first.0 + done), piece.len - done);
+        let next = PageRange::one(rest.first);
         match stop {
             // MADV_GUARD_INSTALL gives pages back without a message.
             Stop::Hole | Stop::Marked | Stop::Gone => {
                 answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Gone });
             }
             Stop::Busy if busy == Busy::MakePrivate && self.are_many_unsharing() => {
-                self.deferred.push_back(Effect::Unmap { range: PageRange::new(next.first, piece.len - done) });
+                self.deferred.push_back(Effect::Unmap { range: rest });
                 return piece.len;
             }
             Stop::Busy if busy == Busy::MakePrivate && self.unsharer.is_some() => {
-                let rest = PageRange::new(next.first, piece.len - done);
                 let memory = managed(vpn + u64::from(done), rest.len);
                 if self.unsharer.as_mut().is_some_and(|unsharer| unsharer.ask(memory)) {
                     self.unsharing.push_back(Unsharing { pages: rest, asked: (vpn + u64::from(done), rest.len) });
@@ -393,7 +393,7 @@ impl<K: AddressSpace> LiveMachine<K> {
                 answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Busy });
             }
             Stop::Again => {
-                self.deferred.push_back(Effect::Unmap { range: PageRange::new(next.first, piece.len - done) });
+                self.deferred.push_back(Effect::Unmap { range: rest });
                 return piece.len;
             }
             Stop::Present | Stop::Other(_) => panic!("page {next:?} cannot be moved out: {stop:?}"),

@@ -14,10 +14,11 @@ use pagetide_sys::{Errno, clock, stderr, text, thread};
 use linux::*;
 
 use super::filtered::{self, PRCTL};
+use super::leaving::{self, BRK};
 use super::pieces::{PREADV2, PWRITEV2, make_long};
 use super::threads::Thread;
 use super::traced::{self, PTRACE, TRACE_ME};
-use super::{actions, clones, compat, forks, leaving, waiting};
+use super::{actions, clones, compat, forks, waiting};
 use crate::space::held::HELD;
 use crate::{advice, attach, foothold, lent, limits, origins, serve};
 
@@ -29,7 +30,6 @@ mod linux {
     pub(super) const SIGPROCMASK: u32 = 14;
     pub(super) const SIGRETURN: u32 = 15;
     pub(super) const MMAP: u32 = 9;
-    pub(super) const BRK: u32 = 12;
     pub(super) const MUNMAP: u32 = 11;
     pub(super) const MREMAP: u32 = 25;
     pub(super) const MADVISE: u32 = 28;

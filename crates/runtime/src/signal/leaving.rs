@@ -9,7 +9,7 @@ use pagetide_sys::sync::{Guard, Mutex};
 use super::threads::Thread;
 use crate::origins::{MMAP, MREMAP, MUNMAP};
 
-const BRK: u32 = 12;
+pub(super) const BRK: u32 = 12;
 
 static LEAVING: Mutex<()> = Mutex::new(());
 /// Who holds it may wait for the caller, as where a program serves memory by a userfaultfd of its own: they go on side by side then.
