@@ -262,6 +262,10 @@ impl<K: AddressSpace> Pager<K> {
             }
             Some(_) => self.lent_budget,
         };
+        self.lend(now, lent);
+    }
+
+    fn lend(&mut self, now: Nanos, lent: u32) {
         if lent != self.lent_budget {
             self.lent_budget = lent;
             let granted = self.machine().tier().map_or(0, Tier::granted_pages);
@@ -277,10 +281,15 @@ impl<K: AddressSpace> Pager<K> {
     }
 
     /// A page that was given back after it was asked to be made private. Who waits for it may be the thread that does so, and
-    /// it may be what all memory waits for that could make room: the page is filled first and charged then.
+    /// it may be what all memory waits for that could make room: the page is filled first and charged then. Nothing else may be there to
+    /// leave for it, and it would leave before the thread went on, each time: the budget is exceeded for it.
     fn fill_for_unsharer(&mut self, now: Nanos, page: PageIdx, vpn: u64) -> FaultAnswer {
         let answer = self.fill_vanished(vpn);
         if answer == FaultAnswer::Taken {
+            let core = self.core();
+            if core.charged() >= core.budget() {
+                self.lend(now, core.charged() + LENT_PAGES);
+            }
             self.driver.step(now, Event::Adopted { range: PageRange::one(page) });
         }
         answer
