@@ -98,6 +98,9 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
             Some(Err(errno)) => return returned(Err(errno)),
         },
         libc::SYS_futex => words_worked_on(int(b), a, e).into_iter().flatten().for_each(hold_word),
+        // A thread that says so before it pages is not asked again.
+        libc::SYS_rseq => hold_in_page(a, int(b).cast_unsigned() as usize),
+        libc::SYS_set_tid_address => hold_word(a),
         _ => {}
     }
     let number = u32::try_from(number).expect("one of the numbers above");
@@ -118,11 +121,15 @@ const fn words_worked_on(operation: c_int, first: usize, second: usize) -> [Opti
     }
 }
 
-/// The word stays in memory from now on. It may be no memory at all: of that the call speaks.
+/// The word stays in memory from now on.
 fn hold_word(address: usize) {
-    const BYTES: usize = size_of::<u32>();
+    hold_in_page(address, size_of::<u32>());
+}
+
+/// These bytes of one page stay in memory from now on. They may be no memory at all: of that the call speaks.
+fn hold_in_page(address: usize, bytes: usize) {
     const POPULATE_READ: usize = 22;
-    if address.is_multiple_of(BYTES) && agent_entry::note(address, BYTES) {
+    if (1..=PAGE_BYTES - address % PAGE_BYTES).contains(&bytes) && agent_entry::note(address, bytes) {
         // SAFETY: changes no byte.
         let _ = unsafe { call(libc::SYS_madvise, [address & !(PAGE_BYTES - 1), PAGE_BYTES, POPULATE_READ, 0]) };
     }
@@ -159,6 +166,10 @@ unsafe extern "C" fn syscall() {
         "cmp rdi, {ring}",
         "je {known}",
         "cmp rdi, {context}",
+        "je {known}",
+        "cmp rdi, {sequences}",
+        "je {known}",
+        "cmp rdi, {tid_address}",
         "je {known}",
         // A futex: only those of the operations above are looked into.
         "cmp rdi, {futex}",
@@ -213,6 +224,8 @@ unsafe extern "C" fn syscall() {
         mremap = const libc::SYS_mremap,
         shmat = const libc::SYS_shmat,
         mlock = const libc::SYS_mlock,
+        sequences = const libc::SYS_rseq,
+        tid_address = const libc::SYS_set_tid_address,
         mlock2 = const libc::SYS_mlock2,
         mlockall = const libc::SYS_mlockall,
         ring = const libc::SYS_io_uring_setup,
