@@ -203,6 +203,13 @@ fn restartable_sequences_that_are_said_before_paging_begins_stay_in_memory() {
     }
 }
 
+/// The child's agent never had the CPU: its first thread waited for it there without giving it up, and what the supervisor wanted of the
+/// child waited, too.
+#[test]
+fn a_real_time_process_on_one_cpu_forks() {
+    expect_right("real-time-fork");
+}
+
 #[test]
 fn priority_inheriting_locks_work_where_their_words_were_out() {
     expect_right("pi-futex");

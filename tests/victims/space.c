@@ -804,6 +804,33 @@ static void pi_words_in_children(void) {
     }
 }
 
+// On one CPU, of which nobody else has anything while a thread of it runs.
+static void real_time_fork(void) {
+    struct rlimit limit = {20, 20};
+    struct sched_param first = {.sched_priority = 1};
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(0, &one);
+    unsigned char *memory = map(PAGES);
+    fill(memory, PAGES, 1);
+    EXPECT(setrlimit(RLIMIT_CPU, &limit) == 0 && (sched_setscheduler(0, SCHED_FIFO, &first) == 0 || errno == EPERM));
+    EXPECT(sched_setaffinity(0, sizeof one, &one) == 0);
+    push_out();
+    for (int round = 0; round < 4; round++) {
+        pid_t child = fork();
+        EXPECT(child >= 0);
+        for (uint64_t page = 0; child == 0 && page < PAGES; page++) {
+            EXPECT(is_filled(memory, page, 1));
+        }
+        if (child == 0) {
+            _exit(0);
+        }
+        int status;
+        EXPECT(waitpid(child, &status, 0) == child && status == 0);
+        push_out();
+    }
+}
+
 static void pi_futex(void) {
     uint32_t *word = (uint32_t *)map(PAGES) + 100 * 1024;
     fill((unsigned char *)map(PAGES), PAGES, 1);
@@ -1618,6 +1645,7 @@ static const struct {
     {"sleeping-threads", sleeping_threads},
     {"unwinding-threads", unwinding_threads},
     {"robust-mutexes", robust_mutexes},
+    {"real-time-fork", real_time_fork},
     {"pi-futex", pi_futex},
     {"pi-mutex", pi_mutex},
     {"pi-words-in-children", pi_words_in_children},
