@@ -184,25 +184,6 @@ fn the_robust_mutexes_of_a_thread_that_ends_are_handed_on() {
     expect_right("robust-mutexes");
 }
 
-/// They were said before the thread was armed, and nobody asked it again: the program ended by SIGSEGV in signal mode.
-#[test]
-fn restartable_sequences_that_are_said_before_paging_begins_stay_in_memory() {
-    if !need::has(&[Feature::Uffd]) {
-        return;
-    }
-    let _turn = serial::turn();
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        let scratch = Scratch::new();
-        let run = PagetideRun::new(&scratch, BUDGET).mode(mode);
-        let program = Program::new([OsString::from(victim::build(&scratch, "sequences"))]);
-        let program = program.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").deadline_s(60);
-        let ended = run.wrap(&program).run(&scratch, "sequences");
-        ended.expect_success();
-        assert_eq!(ended.stdout(), "right\n", "{}", ended.report());
-        run.stats().expect_laws();
-    }
-}
-
 /// The child's agent never had the CPU: its first thread waited for it there without giving it up, and what the supervisor wanted of the
 /// child waited, too.
 #[test]

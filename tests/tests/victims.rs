@@ -92,6 +92,15 @@ fn mappings_that_registering_has_split_are_moved_and_grow_as_natively_in_both_mo
     }
 }
 
+/// They were said before the thread was armed, and nobody asked it again: the program ended by SIGSEGV in signal mode.
+#[test]
+fn restartable_sequences_that_are_said_before_paging_begins_stay_in_memory() {
+    let sequences = |scratch: &Scratch| {
+        program(&victim::build(scratch, "sequences"), &[]).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").deadline_s(60)
+    };
+    in_both_modes(16 * MIB, sequences, |ended, _| assert_eq!(ended.stdout(), "right\n", "{}", ended.report()));
+}
+
 /// What one thread unmaps another one has a moment later, while what became of it is not told yet.
 #[test]
 fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_both_modes() {

@@ -123,7 +123,10 @@ const fn words_worked_on(operation: c_int, first: usize, second: usize) -> [Opti
 
 /// The word stays in memory from now on.
 fn hold_word(address: usize) {
-    hold_in_page(address, size_of::<u32>());
+    const BYTES: usize = size_of::<u32>();
+    if address.is_multiple_of(BYTES) {
+        hold_in_page(address, BYTES);
+    }
 }
 
 /// These bytes of one page stay in memory from now on. They may be no memory at all: of that the call speaks.
@@ -167,10 +170,6 @@ unsafe extern "C" fn syscall() {
         "je {known}",
         "cmp rdi, {context}",
         "je {known}",
-        "cmp rdi, {sequences}",
-        "je {known}",
-        "cmp rdi, {tid_address}",
-        "je {known}",
         // A futex: only those of the operations above are looked into.
         "cmp rdi, {futex}",
         "jne 5f",
@@ -187,6 +186,10 @@ unsafe extern "C" fn syscall() {
         "jmp 2f",
         "5:",
         "cmp rdi, {seccomp}",
+        "je {known}",
+        "cmp rdi, {sequences}",
+        "je {known}",
+        "cmp rdi, {tid_address}",
         "je {known}",
         "cmp rdi, {clone}",
         "jne 2f",

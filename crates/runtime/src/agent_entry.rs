@@ -419,7 +419,8 @@ fn close(raw: i32) {
 extern "C" fn enter(ticket: u64, command: u64, number: u64, first: u64, second: u64, fourth: u64) -> ! {
     let interrupted = Interrupted { number, first, second, fourth };
     let ticket = u32::try_from(ticket).unwrap_or(0);
-    let answer = match u32::try_from(command & 0xffff_ffff) {
+    let kind = u32::try_from(command & 0xffff_ffff);
+    let answer = match kind {
         Ok(foothold::START) => start_agent(false),
         Ok(foothold::ARM) => arm(command >> 32, interrupted.is_any().then_some(interrupted)),
         Ok(foothold::APART) => start_agent(true),
@@ -435,7 +436,7 @@ extern "C" fn enter(ticket: u64, command: u64, number: u64, first: u64, second: 
     };
     foothold::answer(ticket, answer.cast_unsigned());
     // The agent's thread inherits a real-time policy and its CPU, and would never run beside this one. An armed thread makes no calls here.
-    let makes_agent = matches!(u32::try_from(command), Ok(foothold::START | foothold::APART));
+    let makes_agent = matches!(kind, Ok(foothold::START | foothold::APART));
     let pause = if makes_agent { thread::yield_now } else { std::hint::spin_loop };
     loop {
         pause();
