@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// What the file is, as far as a preloaded library cares.
@@ -59,6 +60,35 @@ const DT_SONAME: u64 = 14;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
+
+/// A section's entry in the table of sections, and so many are looked at; real programs have about forty.
+const SECTION_BYTES: usize = 64;
+const SECTIONS_MAX: u16 = 4096;
+const SECTION_NAMES_BYTES_MAX: usize = 1 << 20;
+
+/// Where in `file` its sections of this name are. None in a file that is no 64-bit ELF file, has lost its table of sections, or is damaged.
+/// An error of reading it.
+pub(crate) fn sections(file: &File, name: &[u8]) -> io::Result<Vec<Range<u64>>> {
+    let head = read_up_to(file, 0, HEADER_BYTES)?;
+    if !head.starts_with(b"\x7fELF\x02\x01")
+        || head.len() < HEADER_BYTES
+        || usize::from(u16_at(&head, 58)) != SECTION_BYTES
+    {
+        return Ok(Vec::new());
+    }
+    let (count, names) = (u16_at(&head, 60).min(SECTIONS_MAX), usize::from(u16_at(&head, 62)));
+    let table = read_up_to(file, u64_at(&head, 40), usize::from(count) * SECTION_BYTES)?;
+    let sections = || table.chunks_exact(SECTION_BYTES);
+    let place = |section: &[u8]| (u64_at(section, 24), u64_at(section, 32));
+    let Some((at, len)) = sections().nth(names).map(place) else { return Ok(Vec::new()) };
+    let len = usize::try_from(len).unwrap_or(usize::MAX).min(SECTION_NAMES_BYTES_MAX);
+    let names = read_up_to(file, at, len)?;
+    let is_named = |section: &&[u8]| {
+        let from = usize::try_from(u32_at(section, 0)).expect("addresses are 64 bit");
+        names.get(from..).and_then(|rest| rest.split(|byte| *byte == 0).next()) == Some(name)
+    };
+    Ok(sections().filter(is_named).map(place).map(|(at, len)| at..at.saturating_add(len)).collect())
+}
 
 /// Reads what `file` is. An error of reading it; a damaged file is what its first bytes say, as far as they go.
 pub fn kind_of(file: &File) -> io::Result<Kind> {
@@ -244,6 +274,31 @@ mod tests {
         assert_eq!(machine, MACHINE_HERE);
         let linker = File::open(loader).and_then(|file| kind_of(&file)).expect("it has linked this test");
         assert_eq!(linker, Kind::Static { is_library: true, machine, go: false });
+    }
+
+    #[test]
+    fn sections_are_found_by_their_names() {
+        let own = File::open("/proc/self/exe").expect("a test is a program");
+        let text = sections(&own, b".text").expect("it can be read");
+        assert!(matches!(text[..], [ref text] if !text.is_empty()), "{text:?}");
+        assert_eq!(sections(&own, b".no such").expect("it can be read"), []);
+        assert_eq!(sections(&own, b"text").expect("it can be read"), [], "names are whole");
+    }
+
+    #[test]
+    fn damaged_and_foreign_files_have_no_sections() {
+        let none = |bytes: &[u8]| assert_eq!(sections(&file_of(bytes), b"").expect("a file can be read"), []);
+        none(b"");
+        none(b"hello");
+        none(&elf(2, 62, &[(1, b"x")]));
+        let mut table = elf(2, 62, &[(1, &[0xff; 3 * SECTION_BYTES])]);
+        table[58..60].copy_from_slice(&64_u16.to_le_bytes());
+        for (at, count, names) in [(u64::MAX, 3, 0), (0, 3, 7), (120, 3, 1), (120, u16::MAX, 2), (0, u16::MAX, 0)] {
+            table[40..48].copy_from_slice(&u64::to_le_bytes(at));
+            table[60..62].copy_from_slice(&u16::to_le_bytes(count));
+            table[62..64].copy_from_slice(&u16::to_le_bytes(names));
+            assert_eq!(sections(&file_of(&table), b"__rseq_cs").expect("a file can be read"), []);
+        }
     }
 
     #[test]

@@ -3,11 +3,15 @@
 //!
 //! Left alone: mappings that are not both readable and writable or may be executed, those with advice or a lock that a new mapping would not
 //! have, devices, the object's own, and what is less than [`RUN_PAGES`] in a row or [`MAPPING_BYTES`] in a mapping: the C library's and the
-//! loader's data is among these, which the runtime needs itself.
+//! loader's data is among these, which the runtime needs itself. So are descriptors of restartable sequences: in signal mode the kernel would
+//! not find one that is out, and end the program. They have a section of their own by convention (librseq, tcmalloc); a mapping whose
+//! file cannot be read is left alone, because nobody knows what it has.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::{io, ops};
 
+use crate::elf;
 use crate::origins::TAKEN_MAX;
 use crate::space::{PAGE_BYTES, PAGE_SHIFT};
 
@@ -20,6 +24,9 @@ const RANGE_PAGES: u64 = (64 << 20) >> PAGE_SHIFT;
 /// What /proc/PID/smaps may say of a mapping that is taken: rights, and that its memory is accounted for, or advice about reading.
 const FLAGS: [&str; 11] = ["rd", "wr", "mr", "mw", "me", "ac", "nr", "sd", "sr", "rr", "gu"];
 
+/// The section of descriptors.
+const SEQUENCES: &[u8] = b"__rseq_cs";
+
 /// Some pages of one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
@@ -28,10 +35,13 @@ pub(super) struct Range {
 }
 
 /// A mapping as smaps has it, as far as it counts here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Candidate {
     start: u64,
     end: u64,
+    /// Where its first byte is in the file.
+    offset: u64,
+    path: String,
 }
 
 /// True if the process may have such pages. Cheap, and asked of every process.
@@ -46,11 +56,12 @@ pub(super) fn find(pid: i32, words: u64) -> Vec<Range> {
     let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return Vec::new() };
     let mut ranges = Vec::new();
     for mapping in candidates(&String::from_utf8_lossy(&smaps), words) {
+        let Ok(descriptors) = mapping.descriptors(pid) else { continue };
         let pages = (mapping.end - mapping.start) >> PAGE_SHIFT;
         let mut entries = vec![0; usize::try_from(pages * 8).expect("addresses are 64 bit")];
         if pagemap.read_exact_at(&mut entries, (mapping.start >> PAGE_SHIFT) * 8).is_ok() {
             let entry = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-            ranges.extend(runs(mapping.start, entries.chunks_exact(8).map(entry)));
+            ranges.extend(runs(mapping.start, entries.chunks_exact(8).map(entry), &descriptors));
         }
     }
     ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.bytes));
@@ -61,18 +72,27 @@ pub(super) fn find(pid: i32, words: u64) -> Vec<Range> {
 impl Candidate {
     /// From a line that begins a mapping; None: another line, or a mapping of another kind.
     fn of(line: &str) -> Option<Self> {
-        let mut fields = line.split_ascii_whitespace();
+        let mut fields = line.splitn(6, ' ');
         let (start, end) = fields.next()?.split_once('-')?;
         let is_private = fields.next()? == "rw-p";
-        let inode = fields.nth(2)?;
-        let is_file =
-            inode != "0" && fields.next().is_some_and(|name| name.starts_with('/') && !name.starts_with("/dev/"));
-        let address = |text| u64::from_str_radix(text, 16).ok();
-        (is_private && is_file).then_some(Self { start: address(start)?, end: address(end)? })
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let (start, end, offset) = (number(start)?, number(end)?, number(fields.next()?)?);
+        let inode = fields.nth(1)?;
+        let path = fields.next().map_or("", str::trim_start);
+        let is_file = inode != "0" && path.starts_with('/') && !path.starts_with("/dev/");
+        (is_private && is_file).then(|| Self { start, end, offset, path: path.to_owned() })
     }
 
-    const fn may_be_taken(self, words: u64) -> bool {
+    const fn may_be_taken(&self, words: u64) -> bool {
         self.end - self.start >= MAPPING_BYTES && !(self.start <= words && words < self.end)
+    }
+
+    /// The addresses of descriptors of restartable sequences. An error: its file cannot be read.
+    fn descriptors(&self, pid: i32) -> io::Result<Vec<ops::Range<u64>>> {
+        let file = File::open(format!("/proc/{pid}/root{}", self.path))?;
+        let sections = elf::sections(&file, SEQUENCES)?;
+        let address = |at: u64| self.start.saturating_add(at.saturating_sub(self.offset));
+        Ok(sections.into_iter().map(|section| address(section.start)..address(section.end)).collect())
     }
 }
 
@@ -96,14 +116,15 @@ fn candidates(smaps: &str, words: u64) -> Vec<Candidate> {
     found
 }
 
-/// The pages in a row that are there and are nobody else's, of a mapping that begins at `start`.
-fn runs(start: u64, entries: impl Iterator<Item = u64>) -> Vec<Range> {
+/// The pages in a row that are there and are nobody else's, of a mapping that begins at `start`, and have nothing of what is to be `kept`.
+fn runs(start: u64, entries: impl Iterator<Item = u64>, kept: &[ops::Range<u64>]) -> Vec<Range> {
     /// There, and of a file or shared: bits of /proc/PID/pagemap.
     const PRESENT: u64 = 1 << 63;
     const FILE: u64 = 1 << 61;
     let mut ranges: Vec<Range> = Vec::new();
     for (at, entry) in (start..).step_by(usize::try_from(PAGE_BYTES).expect("a page is small")).zip(entries) {
-        if entry & (PRESENT | FILE) != PRESENT {
+        let is_kept = kept.iter().any(|kept| kept.start < at + PAGE_BYTES && at < kept.end);
+        if entry & (PRESENT | FILE) != PRESENT || is_kept {
             continue;
         }
         match ranges.last_mut() {
@@ -149,7 +170,9 @@ VmFlags: rd wr mr mw me ac sd
     #[test]
     fn written_mappings_of_files_are_found_and_nothing_else() {
         let words = 0x7f00_0180_1000;
-        assert_eq!(candidates(SMAPS, words), [Candidate { start: 0x7f00_0000_0000, end: 0x7f00_0040_0000 }]);
+        let path = "/usr/lib/classes.jsa".to_owned();
+        let archive = Candidate { start: 0x7f00_0000_0000, end: 0x7f00_0040_0000, offset: 0x1000, path };
+        assert_eq!(candidates(SMAPS, words), [archive]);
         assert_eq!(candidates(SMAPS, 0).len(), 2, "the object's own is one without its words");
         assert_eq!(candidates("", 0), []);
         assert_eq!(candidates("no\nsmaps\n\nAnonymous: 9999\nVmFlags: rd\n", 0), []);
@@ -163,8 +186,12 @@ VmFlags: rd wr mr mw me ac sd
         let mut entries = vec![WRITTEN; 100];
         (entries[20], entries[21], entries[30], entries[99]) = (READ, 0, 1 << 62, READ);
         let expected = [(0, 20), (31, 68)].map(|(at, pages)| Range { start: page(at), bytes: pages * PAGE_BYTES });
-        assert_eq!(runs(page(0), entries.into_iter()), expected);
-        let many = runs(0, std::iter::repeat_n(WRITTEN, 40_000));
+        assert_eq!(runs(page(0), entries.iter().copied(), &[]), expected);
+        let kept = [page(0) + 8..page(1) + 8, page(80)..page(80) + 1, page(98)..page(98)];
+        let expected =
+            [(2, 18), (31, 49), (81, 18)].map(|(at, pages)| Range { start: page(at), bytes: pages * PAGE_BYTES });
+        assert_eq!(runs(page(0), entries.into_iter(), &kept), expected);
+        let many = runs(0, std::iter::repeat_n(WRITTEN, 40_000), &[]);
         assert_eq!(many.iter().map(|range| range.bytes).sum::<u64>(), 40_000 * PAGE_BYTES);
         assert!(many.iter().all(|range| range.bytes <= RANGE_PAGES * PAGE_BYTES));
     }
