@@ -4,8 +4,7 @@
 //! Left alone: mappings that are not both readable and writable or may be executed, those with advice or a lock that a new mapping would not
 //! have, devices, the object's own, and what is less than [`RUN_PAGES`] in a row or [`MAPPING_BYTES`] in a mapping: the C library's and the
 //! loader's data is among these, which the runtime needs itself. So are descriptors of restartable sequences: in signal mode the kernel would
-//! not find one that is out, and end the program. They have a section of their own by convention (librseq, tcmalloc); a mapping whose
-//! file cannot be read is left alone, because nobody knows what it has.
+//! not find one that is out, and end the program. They have a section of their own by convention (librseq, tcmalloc).
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -56,7 +55,8 @@ pub(super) fn find(pid: i32, words: u64) -> Vec<Range> {
     let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return Vec::new() };
     let mut ranges = Vec::new();
     for mapping in candidates(&String::from_utf8_lossy(&smaps), words) {
-        let Ok(descriptors) = mapping.descriptors(pid) else { continue };
+        // A file that is deleted, or that nobody may read, is taken for one without: hardly a loaded library.
+        let descriptors = mapping.descriptors(pid).unwrap_or_default();
         let pages = (mapping.end - mapping.start) >> PAGE_SHIFT;
         let mut entries = vec![0; usize::try_from(pages * 8).expect("addresses are 64 bit")];
         if pagemap.read_exact_at(&mut entries, (mapping.start >> PAGE_SHIFT) * 8).is_ok() {
