@@ -7,7 +7,7 @@
 //! not find one that is out, and end the program. They have a section of their own by convention (librseq, tcmalloc).
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::{io, ops};
 
 use crate::elf;
@@ -89,7 +89,9 @@ impl Candidate {
 
     /// The addresses of descriptors of restartable sequences. An error: its file cannot be read.
     fn descriptors(&self, pid: i32) -> io::Result<Vec<ops::Range<u64>>> {
-        let file = File::open(format!("/proc/{pid}/root{}", self.path))?;
+        // Of this name there may be a pipe by now, whose writer nobody waits for.
+        let path = format!("/proc/{pid}/root{}", self.path);
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let sections = elf::sections(&file, SEQUENCES)?;
         let address = |at: u64| self.start.saturating_add(at.saturating_sub(self.offset));
         Ok(sections.into_iter().map(|section| address(section.start)..address(section.end)).collect())
@@ -176,6 +178,17 @@ VmFlags: rd wr mr mw me ac sd
         assert_eq!(candidates(SMAPS, 0).len(), 2, "the object's own is one without its words");
         assert_eq!(candidates("", 0), []);
         assert_eq!(candidates("no\nsmaps\n\nAnonymous: 9999\nVmFlags: rd\n", 0), []);
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_the_file_is_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("pagetide-pipe-{}", std::process::id()));
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("coreutils are there");
+        assert!(made.success());
+        let (own, name) = (std::process::id().cast_signed(), path.to_string_lossy().into_owned());
+        let found = Candidate { start: 0, end: MAPPING_BYTES, offset: 0, path: name }.descriptors(own);
+        fs::remove_file(&path).expect("just made");
+        assert!(found.is_err(), "{found:?}");
     }
 
     #[test]
