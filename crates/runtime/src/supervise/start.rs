@@ -79,7 +79,11 @@ impl fmt::Display for Oddity {
 
 impl From<Errno> for Refusal {
     fn from(errno: Errno) -> Self {
-        if errno == Errno::ESRCH { Self::Ended(None) } else { Self::Errno(errno) }
+        match errno {
+            // Nobody is left to stop; another wait may have taken its end.
+            Errno::ESRCH | Errno::ECHILD => Self::Ended(None),
+            _ => Self::Errno(errno),
+        }
     }
 }
 
@@ -455,6 +459,13 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
             old
         })
+    }
+
+    #[test]
+    fn whose_end_another_wait_has_taken_has_ended() {
+        assert_eq!(Refusal::from(Errno::ECHILD), Refusal::Ended(None));
+        assert_eq!(Refusal::from(Errno::ESRCH), Refusal::Ended(None));
+        assert_eq!(Refusal::from(Errno::EPERM), Refusal::Errno(Errno::EPERM));
     }
 
     #[test]
