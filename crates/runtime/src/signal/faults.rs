@@ -47,6 +47,8 @@ pub(super) struct Post {
     is_write: AtomicBool,
     /// When the agent saw it.
     seen_at: AtomicU64,
+    /// The block of whom it wakes once it has its answer, or 0: the agent wakes one of those that it has answered together.
+    next: AtomicUsize,
     /// The last address that was foreign, and how often in a row.
     foreign: Cell<(usize, u32)>,
 }
@@ -100,6 +102,7 @@ fn leave_to_agent(post: &Post, address: usize, access: Access, is_confined: bool
     }
     let answer = post.errand.wait(LOOK_NS);
     post.clear();
+    wake_block(post.next.swap(0, Ordering::Relaxed));
     answer == FOREIGN
 }
 
@@ -125,6 +128,7 @@ pub(crate) fn answer_posted(mut answer: impl FnMut(usize, Nanos) -> Option<bool>
     if POSTS.are_none() {
         return;
     }
+    let mut first = 0;
     for block in threads::all() {
         let post = block.post();
         if !post.errand.is_seen() {
@@ -132,11 +136,27 @@ pub(crate) fn answer_posted(mut answer: impl FnMut(usize, Nanos) -> Option<bool>
         }
         let seen_at = post.seen_at.load(Ordering::Relaxed);
         if let Some(is_ours) = answer(post.address.load(Ordering::Relaxed), seen_at) {
+            // Who may be killed at any moment, or may not wake anybody, is woken alone.
+            let is_alone = block.is_apart() || block.is_confined();
+            post.next.store(if is_alone { 0 } else { first }, Ordering::Relaxed);
             post.errand.answer(if is_ours { OURS } else { FOREIGN });
             if block.is_confined() {
                 serve::end_read();
             }
+            if is_alone {
+                post.errand.wake();
+            } else {
+                first = block.start();
+            }
         }
+    }
+    wake_block(first);
+}
+
+/// Who has this block, if it is one, looks for its answer.
+fn wake_block(start: usize) {
+    if let Some(block) = Thread::of(start as u64) {
+        block.post().errand.wake();
     }
 }
 

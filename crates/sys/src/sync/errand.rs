@@ -109,9 +109,13 @@ impl Errand {
         self.0.load(Ordering::Relaxed) == SEEN
     }
 
-    /// Answer what was seen.
+    /// Answer what was seen. Who waits for it is to be woken ([`Errand::wake`]).
     pub fn answer(&self, answer: u32) {
         self.0.store(ANSWERED + answer, Ordering::Release);
+    }
+
+    /// Who waits for the answer looks for it.
+    pub fn wake(&self) {
         wake(&self.0, 1, Scope::Private);
     }
 

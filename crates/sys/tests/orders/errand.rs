@@ -47,6 +47,7 @@ impl Shared {
             for (errand, about, done) in self.each.iter().filter(|(errand, ..)| errand.is_seen()) {
                 done.add();
                 errand.answer(about.get());
+                errand.wake();
             }
             left -= u32::try_from(seen).expect("two at most");
         }
