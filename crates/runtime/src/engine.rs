@@ -119,24 +119,33 @@ pub(crate) struct UringEngine {
     finished: VecDeque<(u32, Result<usize, Errno>)>,
 }
 
+/// Where several threads pass requests on, the completions of what one has passed on are run when it looks for them. To interrupt it for
+/// that would cost it a tenth of a fault: an interrupt between CPUs, which in a virtual machine the host has to deliver.
+const FOR_THREADS: SetupFlags = SetupFlags::COOP;
+
+/// A ring with these flags; on a kernel that is older than they are, one without.
+fn with_older<R>(flags: SetupFlags, make: impl Fn(SetupFlags) -> Result<R, Refused>) -> Result<R, Refused> {
+    match make(flags) {
+        Err(Refused::BadFlags) => make(SetupFlags::PLAIN),
+        answer => answer,
+    }
+}
+
 impl UringEngine {
     /// A ring for the one thread that makes it: completions are run when that thread asks for them, not by interrupting it.
     pub(crate) fn new() -> Result<Self, Refused> {
-        match Self::make(SetupFlags::DEFER, false) {
-            // Before Linux 6.1.
-            Err(Refused::BadFlags) => Self::make(SetupFlags::PLAIN, false),
-            answer => answer,
-        }
+        // Since Linux 6.1.
+        with_older(SetupFlags::DEFER, |flags| Self::make(flags, false))
     }
 
     /// A ring for several threads, one at a time.
     pub(crate) fn for_threads() -> Result<Self, Refused> {
-        Self::make(SetupFlags::PLAIN, true)
+        with_older(FOR_THREADS, |flags| Self::make(flags, true))
     }
 
     /// The descriptor of a ring for several threads, one at a time, which may have descriptor tables of their own.
     pub(crate) fn unmapped() -> Result<UnmappedRing, Refused> {
-        UnmappedRing::new(ENTRIES, ENTRIES * 2, SetupFlags::PLAIN)
+        with_older(FOR_THREADS, |flags| UnmappedRing::new(ENTRIES, ENTRIES * 2, flags))
     }
 
     /// An engine over such a ring, whose descriptor has the same number in the tables of all threads that use it. The calling thread
@@ -182,6 +191,12 @@ impl UringEngine {
 
     /// Take what the kernel has finished.
     fn collect(&mut self) {
+        // Nobody else can run the completions of what a thread has passed on.
+        if let (Some(ring), Some(caller)) = (&self.ring, self.caller)
+            && self.has_begun(caller)
+        {
+            ring.run_completions();
+        }
         while let Some(completion) = self.ring.as_ref().and_then(|ring| ring.next_completion()) {
             if let Some(watch) = completion.user_data.checked_sub(WATCH_TOKEN) {
                 let watch = usize::try_from(watch).expect("few are watched");

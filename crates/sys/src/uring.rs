@@ -57,7 +57,8 @@ pub struct SetupFlags(pub u32);
 impl SetupFlags {
     /// Completions interrupt the owner to be run, as in every kernel.
     pub const PLAIN: Self = Self(0);
-    /// Completions are run when the owner enters the kernel anyway (5.19).
+    /// Completions are run when the thread that submitted the request enters the kernel anyway (5.19): who only looks for them has them
+    /// run by [`Ring::run_completions`].
     pub const COOP: Self = Self(k::IORING_SETUP_COOP_TASKRUN | k::IORING_SETUP_TASKRUN_FLAG);
     /// Only the thread that makes the ring submits; completions are run when it asks for them (6.1).
     ///
@@ -111,6 +112,8 @@ pub struct Ring {
     /// Holds both queues' ends and the completions.
     rings: Mapping,
     entries: Mapping,
+    /// Where the kernel says how the submission queue is.
+    state: usize,
     submissions: Ends,
     completions: Ends,
     completions_start: usize,
@@ -354,6 +357,7 @@ impl Ring {
         }
         let base = rings.range().start();
         let ring = Self {
+            state: base + sq.flags as usize,
             submissions: Ends {
                 head: base + sq.head as usize,
                 tail: base + sq.tail as usize,
@@ -421,6 +425,18 @@ impl Ring {
         };
         let more = result_word >> 32 & u64::from(k::IORING_CQE_F_MORE) != 0;
         Some(Completion { user_data, result, more })
+    }
+
+    /// With [`SetupFlags::COOP`]: run the completions of requests that the calling thread has submitted, if anybody's wait to be run. True
+    /// if so.
+    pub fn run_completions(&self) -> bool {
+        let is_any = self.word(self.state).load(Ordering::Relaxed) & k::IORING_SQ_TASKRUN != 0;
+        if is_any {
+            let flags = k::IORING_ENTER_GETEVENTS as usize;
+            // SAFETY: nothing is submitted, and nothing waited for. Whatever it answers, the completions were run on its way.
+            let _ = unsafe { syscall!(__NR_io_uring_enter, self.fd.arg(), 0, 0, flags, 0, 0) };
+        }
+        is_any
     }
 
     /// How many completions wait.
