@@ -465,6 +465,11 @@ impl<K: AddressSpace> Pager<K> {
         self.patience.is_worth(now, machine.answered_at(), waits, is_free)
     }
 
+    /// A CPU was free when it was last asked whether it is worth looking.
+    pub(crate) const fn saw_free_cpu(&self) -> bool {
+        self.patience.saw_free_cpu()
+    }
+
     /// True if slots were backed since the last call.
     pub(crate) const fn take_grown(&mut self) -> bool {
         std::mem::replace(&mut self.has_grown, false)

@@ -83,11 +83,16 @@ impl Patience {
             self.full = if is_free() { 0 } else { (self.full + 1).min(FULL) };
             self.asked = now;
         }
-        let looks = self.full < FULL;
+        let looks = self.saw_free_cpu();
         if looks && for_fault {
             self.looked = answered;
         }
         looks
+    }
+
+    /// A CPU was free when that was asked last.
+    pub(crate) const fn saw_free_cpu(&self) -> bool {
+        self.full < FULL
     }
 }
 

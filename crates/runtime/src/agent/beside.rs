@@ -100,7 +100,7 @@ fn are_there() -> bool {
 /// Let those go on that were seen to.
 fn answer(managed: &Managed) {
     let (session, forks) = (&managed.session, &managed.forks);
-    faults::answer_posted(|address, seen_at| {
+    faults::answer_posted(session.pager.saw_free_cpu(), |address, seen_at| {
         if forks.is_doorbell(address) {
             return (!forks.is_rung(address)).then_some(true);
         }
@@ -127,7 +127,7 @@ mod faults {
 
     pub(super) fn take_posted(_each: impl FnMut(Fault)) {}
 
-    pub(super) fn answer_posted(_answer: impl FnMut(usize, Nanos) -> Option<bool>) {}
+    pub(super) fn answer_posted(_wake_each_other: bool, _answer: impl FnMut(usize, Nanos) -> Option<bool>) {}
 
     pub(super) const fn has_posted() -> bool {
         false

@@ -123,8 +123,9 @@ pub(crate) fn take_posted(mut each: impl FnMut(Fault)) {
 }
 
 /// In the agent: let those go on of which `answer` says, by address and time of being seen, that they were seen to; and whether memory of
-/// ours is there.
-pub(crate) fn answer_posted(mut answer: impl FnMut(usize, Nanos) -> Option<bool>) {
+/// ours is there. Where no CPU is free each would wait for one before it wakes the next: unless they are to `wake_each_other`, the agent
+/// wakes all.
+pub(crate) fn answer_posted(wake_each_other: bool, mut answer: impl FnMut(usize, Nanos) -> Option<bool>) {
     if POSTS.are_none() {
         return;
     }
@@ -137,7 +138,7 @@ pub(crate) fn answer_posted(mut answer: impl FnMut(usize, Nanos) -> Option<bool>
         let seen_at = post.seen_at.load(Ordering::Relaxed);
         if let Some(is_ours) = answer(post.address.load(Ordering::Relaxed), seen_at) {
             // Who may be killed at any moment, or may not wake anybody, is woken alone.
-            let is_alone = block.is_apart() || block.is_confined();
+            let is_alone = !wake_each_other || block.is_apart() || block.is_confined();
             post.next.store(if is_alone { 0 } else { first }, Ordering::Relaxed);
             post.errand.answer(if is_ours { OURS } else { FOREIGN });
             if block.is_confined() {
