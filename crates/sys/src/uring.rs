@@ -312,7 +312,7 @@ impl Submissions<'_> {
         // With deferred task work, completions are run only by a call that asks for events.
         let wants_events = wait_for > 0 || self.ring.flags.0 & k::IORING_SETUP_DEFER_TASKRUN != 0;
         let flags = if wants_events { k::IORING_ENTER_GETEVENTS } else { 0 };
-        self.enter_raw(pending, wait_for, flags, 0, 0)
+        self.ring.enter_raw(pending, wait_for, flags, 0, 0)
     }
 
     /// The same, waiting at most `timeout_ns`; `Err(ETIME)` counts as success with nothing more to tell. Linux 5.11.
@@ -322,17 +322,10 @@ impl Submissions<'_> {
         // struct io_uring_getevents_arg: no signal mask; its size (and no minimal wait); the timeout.
         let arg = [0u64, 8, u64_of(addr_of(&raw const timeout))];
         let flags = k::IORING_ENTER_GETEVENTS | k::IORING_ENTER_EXT_ARG;
-        match self.enter_raw(pending, wait_for, flags, addr_of(&raw const arg), size_of_val(&arg)) {
+        match self.ring.enter_raw(pending, wait_for, flags, addr_of(&raw const arg), size_of_val(&arg)) {
             Err(errno) if errno.code() == ETIME => Ok(0),
             answer => answer,
         }
-    }
-
-    fn enter_raw(&self, submit: u32, wait_for: u32, flags: u32, arg: usize, arg_len: usize) -> Result<u32, Errno> {
-        let (submit, wait_for, flags) = (submit as usize, wait_for as usize, flags as usize);
-        // SAFETY: the requests were put by the methods above, whose callers promised their memory; `arg` lives across the call.
-        unsafe { syscall!(__NR_io_uring_enter, self.ring.fd.arg(), submit, wait_for, flags, arg, arg_len) }
-            .map(|taken| low_u32(u64_of(taken)))
     }
 }
 
@@ -385,6 +378,13 @@ impl Ring {
         Ok(ring)
     }
 
+    fn enter_raw(&self, submit: u32, wait_for: u32, flags: u32, arg: usize, arg_len: usize) -> Result<u32, Errno> {
+        let (submit, wait_for, flags) = (submit as usize, wait_for as usize, flags as usize);
+        // SAFETY: the requests were put by the methods above, whose callers promised their memory; `arg` lives across the call.
+        unsafe { syscall!(__NR_io_uring_enter, self.fd.arg(), submit, wait_for, flags, arg, arg_len) }
+            .map(|taken| low_u32(u64_of(taken)))
+    }
+
     /// A word of the shared memory.
     fn word(&self, addr: usize) -> &AtomicU32 {
         debug_assert!(self.rings.range().contains(addr), "a word of the rings lies in their mapping");
@@ -432,9 +432,8 @@ impl Ring {
     pub fn run_completions(&self) -> bool {
         let is_any = self.word(self.state).load(Ordering::Relaxed) & k::IORING_SQ_TASKRUN != 0;
         if is_any {
-            let flags = k::IORING_ENTER_GETEVENTS as usize;
-            // SAFETY: nothing is submitted, and nothing waited for. Whatever it answers, the completions were run on its way.
-            let _ = unsafe { syscall!(__NR_io_uring_enter, self.fd.arg(), 0, 0, flags, 0, 0) };
+            // Whatever it answers, the completions were run on its way.
+            let _ = self.enter_raw(0, 0, k::IORING_ENTER_GETEVENTS, 0, 0);
         }
         is_any
     }
