@@ -325,6 +325,7 @@ fn a_hard_limit_that_leaves_no_room_ends_the_program_with_a_message() {
         // What fails may have something registered: to give that back is to wait for who would read of it.
         ("--as=199800000", "memory cannot be managed: the staging area"),
         ("--as=300000000", "its limits of addresses and data"),
+        ("--fsize=4194304", "its files may not be larger than 4 MiB (RLIMIT_FSIZE)"),
     ] {
         let scratch = Scratch::new();
         let program = victim::build(&scratch, "session");

@@ -509,13 +509,15 @@ impl Agent {
                 managed.session.pager.machine_mut().wake_waiters(page);
                 return;
             }
-            die(
-                &self.supervisor,
-                format_args!(
-                    "process {}: out of memory: the budget is full and so is the swap space; give --memory or --swap more",
-                    thread::getpid()
-                ),
-            );
+            let (pid, limit) = (thread::getpid(), limits::largest_file());
+            let text = std::fmt::from_fn(|f| {
+                write!(f, "process {pid}: out of memory: the budget is full and so is the swap space; ")?;
+                match limit {
+                    Some(bytes) => write!(f, "its files may not be larger than {} MiB (RLIMIT_FSIZE)", bytes >> 20),
+                    None => write!(f, "give --memory or --swap more"),
+                }
+            });
+            die(&self.supervisor, format_args!("{text}"));
         }
     }
 

@@ -92,6 +92,14 @@ pub(crate) fn for_file_size() -> Option<Raised> {
     raised(Resource::FileSize, UNLIMITED)
 }
 
+/// Bytes that a file of ours may have at most: a hard limit that cannot be raised.
+pub(crate) fn largest_file() -> Option<u64> {
+    let raised = for_file_size();
+    let limit = proc::limit(Resource::FileSize).ok()?.soft;
+    drop(raised);
+    (limit != UNLIMITED).then_some(limit)
+}
+
 fn raised(of: Resource, need: u64) -> Option<Raised> {
     let before = proc::limit(of).ok()?;
     if before.soft >= need {

@@ -84,7 +84,7 @@ impl Supervisor {
             let why = if place.is_device() {
                 "the device is full".to_owned()
             } else {
-                format!("the disk is full up to {floor} MiB, or a quota is reached")
+                format!("the disk is full up to {floor} MiB, or a quota or a limit of the size of files is reached")
             };
             stderr::tell(format_args!(
                 "pagetide: {}: {why}: processes get no more of it; of what they have there {left} MiB are unused",
