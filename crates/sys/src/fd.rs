@@ -244,9 +244,9 @@ impl PollFd {
         Self { fd: fd.raw(), events, revents: 0 }
     }
 
-    /// Wait for `events` of what is standard input then; `POLLNVAL` is seen where there is none.
-    pub const fn standard_input(events: i16) -> Self {
-        Self { fd: 0, events, revents: 0 }
+    /// Wait for `events` of what has this number then; `POLLNVAL` is seen where nothing has.
+    pub const fn numbered(number: i32, events: i16) -> Self {
+        Self { fd: number, events, revents: 0 }
     }
 
     /// An entry that is skipped.

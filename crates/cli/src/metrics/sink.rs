@@ -1,18 +1,20 @@
 //! Where metrics go: a file that is replaced in one step, or whoever asks over HTTP, at an address of this machine.
 //!
-//! The run never waits for a reader: it leaves the newest text, and a thread of its own answers one reader after the other, each
-//! within [`READER_S`]. What a reader sends may be anything; at most [`REQUEST_BYTES`] of it are looked at.
+//! The run never waits for a reader: it leaves the newest text, and a thread of its own answers up to [`READERS`] at a time, each within
+//! [`READER_S`]; none of them waits for another. What a reader sends may be anything; some [`REQUEST_BYTES`] of it are looked at.
 
+use std::collections::VecDeque;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
+use pagetide_sys::fd::{self, PollFd, events};
 use pagetide_sys::{clock, stderr};
 
 use crate::failure::{Exit, Failure};
@@ -20,6 +22,10 @@ use crate::whole_file::{PATIENCE_NS, WholeFile};
 
 /// Seconds that a reader has at most.
 const READER_S: u64 = 2;
+/// Readers at a time; where one more comes, the oldest goes.
+const READERS: usize = 64;
+/// Until it is tried again to have a descriptor for the first one.
+const PAUSE_NS: u64 = 100_000_000;
 /// Bytes of a request at most.
 const REQUEST_BYTES: usize = 8 << 10;
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -109,7 +115,9 @@ impl Sink {
                 ));
             }
             Target::Address(address) => {
-                let listener = TcpListener::bind(address).map_err(|error| refused(&address.to_string(), &error))?;
+                let listener = TcpListener::bind(address)
+                    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+                    .map_err(|error| refused(&address.to_string(), &error))?;
                 if address.port() == 0 {
                     let chosen = listener.local_addr().map_err(|error| refused(&address.to_string(), &error))?;
                     stderr::tell(format_args!("pagetide: metrics at http://{chosen}/metrics"));
@@ -158,19 +166,20 @@ impl Sink {
 /// For the user alone. A socket that a killed run has left is replaced; one that somebody listens at is not.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    let is_dead = || UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    let is_dead = || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     if is_socket && is_dead() {
         fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
 fn refused(target: &str, error: &io::Error) -> Failure {
-    let remedy = if error.kind() == io::ErrorKind::AddrInUse {
+    let remedy = if error.kind() == ErrorKind::AddrInUse {
         "another program listens there: choose another port or path, or :0 for any port"
-    } else if error.kind() == io::ErrorKind::PermissionDenied {
+    } else if error.kind() == ErrorKind::PermissionDenied {
         "ports under 1024 are root's: choose another"
     } else {
         "name an address of this machine, or unix:PATH in a directory that exists"
@@ -178,66 +187,114 @@ fn refused(target: &str, error: &io::Error) -> Failure {
     Failure::told(Exit::Failed, format!("--metrics {target}: cannot listen: {error}"), remedy)
 }
 
-/// Answer readers, as long as the run lasts.
-fn serve(listener: &Listener, newest: &Mutex<Arc<str>>) {
-    loop {
-        let text = || Arc::clone(&newest.lock().unwrap_or_else(PoisonError::into_inner));
-        // What goes wrong with a reader is the reader's.
-        let _ = match listener {
-            Listener::Tcp(listener) => listener.accept().and_then(|(reader, _)| answer(&reader, &text)),
-            Listener::Unix(listener) => listener.accept().and_then(|(reader, _)| answer(&reader, &text)),
-        };
-    }
-}
+/// A connection of either kind, whose calls do not wait.
+trait Connection: Read + Write + AsRawFd {}
+impl Connection for TcpStream {}
+impl Connection for UnixStream {}
 
-/// A connection whose calls can be given a time.
-trait Reader {
-    fn limit(&self, time: Duration) -> io::Result<()>;
-}
-
-impl Reader for TcpStream {
-    fn limit(&self, time: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time)))
-    }
-}
-
-impl Reader for UnixStream {
-    fn limit(&self, time: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time)))
-    }
-}
-
-/// One request, one answer, within a time: a reader that sends or takes a byte now and then has no more of it.
-fn answer<R: Reader>(mut reader: &R, text: &impl Fn() -> Arc<str>) -> io::Result<()>
-where
-    for<'a> &'a R: Read + Write,
-{
-    let end = clock::now() + READER_S * 1_000_000_000;
-    let left = || Duration::from_nanos(end.saturating_sub(clock::now()).max(1_000));
-    let mut request = [0; REQUEST_BYTES];
-    let mut length = 0;
-    while !request[..length].windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-        if length == REQUEST_BYTES || clock::now() >= end {
-            return Ok(());
-        }
-        reader.limit(left())?;
-        match reader.read(&mut request[length..])? {
-            0 => return Ok(()),
-            read => length += read,
-        }
-    }
-    let text = text();
-    let (head, body) = respond(&request[..length], &text);
-    for mut bytes in [head.as_bytes(), body.as_bytes()] {
-        while !bytes.is_empty() && clock::now() < end {
-            reader.limit(left())?;
-            match reader.write(bytes)? {
-                0 => return Ok(()),
-                written => bytes = &bytes[written..],
+impl Listener {
+    fn accept(&self) -> io::Result<Box<dyn Connection>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (reader, _) = listener.accept()?;
+                reader.set_nonblocking(true).map(|()| Box::new(reader) as Box<dyn Connection>)
+            }
+            Self::Unix(listener) => {
+                let (reader, _) = listener.accept()?;
+                reader.set_nonblocking(true).map(|()| Box::new(reader) as Box<dyn Connection>)
             }
         }
     }
-    Ok(())
+
+    fn number(&self) -> i32 {
+        match self {
+            Self::Tcp(listener) => listener.as_raw_fd(),
+            Self::Unix(listener) => listener.as_raw_fd(),
+        }
+    }
+}
+
+/// Answer readers, as long as the run lasts. What goes wrong with one is that one's.
+fn serve(listener: &Listener, newest: &Mutex<Arc<str>>) {
+    let text = || Arc::clone(&newest.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut readers: VecDeque<Reader> = VecDeque::with_capacity(READERS);
+    loop {
+        let waits = readers.iter().map(Reader::waits);
+        let mut fds: Vec<PollFd> = [PollFd::numbered(listener.number(), events::IN)].into_iter().chain(waits).collect();
+        let first_end = readers.front().map(|reader| reader.end.saturating_sub(clock::now()));
+        // An interrupted wait is one that saw nothing.
+        let _ = fd::poll(&mut fds, first_end);
+        readers.retain_mut(|reader| !reader.serve(&text));
+        if fds[0].seen() == 0 {
+            continue;
+        }
+        if readers.len() == READERS {
+            readers.pop_front();
+        }
+        match listener.accept() {
+            Ok(connection) => readers.push_back(Reader::begin(connection)),
+            // It has gone again.
+            Err(error) if [ErrorKind::WouldBlock, ErrorKind::ConnectionAborted].contains(&error.kind()) => {}
+            // No descriptor is left: the oldest reader has had one for the longest.
+            Err(_) if readers.pop_front().is_some() => {}
+            Err(_) => drop(fd::poll(&mut [], Some(PAUSE_NS))),
+        }
+    }
+}
+
+/// Who has one request, and gets one answer, within a time: a reader that sends or takes a byte now and then has no more of it.
+struct Reader {
+    connection: Box<dyn Connection>,
+    end: u64,
+    request: Vec<u8>,
+    /// What it has not taken yet.
+    answer: Vec<u8>,
+}
+
+impl Reader {
+    fn begin(connection: Box<dyn Connection>) -> Self {
+        let end = clock::now() + READER_S * 1_000_000_000;
+        Self { connection, end, request: Vec::new(), answer: Vec::new() }
+    }
+
+    /// What it is to be ready for.
+    fn waits(&self) -> PollFd {
+        let events = if self.answer.is_empty() { events::IN } else { events::OUT };
+        PollFd::numbered(self.connection.as_raw_fd(), events)
+    }
+
+    /// What can be done without waiting. True: it goes.
+    fn serve(&mut self, text: &impl Fn() -> Arc<str>) -> bool {
+        match self.go_on(text) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => clock::now() >= self.end,
+            Err(error) => error.kind() != ErrorKind::Interrupted,
+            Ok(()) => true,
+        }
+    }
+
+    /// Returns once it has its answer, or gets none.
+    fn go_on(&mut self, text: &impl Fn() -> Arc<str>) -> io::Result<()> {
+        while self.answer.is_empty() {
+            let mut bytes = [0; 1 << 10];
+            let read = self.connection.read(&mut bytes)?;
+            self.request.extend_from_slice(&bytes[..read]);
+            if read == 0 || self.request.len() > REQUEST_BYTES {
+                return Ok(());
+            }
+            if self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+                let text = text();
+                let (head, body) = respond(&self.request, &text);
+                self.answer = [head.as_bytes(), body.as_bytes()].concat();
+            }
+        }
+        while !self.answer.is_empty() {
+            match self.connection.write(&self.answer)? {
+                0 => return Ok(()),
+                written => drop(self.answer.drain(..written)),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Head and body of the answer.
@@ -295,6 +352,25 @@ mod tests {
         let target = Target::Address(listener.local_addr().expect("it is bound"));
         let Err(Failure::Told(told)) = Sink::open(&target, false) else { panic!("somebody listens there") };
         assert!(told.what.contains("127.0.0.1:") && told.remedy.contains("another port"), "{told}");
+    }
+
+    #[test]
+    fn readers_that_send_nothing_hold_nobody_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let newest = Arc::new(Mutex::new(Arc::from("# EOF\n")));
+        thread::spawn(move || serve(&Listener::Tcp(listener), &newest));
+        let connect = || TcpStream::connect(address).expect("it listens");
+        let mut idle: Vec<TcpStream> = (0..2 * READERS).map(|_| connect()).collect();
+        let mut reader = connect();
+        reader.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("it is read");
+        let mut answer = String::new();
+        reader.read_to_string(&mut answer).expect("it is answered");
+        assert!(answer.ends_with("# EOF\n"), "{answer}");
+        // It was not for their end that it was answered.
+        let last = idle.last_mut().expect("many");
+        last.set_nonblocking(true).expect("a socket");
+        assert_eq!(last.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
     }
 
     #[test]

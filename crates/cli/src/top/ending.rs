@@ -79,7 +79,7 @@ fn end_late(signals: &Fd, told: &AtomicU32) {
 /// The signal that came; SIGHUP where the terminal is gone, whether or not one was sent.
 fn next(signals: &Fd) -> u32 {
     loop {
-        let mut both = [PollFd::new(signals, events::IN), PollFd::standard_input(0)];
+        let mut both = [PollFd::new(signals, events::IN), PollFd::numbered(0, 0)];
         // An interrupted wait (the size of the terminal has changed) has seen nothing.
         if fd::poll(&mut both, None).is_err() {
             continue;
