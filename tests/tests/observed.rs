@@ -228,20 +228,23 @@ fn a_timeline_of_a_run_that_is_killed_is_whole_and_one_that_cannot_be_written_is
 }
 
 #[test]
-fn a_run_that_does_not_begin_leaves_old_files_as_they_were() {
+fn a_run_that_does_not_begin_leaves_old_files_as_they_were_and_no_new_ones() {
     let scratch = Scratch::new();
     for flag in ["--timeline", "--stats", "--metrics"] {
-        let file = scratch.write("old", "of an earlier run\n");
+        let (file, fresh) = (scratch.write("old", "of an earlier run\n"), scratch.file("fresh"));
         for (memory, program) in [("16M", "/nonexistent/program"), ("1K", "true")] {
-            let run = Command::new(pagetide::binary())
-                .args(["run", "--memory", memory, flag])
-                .arg(&file)
-                .args(["--", program])
-                .output()
-                .expect("pagetide starts");
-            assert!(!run.status.success(), "{flag}: {}", String::from_utf8_lossy(&run.stderr));
+            for file in [&file, &fresh] {
+                let run = Command::new(pagetide::binary())
+                    .args(["run", "--memory", memory, flag])
+                    .arg(file)
+                    .args(["--", program])
+                    .output()
+                    .expect("pagetide starts");
+                assert!(!run.status.success(), "{flag}: {}", String::from_utf8_lossy(&run.stderr));
+            }
             let left = std::fs::read_to_string(&file).expect("it is there");
             assert_eq!(left, "of an earlier run\n", "{flag} of a run of {program} with {memory}");
+            assert!(!fresh.exists(), "{flag} of a run of {program} with {memory}");
         }
     }
 }

@@ -59,6 +59,8 @@ const SIZES: [&str; 3] = ["budget", "resident", "swapped"];
 #[derive(Debug)]
 pub(crate) struct Timeline {
     path: PathBuf,
+    /// There was no file, and nothing was written yet.
+    is_unwritten: bool,
     /// None: it has ended before the run, and this was said.
     pages: Option<Pages>,
     size_max: u64,
@@ -104,12 +106,23 @@ struct Lane {
     end_ns: u64,
 }
 
+impl Drop for Timeline {
+    /// Of a run that has not begun nothing is left.
+    fn drop(&mut self) {
+        if self.is_unwritten {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 impl Timeline {
     /// A file of at most `size_max` bytes. An old one stays until there is something to tell: the run may not begin at all.
     pub(crate) fn create(path: &Path, size_max: u64) -> Result<Self, Failure> {
-        let pages = pages::create(path).map_err(|error| whole_file::failed("--timeline", path, &error))?;
+        let (pages, is_unwritten) =
+            pages::create(path).map_err(|error| whole_file::failed("--timeline", path, &error))?;
         Ok(Self {
             path: path.to_owned(),
+            is_unwritten,
             pages: Some(pages),
             size_max,
             interval_ns: INTERVAL_NS,
@@ -125,6 +138,7 @@ impl Timeline {
     /// How it goes. The slices are drawn at once, the numbers when it is time.
     pub(crate) fn tell(&mut self, progress: &Progress) {
         let Some(mut pages) = self.pages.take() else { return };
+        self.is_unwritten = false;
         match self.write(&mut pages, progress).and_then(|()| pages.flush()) {
             Ok(()) => self.pages = Some(pages),
             Err(error) => {

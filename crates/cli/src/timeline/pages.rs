@@ -46,13 +46,15 @@ pub(crate) struct Pages<D = File> {
     packet: Vec<u8>,
 }
 
-/// A file to be filled; an old one of the name stays as it is until then. Nothing but a file: a pipe would hold up the run.
-pub(crate) fn create(path: &Path) -> io::Result<Pages> {
+/// A file to be filled, and whether there was none; an old one of the name stays as it is until then. Nothing but a file: a pipe would
+/// hold up the run.
+pub(crate) fn create(path: &Path) -> io::Result<(Pages, bool)> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::other("it is no file"));
     }
+    let is_new = path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let disk = OpenOptions::new().create(true).write(true).truncate(false).open(path)?;
-    Ok(Pages::new(disk))
+    Ok((Pages::new(disk), is_new))
 }
 
 impl<D: Disk> Pages<D> {
