@@ -93,6 +93,7 @@ static void filter(void) {
 }
 
 static volatile uint64_t checked;
+static volatile int *volatile nowhere;
 
 // Nothing of the C library is called from here on: natively such a thread may read, write, return from handlers and end.
 static void confined_work(void) {
@@ -157,6 +158,15 @@ static void confined(int mode) {
     EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid);
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     EXPECT(close(ends[0]) == 0 && close(ends[1]) == 0);
+    // A fault of its own ends it as one.
+    pid = fork();
+    if (pid == 0) {
+        confine(mode);
+        *nowhere = 1;
+        syscall(SYS_exit, 0);
+    }
+    EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
 // Where the kernel ends whoever makes any call but four.

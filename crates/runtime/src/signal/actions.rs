@@ -408,6 +408,10 @@ fn deliver(block: &Thread, context: &mut Context, signal: u32, mut info: [u64; I
     }
     match action.handler {
         IGNORE if !is_forced => {}
+        _ if is_forced && block.is_confined() && (is_hidden || [DEFAULT, IGNORE].contains(&action.handler)) => {
+            // A call would end this thread alone. Its fault comes again, and one that is blocked ends the process.
+            context.mask.0 |= SignalSet::one(signal).0;
+        }
         DEFAULT | IGNORE => leave_to_kernel(signal, &info),
         _ if is_hidden => leave_to_kernel(signal, &info),
         _ => {
