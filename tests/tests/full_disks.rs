@@ -15,6 +15,9 @@ const BUDGET: u64 = 16 * MIB;
 /// What a run leaves free on a disk.
 const FLOOR: u64 = 256 * MIB;
 
+/// What is said of one that has no more than that.
+const FULL: &str = "the disk is full up to 256 MiB, or a quota or a limit of the size of files is reached";
+
 /// A disk for the test, if it may make one.
 fn has_disk() -> bool {
     need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("mkfs.ext4"), Feature::Tool("mount")])
@@ -62,11 +65,7 @@ fn a_place_whose_disk_others_have_filled_takes_no_more_pages_and_loses_none() {
     let read = run.counter("pswpin");
     run.wait_until("paging with a full disk", || run.counter("pswpin") > read + 20_000);
     let told = run.end_well();
-    assert_eq!(
-        told.matches("the disk is full up to 256 MiB, or a quota or a limit of the size of files is reached").count(),
-        1,
-        "{told}"
-    );
+    assert_eq!(told.matches(FULL).count(), 1, "{told}");
 }
 
 /// Two places that share a file system do not have its room twice.
@@ -138,11 +137,7 @@ fn a_quota_that_is_reached_takes_no_more_pages_and_loses_none() {
     let read = run.counter("pswpin");
     run.wait_until("to have read all again", || run.counter("pswpin") > read + 96 * 256);
     let told = run.end_well();
-    assert_eq!(
-        told.matches("the disk is full up to 256 MiB, or a quota or a limit of the size of files is reached").count(),
-        1,
-        "{told}"
-    );
+    assert_eq!(told.matches(FULL).count(), 1, "{told}");
 }
 
 #[test]
@@ -167,11 +162,7 @@ fn a_process_that_starts_to_page_on_a_full_disk_swaps_elsewhere() {
     run.wait_until("using the disk that has room again", || run.used_bytes(&small) > 16 * MIB);
     assert_eq!(run.place(&small).expect("it is on")["state"], "open", "{}", run.stat());
     let told = run.end_well();
-    assert_eq!(
-        told.matches("the disk is full up to 256 MiB, or a quota or a limit of the size of files is reached").count(),
-        1,
-        "{told}"
-    );
+    assert_eq!(told.matches(FULL).count(), 1, "{told}");
 }
 
 #[test]

@@ -117,6 +117,10 @@ static void confined_work(void) {
     }
 }
 
+static void on_nothing(int signal) {
+    (void)signal;
+}
+
 static void confine(int in_mode) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -158,15 +162,23 @@ static void confined(int mode) {
     EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid);
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     EXPECT(close(ends[0]) == 0 && close(ends[1]) == 0);
-    // A fault of its own ends it as one.
-    pid = fork();
-    if (pid == 0) {
-        confine(mode);
-        *nowhere = 1;
-        syscall(SYS_exit, 0);
+    // A fault of its own ends it as one, also where its handler would have no stack.
+    for (int is_lost = 0; is_lost < 2; is_lost++) {
+        pid = fork();
+        if (pid == 0) {
+            if (is_lost) {
+                signal(SIGSEGV, on_nothing);
+            }
+            confine(mode);
+            if (is_lost) {
+                __asm__ volatile("mov $64, %%rsp\n\tpush %%rax" ::: "memory");
+            }
+            *nowhere = 1;
+            syscall(SYS_exit, 0);
+        }
+        EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid);
+        EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
     }
-    EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid);
-    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
 // Where the kernel ends whoever makes any call but four.

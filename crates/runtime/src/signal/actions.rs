@@ -406,14 +406,18 @@ fn deliver(block: &Thread, context: &mut Context, signal: u32, mut info: [u64; I
     if is_hidden && !is_forced {
         return waiting::put(block, signal, &info);
     }
+    let leave = |context: &mut Context, signal| {
+        if is_forced && block.is_confined() {
+            // A call would end this thread alone. Its fault comes again, and one that is blocked ends the process.
+            context.mask = SignalSet::ALL;
+        } else {
+            leave_to_kernel(signal, &info);
+        }
+    };
     match action.handler {
         IGNORE if !is_forced => {}
-        _ if is_forced && block.is_confined() && (is_hidden || [DEFAULT, IGNORE].contains(&action.handler)) => {
-            // A call would end this thread alone. Its fault comes again, and one that is blocked ends the process.
-            context.mask.0 |= SignalSet::one(signal).0;
-        }
-        DEFAULT | IGNORE => leave_to_kernel(signal, &info),
-        _ if is_hidden => leave_to_kernel(signal, &info),
+        DEFAULT | IGNORE => leave(context, signal),
+        _ if is_hidden => leave(context, signal),
         _ => {
             if action.flags & RESET_HAND != 0 {
                 block.actions().with(|list| list[signal as usize - 1].handler = DEFAULT);
@@ -423,7 +427,7 @@ fn deliver(block: &Thread, context: &mut Context, signal: u32, mut info: [u64; I
             }
             if enter(block, context, signal, &info, &action).is_none() {
                 // As the kernel does where there is no room for the frame.
-                leave_to_kernel(number::SEGV, &info);
+                leave(context, number::SEGV);
             }
         }
     }
