@@ -115,9 +115,7 @@ impl Sink {
                 ));
             }
             Target::Address(address) => {
-                let listener = TcpListener::bind(address)
-                    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-                    .map_err(|error| refused(&address.to_string(), &error))?;
+                let listener = TcpListener::bind(address).map_err(|error| refused(&address.to_string(), &error))?;
                 if address.port() == 0 {
                     let chosen = listener.local_addr().map_err(|error| refused(&address.to_string(), &error))?;
                     stderr::tell(format_args!("pagetide: metrics at http://{chosen}/metrics"));
@@ -172,7 +170,6 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     }
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
@@ -197,12 +194,22 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (reader, _) = listener.accept()?;
-                reader.set_nonblocking(true).map(|()| Box::new(reader) as Box<dyn Connection>)
+                reader.set_nonblocking(true)?;
+                Ok(Box::new(reader))
             }
             Self::Unix(listener) => {
                 let (reader, _) = listener.accept()?;
-                reader.set_nonblocking(true).map(|()| Box::new(reader) as Box<dyn Connection>)
+                reader.set_nonblocking(true)?;
+                Ok(Box::new(reader))
             }
+        }
+    }
+
+    /// Nobody waits for a connection that has gone again.
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => listener.set_nonblocking(true),
+            Self::Unix(listener) => listener.set_nonblocking(true),
         }
     }
 
@@ -218,6 +225,8 @@ impl Listener {
 fn serve(listener: &Listener, newest: &Mutex<Arc<str>>) {
     let text = || Arc::clone(&newest.lock().unwrap_or_else(PoisonError::into_inner));
     let mut readers: VecDeque<Reader> = VecDeque::with_capacity(READERS);
+    let made = listener.set_nonblocking();
+    debug_assert!(made.is_ok(), "a listener can be asked without waiting: {made:?}");
     loop {
         let waits = readers.iter().map(Reader::waits);
         let mut fds: Vec<PollFd> = [PollFd::numbered(listener.number(), events::IN)].into_iter().chain(waits).collect();
