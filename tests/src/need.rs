@@ -16,6 +16,8 @@ pub enum Feature {
     Tool(&'static str),
     /// A file system of this name may be made and mounted.
     FileSystem(&'static str),
+    /// A process that dumps core leaves a file of this name in its directory.
+    CoreFiles,
     /// The readers of what we write that `tests/setup.sh` installs: [`readers_python`] has them.
     Readers,
 }
@@ -27,6 +29,7 @@ impl Feature {
             Self::Cgroup => "cgroup",
             Self::Root => "root",
             Self::Tool(name) | Self::FileSystem(name) => name,
+            Self::CoreFiles => "core files",
             Self::Readers => "readers",
         }
     }
@@ -42,6 +45,11 @@ impl Feature {
                 known.split_whitespace().any(|word| word == name)
                     && on_path(&format!("mkfs.{name}"))
                     && on_path("mount")
+            }
+            Self::CoreFiles => {
+                let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+                let limit = rustix::process::getrlimit(rustix::process::Resource::Core);
+                pattern.starts_with("core") && !pattern.contains('/') && limit.maximum != Some(0)
             }
             Self::Readers => readers_python().with_file_name("../installed").exists(),
         }

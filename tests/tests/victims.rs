@@ -101,6 +101,21 @@ fn restartable_sequences_that_are_said_before_paging_begins_stay_in_memory() {
     in_both_modes(16 * MIB, sequences, |ended, _| assert_eq!(ended.stdout(), "right\n", "{}", ended.report()));
 }
 
+/// In signal mode they had our handler's registers, and no memory of its stack, so that nobody could unwind.
+#[test]
+fn cores_say_where_the_program_was_in_both_modes() {
+    if !need::has(&[Feature::CoreFiles]) {
+        return;
+    }
+    let core = |scratch: &Scratch| {
+        program(&victim::build(scratch, "core"), &[&scratch.path().display().to_string()]).deadline_s(60)
+    };
+    in_both_modes(16 * MIB, core, |ended, stats| {
+        assert_eq!(ended.stdout(), "right\n", "{}", ended.report());
+        stats.expect_paging(12 * 256).expect_peak();
+    });
+}
+
 /// What one thread unmaps another one has a moment later, while what became of it is not told yet.
 #[test]
 fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_both_modes() {

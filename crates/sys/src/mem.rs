@@ -133,6 +133,8 @@ pub enum Advice {
     WipeOnFork,
     /// Left out of core dumps.
     DontDump,
+    /// In core dumps again.
+    DoDump,
     /// Give the pages back now; they read as zero.
     DontNeed,
     /// Give the pages back when memory is short.
@@ -156,6 +158,7 @@ impl Advice {
             Self::DoFork => k::MADV_DOFORK,
             Self::WipeOnFork => k::MADV_WIPEONFORK,
             Self::DontDump => k::MADV_DONTDUMP,
+            Self::DoDump => k::MADV_DODUMP,
             Self::DontNeed => k::MADV_DONTNEED,
             Self::Free => k::MADV_FREE,
             Self::PopulateRead => k::MADV_POPULATE_READ,

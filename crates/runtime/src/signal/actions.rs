@@ -411,7 +411,7 @@ fn deliver(block: &Thread, context: &mut Context, signal: u32, mut info: [u64; I
             // A call would end this thread alone. Its fault comes again, and one that is blocked ends the process.
             context.mask = SignalSet::ALL;
         } else {
-            leave_to_kernel(signal, &info);
+            leave_to_kernel(context, signal, &info);
         }
     };
     match action.handler {
@@ -433,15 +433,17 @@ fn deliver(block: &Thread, context: &mut Context, signal: u32, mut info: [u64; I
     }
 }
 
-/// The default action of a signal of ours: again, for the kernel.
-fn leave_to_kernel(signal: u32, info: &[u64; INFO_WORDS]) {
+/// The default action of a signal of ours: again, for the kernel, once the program has its registers back: a core has them, too.
+fn leave_to_kernel(context: &mut Context, signal: u32, info: &[u64; INFO_WORDS]) {
     let _ = install(signal, &Action::DEFAULT);
-    SignalSet::one(signal).unblock();
+    let again = SignalSet::one(signal);
+    again.block();
     let told = signal::queue_to_thread(thread::getpid(), thread::gettid(), signal, info);
     if told.is_err() {
         // What the kernel alone may say of a signal (a fault): the number is what counts.
         let _ = signal::kill_thread(thread::getpid(), thread::gettid(), signal);
     }
+    context.mask.0 &= !again.0;
 }
 
 /// Write the frame of a signal where the kernel would have written it, and set the registers as it would have. None: there is no

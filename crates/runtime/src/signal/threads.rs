@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
 
 use pagetide_sys::dispatch::Switch;
-use pagetide_sys::mem::{self, AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
+use pagetide_sys::mem::{self, Advice, AnonOptions, ManagedRange, Mapping, PAGE_BYTES, Protection};
 use pagetide_sys::seccomp::Leaves;
 use pagetide_sys::signal::{AltStack, SignalSet};
 use pagetide_sys::sync::{Changing, HeldRuns};
@@ -125,12 +125,17 @@ pub(crate) fn prepare() -> Result<(), Errno> {
 
 /// In a forked child: the blocks are its own.
 pub(crate) fn note() {
-    let [start, len] = [&MAPPED.0, &MAPPED.1].map(|word| word.load(Ordering::Relaxed));
-    if len != 0 {
-        // SAFETY: mapped for ever, and nothing else.
-        own::note(unsafe { ManagedRange::new(start, len) });
+    if let Some(blocks) = mapped() {
+        own::note(blocks);
     }
     sites::note();
+}
+
+/// The mapping that the blocks are in.
+fn mapped() -> Option<ManagedRange> {
+    let [start, len] = [&MAPPED.0, &MAPPED.1].map(|word| word.load(Ordering::Relaxed));
+    // SAFETY: mapped for ever, and nothing else.
+    (len != 0).then(|| unsafe { ManagedRange::new(start, len) })
 }
 
 /// In a forked child: of all threads there is just this one, and no signal waits for it.
@@ -148,6 +153,16 @@ pub(super) fn begin_copy(own: &Thread) {
         }
     }
     faults::forget();
+}
+
+/// What the threads of these blocks were about is in core files from now on: their handlers' frames, and the program's registers in them.
+fn show(first: usize) {
+    let at = FIRST.load(Ordering::Acquire) + first * BLOCK_BYTES;
+    if let Some(all) = mapped() {
+        let blocks = all.part(at - all.start(), BLOCKS_IN_SIGHT * BLOCK_BYTES - PAGE_BYTES);
+        // ENOMEM where the program has used up all mappings: its cores have no frames of ours then.
+        let _ = mem::advise(blocks, Advice::DoDump);
+    }
 }
 
 fn at(index: usize) -> &'static Thread {
@@ -203,6 +218,9 @@ impl Thread {
                 return None;
             }
             if is_taken(at(next)) {
+                if next.is_multiple_of(BLOCKS_IN_SIGHT) {
+                    show(next);
+                }
                 USED.fetch_max(next + 1, Ordering::AcqRel);
                 return Some(at(next));
             }
