@@ -87,6 +87,8 @@ pub(crate) struct Agent {
     maps_buffer: Vec<u8>,
     /// Reasons for which memory stays native, of which the person was told: one bit for each.
     native_told: u32,
+    /// After its last turn, it was worth looking for the next thing without sleeping, and there was nothing else to do.
+    looks: bool,
 }
 
 /// What the agent holds while memory is managed.
@@ -181,6 +183,7 @@ impl Agent {
             initial,
             maps_buffer,
             native_told: 0,
+            looks: false,
         };
         Ok((agent, call))
     }
@@ -293,11 +296,13 @@ impl Agent {
         if is_awaited || now >= managed.next_tick {
             self.tick(managed, now);
         }
+        self.looks = false;
         if busy || foothold::is_awaited() {
             return 0;
         }
         let is_free = || managed.load.as_ref().is_some_and(LoadFile::has_cpus_for_all);
-        if !are_served && managed.session.pager.is_worth_looking(now, is_free) {
+        self.looks = !are_served && managed.session.pager.is_worth_looking(now, is_free);
+        if self.looks {
             return 0;
         }
         self.publish(managed);

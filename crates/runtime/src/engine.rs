@@ -17,7 +17,7 @@ use pagetide_sys::thread;
 use pagetide_sys::uring::{Entry, Refused, Ring, SetupFlags, Target, UnmappedRing};
 use pagetide_sys::{Errno, clock};
 
-use crate::io::{Direction, Engine, Passed, Passing, REQUEST_PAGES, REQUESTS, Request, WATCHED};
+use crate::io::{Direction, Engine, Passed, Passing, REQUEST_PAGES, REQUESTS, Request, Signs, WATCHED};
 
 /// User data of the wait for the first watched descriptor; those of requests are smaller.
 const WATCH_TOKEN: u64 = 1 << 32;
@@ -108,6 +108,8 @@ pub(crate) struct UringEngine {
     last_request: Option<Fd>,
     /// Readable while results are there, once the ring was given up.
     event: Fd,
+    /// A ring that was given up, and whose memory somebody looks at: its number is the event's.
+    given_up: Option<Arc<Ring>>,
     /// By token. The kernel reads the pieces of those that are open, so they are changed through `Cell` only.
     jobs: Vec<Cell<Job>>,
     is_open: [bool; REQUESTS],
@@ -180,6 +182,7 @@ impl UringEngine {
             passing: 0,
             last_request: pipe.ok(),
             event: fd::eventfd(0)?,
+            given_up: None,
             jobs: Vec::with_capacity(REQUESTS),
             is_open: [false; REQUESTS],
             put_off: 0,
@@ -269,12 +272,14 @@ impl UringEngine {
             self.await_requests(errno);
         }
         let Some(ring) = self.ring.take() else { return };
-        let fd = Arc::into_inner(ring).expect("nobody passes requests on").into_fd();
         // Other threads sleep on this number.
-        // SAFETY: what it was is the ring, which nothing uses any more.
-        let replaced = unsafe { fd::dup_onto(&self.event, fd.raw(), true) };
+        // SAFETY: what it was is the ring, which nobody passes requests on to any more.
+        let replaced = unsafe { fd::dup_onto(&self.event, ring.fd().raw(), true) };
         assert!(replaced.is_ok(), "io_uring is refused ({}), and so is dup3: {replaced:?}", errno.name());
-        self.event = fd;
+        match Arc::try_unwrap(ring) {
+            Ok(ring) => self.event = ring.into_fd(),
+            Err(ring) => self.given_up = Some(ring),
+        }
         self.armed = [false; WATCHED];
         self.owners = [0; REQUESTS];
         self.unsubmitted.clear();
@@ -412,7 +417,12 @@ impl Engine for UringEngine {
     }
 
     fn event(&self) -> &Fd {
-        self.ring.as_ref().map_or(&self.event, |ring| ring.fd())
+        self.ring.as_ref().or(self.given_up.as_ref()).map_or(&self.event, |ring| ring.fd())
+    }
+
+    fn signs(&self) -> Option<Signs> {
+        let ring = self.ring.as_ref().filter(|_| self.home.is_some())?;
+        Some(Signs(Arc::clone(ring)))
     }
 
     fn opened(&mut self, file: &Fd) {

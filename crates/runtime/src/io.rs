@@ -81,6 +81,16 @@ const PASSING: usize = 4;
 /// Calls for them that the kernel may put off.
 const PASSING_CALLS: u32 = 100;
 
+/// What says, without the lock over the engine, that it is worth taking results. It keeps the memory of the ring, whatever becomes of that.
+#[derive(Debug)]
+pub(crate) struct Signs(pub(crate) Arc<Ring>);
+
+impl Signs {
+    pub(crate) fn are_there(&self) -> bool {
+        self.0.has_news()
+    }
+}
+
 /// Requests in the hands of the thread that is to pass them on, and no lock is held.
 #[derive(Debug)]
 pub(crate) struct Passing {
@@ -173,6 +183,10 @@ pub(crate) trait Engine: Send + std::fmt::Debug {
     }
     /// Readable while results are there. For hosts whose threads wait for results without having the engine at hand.
     fn event(&self) -> &Fd;
+    /// The same for who looks and does not sleep. For hosts whose engine is there for ever.
+    fn signs(&self) -> Option<Signs> {
+        None
+    }
     /// A file that requests will name.
     fn opened(&mut self, _file: &Fd) {}
     /// No request names the file any more.

@@ -34,7 +34,7 @@ use pagetide_sys::uffd::{Modes, Stop, Uffd, Wake};
 
 use crate::control::MACHINE_COUNTERS;
 use crate::frames::{Frame, FrameRun, Frames, Kind};
-use crate::io::{Direction, Engine, Requests, Transfer};
+use crate::io::{Direction, Engine, Requests, Signs, Transfer};
 use crate::own;
 use crate::session::command::PlaceId;
 use crate::space::held::Held;
@@ -239,6 +239,11 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// Readable while results of requests wait to be collected.
     pub(crate) fn event(&self) -> &Fd {
         self.engine.event()
+    }
+
+    /// The same for who looks and does not sleep.
+    pub(crate) fn signs(&self) -> Option<Signs> {
+        self.engine.signs()
     }
 
     /// True if threads with descriptor tables of their own may begin requests and wait for them.

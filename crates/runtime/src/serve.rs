@@ -65,6 +65,8 @@ static SERVED: AtomicPtr<Served> = AtomicPtr::new(std::ptr::null_mut());
 static IS_COMING: AtomicU32 = AtomicU32::new(0);
 /// The size of files is limited: a write beyond it would end the thread that begins it.
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
+/// A CPU was free when the kernel was asked last.
+static IS_CPU_FREE: AtomicBool = AtomicBool::new(false);
 
 /// Open in the calling thread's table what its process's agent will share with it. Without it, the agent alone serves faults.
 ///
@@ -112,6 +114,7 @@ pub(crate) fn forget() {
     SERVED.store(std::ptr::null_mut(), Ordering::Relaxed);
     IS_COMING.store(0, Ordering::Relaxed);
     IS_LIMITED.store(false, Ordering::Relaxed);
+    IS_CPU_FREE.store(false, Ordering::Relaxed);
     for number in &NUMBERS {
         let raw = number.swap(-1, Ordering::Relaxed);
         if raw >= 0 {
@@ -124,6 +127,15 @@ pub(crate) fn forget() {
 /// The program limits the size of its files, or may do so.
 pub(crate) fn limit_file_size() {
     IS_LIMITED.store(true, Ordering::Relaxed);
+}
+
+/// Was a CPU free when whoever serves faults asked last?
+pub(crate) fn saw_free_cpu() -> bool {
+    IS_CPU_FREE.load(Ordering::Relaxed)
+}
+
+pub(crate) fn note_free_cpu(is_free: bool) {
+    IS_CPU_FREE.store(is_free, Ordering::Relaxed);
 }
 
 /// What the agent and the threads that fault have in common.
@@ -151,9 +163,10 @@ impl Served {
         if files.is_some() {
             managed.session.pager.serve_beside();
         }
-        let event = managed.session.pager.machine().event().raw();
+        let machine = managed.session.pager.machine();
+        let engine = (machine.event().raw(), machine.signs());
         let (sleepers, answered) =
-            files.map(|files| (Sleepers::new(event, files.bell, files.again, files.load), files.answered)).unzip();
+            files.map(|files| (Sleepers::new(engine, files.bell, files.again, files.load), files.answered)).unzip();
         let is_limited = proc::limit(Resource::FileSize).map_or(true, |limit| limit.soft != UNLIMITED);
         IS_LIMITED.fetch_or(is_limited, Ordering::Relaxed);
         let state = Mutex::new(State { managed, watch: Watch::default(), is_agent_asleep: false });
@@ -313,6 +326,7 @@ pub(crate) fn fault(address: usize, access: Access) -> Outcome {
         }
         let is_free = || sleepers.is_cpu_free();
         let looks = !state.watch.is_watched() && state.managed.session.pager.is_worth_looking(now, is_free);
+        note_free_cpu(state.managed.session.pager.saw_free_cpu());
         state = sleepers.wait(state, looks, |state| &mut state.watch, || served.lock("after a wait"));
     }
 }

@@ -16,12 +16,15 @@ use pagetide_sys::sync::Turns;
 
 pub(crate) use pagetide_sys::sync::Watch;
 
+use crate::io::Signs;
 use crate::machine::LiveMachine;
 
 /// A waiting thread looks again after this long, whatever happens.
 const LOOK_NS: Nanos = 1_000_000;
 /// Turns between two looks, some 1 us: who wants the lock finds it free.
 const LOOK_TURNS: u32 = 40;
+/// The same where a look would find nothing, some 10 us.
+const IDLE_TURNS: u32 = 400;
 
 /// Between two looks, without the lock.
 pub(crate) fn spin() {
@@ -59,13 +62,28 @@ pub(crate) struct Sleepers {
     again: Fd,
     /// The engine's event, which is open as long as anybody sleeps here.
     event: i32,
+    /// Results are there. None: that is not to be seen.
+    signs: Option<Signs>,
     /// What the machine has to do. None: nothing is known of that.
     load: Option<LoadFile>,
 }
 
 impl Sleepers {
-    pub(crate) const fn new(event: i32, bell: Fd, again: Fd, load: Option<LoadFile>) -> Self {
-        Self { turns: Turns::new(), bell, again, event, load }
+    /// `engine`: its event, and signs of its results.
+    pub(crate) fn new(engine: (i32, Option<Signs>), bell: Fd, again: Fd, load: Option<LoadFile>) -> Self {
+        let (event, signs) = engine;
+        Self { turns: Turns::new(), bell, again, event, signs, load }
+    }
+
+    /// Wait without sleeping, and without the lock, until results are there or something else `has_come`, for a moment at most.
+    pub(crate) fn look(&self, has_come: impl Fn() -> bool) {
+        let Some(signs) = &self.signs else { return spin() };
+        for _ in 0..IDLE_TURNS {
+            std::hint::spin_loop();
+            if signs.are_there() || has_come() {
+                return;
+            }
+        }
     }
 
     /// Has every thread that can run a CPU?
@@ -115,7 +133,7 @@ impl Sleepers {
     ) -> G {
         self.turns.wait(held, watch, lock, (LOOK_NS, looks), || {
             if looks {
-                spin();
+                self.look(|| false);
             } else {
                 self.wait_for_engine(LOOK_NS);
             }

@@ -430,12 +430,21 @@ impl Ring {
     /// With [`SetupFlags::COOP`]: run the completions of requests that the calling thread has submitted, if anybody's wait to be run. True
     /// if so.
     pub fn run_completions(&self) -> bool {
-        let is_any = self.word(self.state).load(Ordering::Relaxed) & k::IORING_SQ_TASKRUN != 0;
+        let is_any = self.waits_to_be_run();
         if is_any {
             // Whatever it answers, the completions were run on its way.
             let _ = self.enter_raw(0, 0, k::IORING_ENTER_GETEVENTS, 0, 0);
         }
         is_any
+    }
+
+    fn waits_to_be_run(&self) -> bool {
+        self.word(self.state).load(Ordering::Relaxed) & k::IORING_SQ_TASKRUN != 0
+    }
+
+    /// Completions wait, or wait to be run.
+    pub fn has_news(&self) -> bool {
+        self.waits_to_be_run() || self.ready() > 0
     }
 
     /// How many completions wait.

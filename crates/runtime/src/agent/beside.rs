@@ -8,7 +8,7 @@ use pagetide_sys::fd::{self, PollFd, events};
 use pagetide_sys::{Errno, clock, file, thread};
 
 use super::{Agent, Managed};
-use crate::serve::{ASK_AGAIN_NS, State};
+use crate::serve::{self, ASK_AGAIN_NS, State};
 use crate::session::{POLL_NS, Session};
 #[cfg(target_arch = "x86_64")]
 use crate::signal::faults;
@@ -30,7 +30,11 @@ impl Agent {
     ) -> [bool; 2] {
         let now = clock::now();
         if timeout_ns == 0 && now < *asked + ASK_NS {
-            sleepers::spin();
+            if self.looks {
+                sleepers.look(faults::has_unseen);
+            } else {
+                sleepers::spin();
+            }
             return [false; 2];
         }
         *asked = now;
@@ -100,7 +104,9 @@ fn are_there() -> bool {
 /// Let those go on that were seen to.
 fn answer(managed: &Managed) {
     let (session, forks) = (&managed.session, &managed.forks);
-    faults::answer_posted(session.pager.saw_free_cpu(), |address, seen_at| {
+    let is_cpu_free = session.pager.saw_free_cpu();
+    serve::note_free_cpu(is_cpu_free);
+    faults::answer_posted(is_cpu_free, |address, seen_at| {
         if forks.is_doorbell(address) {
             return (!forks.is_rung(address)).then_some(true);
         }
@@ -130,6 +136,10 @@ mod faults {
     pub(super) fn answer_posted(_wake_each_other: bool, _answer: impl FnMut(usize, Nanos) -> Option<bool>) {}
 
     pub(super) const fn has_posted() -> bool {
+        false
+    }
+
+    pub(super) const fn has_unseen() -> bool {
         false
     }
 

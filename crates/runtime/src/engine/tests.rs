@@ -82,9 +82,12 @@ fn go_on_without_ring(mut engine: UringEngine) {
     let mut requests = Requests::new();
     let memory = Mapping::plain(PAGES as usize * PAGE_BYTES, PAGE_BYTES).expect("memory");
     let number = engine.event().raw();
+    let signs = engine.signs();
     begin(&mut engine, &mut requests, &file, Direction::Read, &memory);
     engine.give_up_ring(Errno::EPERM);
     assert_eq!(engine.event().raw(), number, "who sleeps on the number goes on");
+    // Who looks may do so when the ring is no more.
+    let _ = signs.map(|signs| signs.are_there());
     expect_all_done(&mut engine, &mut requests);
     for page in 0..PAGES {
         assert_eq!(word(&memory, page).load(Ordering::Relaxed), page + 1);

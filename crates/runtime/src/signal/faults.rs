@@ -35,8 +35,10 @@ const FOREIGN: u32 = 1;
 static POSTS: Errands = Errands::new();
 /// Threads that are in a fault, as far as they could serve it themselves.
 static IN_FAULTS: AtomicU32 = AtomicU32::new(0);
-/// So many, and all leave their faults to the agent until one finds itself alone.
+/// So many, and all leave their faults to the agent until one finds itself alone: where a CPU is free the agent needs none of theirs, and
+/// elsewhere two do better alone.
 const MANY: u32 = 3;
+const MANY_BESIDE_FREE_CPU: u32 = 2;
 static ARE_MANY: AtomicBool = AtomicBool::new(false);
 
 /// What a block has of this.
@@ -66,7 +68,8 @@ pub(super) fn serve(block: &Thread, address: usize, access: Access) -> bool {
         return post(block, address, access);
     }
     let others = IN_FAULTS.fetch_add(1, Ordering::Relaxed);
-    if others == 0 || others + 1 >= MANY {
+    let many = if serve::saw_free_cpu() { MANY_BESIDE_FREE_CPU } else { MANY };
+    if others == 0 || others + 1 >= many {
         ARE_MANY.store(others > 0, Ordering::Relaxed);
     }
     let is_left = ARE_MANY.load(Ordering::Relaxed);
@@ -159,6 +162,11 @@ fn wake_block(start: usize) {
     if let Some(block) = Thread::of(start as u64) {
         block.post().errand.wake();
     }
+}
+
+/// In the agent: a fault was posted since [`take_posted`].
+pub(crate) fn has_unseen() -> bool {
+    !POSTS.are_seen()
 }
 
 /// True while a fault is posted that is not answered.
