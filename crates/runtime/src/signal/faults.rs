@@ -4,8 +4,9 @@
 //! seen to it. A process that shares our memory without being of our own always posts: it may be killed at any moment, and must
 //! have no lock then.
 //!
-//! Where several threads fault at once, all of them post: each would take the lock twice, and to wait for it costs more (two switches
-//! of threads) than what is done under it. The agent takes what was posted together, in one turn and one call to the device.
+//! Where several threads fault at once (three, or two while a CPU is free), all of them post: each would take the lock twice, and to
+//! wait for it costs more (two switches of threads) than what is done under it. The agent takes what was posted together, in one turn and
+//! one call to the device.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
