@@ -299,6 +299,7 @@ fn as_nobody_forked_children_see_every_byte_and_end() {
         (12, &["raw", "24", "3"]),
         (12, &["handler", "24", "2"]),
         (12, &["both", "24", "2"]),
+        (12, &["taken", "24"]),
         (16, &["untold", "24", "2"]),
         (16, &["private", "24", "2"]),
         (16, &["cleared", "24", "2"]),

@@ -20,6 +20,7 @@
 //   handler N     N forks, interrupted by a timer whose handler forks, too
 //   stopped       a child is stopped at birth for 3 s, while the parent goes on to fork
 //   both N        parent and children are stopped and continued by a third process while they fork for N seconds
+//   taken         has a ring of io_uring open that another process of its own has made before there was any memory, and forks
 //   network       its network namespace is left, then it works and forks
 //   user          its user namespace is left before its memory is filled
 //   reused        standard error is closed, and a file of its own has its number, while it does what is told of there
@@ -512,6 +513,42 @@ static void stopped(int argument) {
     expect_good_end(helper, "the helper");
 }
 
+enum { RING = 200 };
+static pid_t ring_maker;
+
+// A process that has a ring, by an instruction of its own, as number RING.
+static void start_ring_maker(void) {
+    int ready[2];
+    char byte;
+    if (pipe(ready) != 0 || (ring_maker = fork()) < 0) {
+        give_up("a process that makes a ring");
+    }
+    if (ring_maker == 0) {
+        static uint64_t parameters[15];
+        long ring;
+        __asm__ volatile("syscall" : "=a"(ring) : "0"(SYS_io_uring_setup), "D"(4L), "S"(parameters) : "rcx", "r11", "memory");
+        if (ring < 0 || dup2((int)ring, RING) != RING || write(ready[1], "r", 1) != 1) {
+            _exit(1);
+        }
+        pause();
+    }
+    if (read(ready[0], &byte, 1) != 1 || close(ready[0]) != 0 || close(ready[1]) != 0) {
+        give_up("a ring");
+    }
+}
+
+static void taken(int argument) {
+    (void)argument;
+    int maker = (int)syscall(SYS_pidfd_open, ring_maker, 0);
+    if (syscall(SYS_pidfd_getfd, maker, RING, 0) < 0) {
+        give_up("pidfd_getfd");
+    }
+    work_in_child("a child that has the ring");
+    if (kill(ring_maker, SIGKILL) != 0 || waitpid(ring_maker, NULL, 0) != ring_maker) {
+        give_up("the maker of the ring");
+    }
+}
+
 static void stop_both(pid_t parent, int seconds) {
     unsigned state = 1;
     for (time_t end = time(NULL) + seconds; time(NULL) <= end;) {
@@ -844,7 +881,7 @@ static const struct {
     void (*run)(int argument);
 } modes[] = {
     {"forks", forks},     {"nested", nested},   {"crowd", crowd}, {"hidden", hidden},         {"hole", hole},
-    {"raw", raw},         {"untold", untold}, {"copied", copied}, {"copied-early", copied}, {"private", private}, {"cleared", cleared}, {"handler", handler}, {"stopped", stopped}, {"both", both},         {"network", network},
+    {"raw", raw},         {"untold", untold}, {"copied", copied}, {"copied-early", copied}, {"private", private}, {"cleared", cleared}, {"handler", handler}, {"stopped", stopped}, {"both", both}, {"taken", taken},         {"network", network},
     {"user", user},       {"reused", reused},   {"drop", drop_privileges}, {"unrooted", unrooted}, {"filter", filter}, {"strict", strict}, {"bare", bare},
     {"family", family},   {"orphan", orphan},   {"bereft", bereft}, {"idle", idle},           {"rested", rested},
 };
@@ -861,6 +898,9 @@ int main(int argc, char **argv) {
     pid_t early = is_early ? copy(0) : 1;
     if (early < 0) {
         give_up("an early copy");
+    }
+    if (strcmp(argv[1], "taken") == 0) {
+        start_ring_maker();
     }
     pages = strtoull(argv[2], NULL, 10) * 256;
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
