@@ -296,13 +296,10 @@ impl Agent {
         if is_awaited || now >= managed.next_tick {
             self.tick(managed, now);
         }
-        self.looks = false;
-        if busy || foothold::is_awaited() {
-            return 0;
-        }
+        let has_more = busy || foothold::is_awaited();
         let is_free = || managed.load.as_ref().is_some_and(LoadFile::has_cpus_for_all);
-        self.looks = !are_served && managed.session.pager.is_worth_looking(now, is_free);
-        if self.looks {
+        self.looks = !has_more && !are_served && managed.session.pager.is_worth_looking(now, is_free);
+        if has_more || self.looks {
             return 0;
         }
         self.publish(managed);

@@ -272,8 +272,9 @@ impl UringEngine {
             self.await_requests(errno);
         }
         let Some(ring) = self.ring.take() else { return };
+        assert_eq!(self.passing, 0, "nobody passes requests on");
         // Other threads sleep on this number.
-        // SAFETY: what it was is the ring, which nobody passes requests on to any more.
+        // SAFETY: what it was is the ring, which nothing uses any more.
         let replaced = unsafe { fd::dup_onto(&self.event, ring.fd().raw(), true) };
         assert!(replaced.is_ok(), "io_uring is refused ({}), and so is dup3: {replaced:?}", errno.name());
         match Arc::try_unwrap(ring) {

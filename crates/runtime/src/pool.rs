@@ -370,7 +370,7 @@ impl Pool {
         let (bell, again) = (fd::eventfd(0).map_err(failed)?, fd::eventfd(0).map_err(failed)?);
         let shared = Arc::new(Shared {
             is_over: AtomicBool::new(false),
-            sleepers: Sleepers::new((event, None), bell, again, LoadFile::open().ok()),
+            sleepers: Sleepers::new(event, None, bell, again, LoadFile::open().ok()),
             state: Mutex::new(State {
                 session,
                 watch: Watch::default(),

@@ -164,9 +164,10 @@ impl Served {
             managed.session.pager.serve_beside();
         }
         let machine = managed.session.pager.machine();
-        let engine = (machine.event().raw(), machine.signs());
-        let (sleepers, answered) =
-            files.map(|files| (Sleepers::new(engine, files.bell, files.again, files.load), files.answered)).unzip();
+        let (event, signs) = (machine.event().raw(), machine.signs());
+        let (sleepers, answered) = files
+            .map(|files| (Sleepers::new(event, signs, files.bell, files.again, files.load), files.answered))
+            .unzip();
         let is_limited = proc::limit(Resource::FileSize).map_or(true, |limit| limit.soft != UNLIMITED);
         IS_LIMITED.fetch_or(is_limited, Ordering::Relaxed);
         let state = Mutex::new(State { managed, watch: Watch::default(), is_agent_asleep: false });

@@ -69,9 +69,7 @@ pub(crate) struct Sleepers {
 }
 
 impl Sleepers {
-    /// `engine`: its event, and signs of its results.
-    pub(crate) fn new(engine: (i32, Option<Signs>), bell: Fd, again: Fd, load: Option<LoadFile>) -> Self {
-        let (event, signs) = engine;
+    pub(crate) const fn new(event: i32, signs: Option<Signs>, bell: Fd, again: Fd, load: Option<LoadFile>) -> Self {
         Self { turns: Turns::new(), bell, again, event, signs, load }
     }
 

@@ -115,16 +115,19 @@ impl Sink {
                 ));
             }
             Target::Address(address) => {
-                let listener = TcpListener::bind(address).map_err(|error| refused(&address.to_string(), &error))?;
+                let refused = |error| refused(&address.to_string(), &error);
+                let listener = TcpListener::bind(address).map_err(refused)?;
                 if address.port() == 0 {
-                    let chosen = listener.local_addr().map_err(|error| refused(&address.to_string(), &error))?;
+                    let chosen = listener.local_addr().map_err(refused)?;
                     stderr::tell(format_args!("pagetide: metrics at http://{chosen}/metrics"));
                 }
-                (Listener::Tcp(listener), None)
+                (Listener::tcp(listener).map_err(refused)?, None)
             }
             Target::Socket(path) => {
-                let listener = listen(path).map_err(|error| refused(&format!("unix:{}", path.display()), &error))?;
-                (Listener::Unix(listener), Some(path.clone()))
+                let listener = listen(path)
+                    .and_then(Listener::unix)
+                    .map_err(|error| refused(&format!("unix:{}", path.display()), &error))?;
+                (listener, Some(path.clone()))
             }
         };
         let newest = Arc::new(Mutex::new(Arc::from("# EOF\n")));
@@ -190,6 +193,17 @@ impl Connection for TcpStream {}
 impl Connection for UnixStream {}
 
 impl Listener {
+    /// Nobody waits for a connection that has gone again; so for the other kind.
+    fn tcp(listener: TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self::Tcp(listener))
+    }
+
+    fn unix(listener: UnixListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self::Unix(listener))
+    }
+
     fn accept(&self) -> io::Result<Box<dyn Connection>> {
         match self {
             Self::Tcp(listener) => {
@@ -205,14 +219,6 @@ impl Listener {
         }
     }
 
-    /// Nobody waits for a connection that has gone again.
-    fn set_nonblocking(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(listener) => listener.set_nonblocking(true),
-            Self::Unix(listener) => listener.set_nonblocking(true),
-        }
-    }
-
     fn number(&self) -> i32 {
         match self {
             Self::Tcp(listener) => listener.as_raw_fd(),
@@ -225,8 +231,6 @@ impl Listener {
 fn serve(listener: &Listener, newest: &Mutex<Arc<str>>) {
     let text = || Arc::clone(&newest.lock().unwrap_or_else(PoisonError::into_inner));
     let mut readers: VecDeque<Reader> = VecDeque::with_capacity(READERS);
-    let made = listener.set_nonblocking();
-    debug_assert!(made.is_ok(), "a listener can be asked without waiting: {made:?}");
     loop {
         let waits = readers.iter().map(Reader::waits);
         let mut fds: Vec<PollFd> = [PollFd::numbered(listener.number(), events::IN)].into_iter().chain(waits).collect();
@@ -368,7 +372,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let newest = Arc::new(Mutex::new(Arc::from("# EOF\n")));
-        thread::spawn(move || serve(&Listener::Tcp(listener), &newest));
+        let listener = Listener::tcp(listener).expect("it can be asked without waiting");
+        thread::spawn(move || serve(&listener, &newest));
         let connect = || TcpStream::connect(address).expect("it listens");
         let mut idle: Vec<TcpStream> = (0..2 * READERS).map(|_| connect()).collect();
         let mut reader = connect();

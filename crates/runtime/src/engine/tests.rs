@@ -113,6 +113,34 @@ fn a_ring_of_several_threads_is_given_up_with_requests_under_way() {
     give_up_with_requests_under_way(UringEngine::for_threads);
 }
 
+#[test]
+fn every_result_is_seen_without_the_engine() {
+    clock::init();
+    let Ok(mut engine) = UringEngine::unmapped().and_then(UringEngine::for_tables) else {
+        eprintln!("skipped: io_uring is refused here");
+        return;
+    };
+    let signs = engine.signs().expect("it has a ring for ever");
+    let (file, mut requests) = (numbered_file(), Requests::new());
+    let memory = Mapping::plain(PAGES as usize * PAGE_BYTES, PAGE_BYTES).expect("memory");
+    engine.set_caller(thread::gettid());
+    assert!(!signs.are_there(), "nothing was begun");
+    begin(&mut engine, &mut requests, &file, Direction::Read, &memory);
+    let (mut left, end) = (PAGES, clock::now() + 10_000_000_000);
+    while left > 0 {
+        assert!(clock::now() < end, "of {left} requests nothing is seen");
+        if signs.are_there() {
+            engine.reap(&mut |token, result| {
+                assert_eq!(result, Ok(PAGE_BYTES));
+                requests.end(token);
+                left -= 1;
+                true
+            });
+        }
+    }
+    assert!(!signs.are_there(), "all was taken");
+}
+
 /// The program's table has it for ever: nothing hangs up, which was waited for.
 #[test]
 fn a_ring_that_another_table_has_open_is_given_up_with_requests_under_way() {

@@ -219,12 +219,13 @@ impl Supervisor {
             match starting.is_ready() {
                 Ok(false) => process.starting = Some(starting),
                 Ok(true) => {
-                    let (pid, is_native) =
-                        (process.pid, process.view.is_some_and(|view| view.state == foothold::NATIVE));
-                    let takes_written = is_native && starting.may_have_written() && self.tree.has_memory_alone(pid);
-                    let started = starting.finish(pid, at, mode, takes_written);
+                    let (pid, state) = (process.pid, process.view.map(|view| view.state));
+                    let is_copy = state.is_some_and(|state| state != foothold::NATIVE);
+                    let takes_written = state == Some(foothold::NATIVE)
+                        && starting.may_have_written()
+                        && self.tree.has_memory_alone(pid);
+                    let started = starting.finish(pid, at, mode, is_copy, takes_written);
                     let process = &mut self.tree.list[index];
-                    let is_copy = process.view.is_some_and(|view| view.state != foothold::NATIVE);
                     if started.is_err() || is_copy {
                         // A forked child waits for its agent by itself.
                         starting.let_go();

@@ -179,12 +179,19 @@ impl Starting {
         let _ = self.tracee.release();
     }
 
-    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so. `takes_written`:
-    /// after pages of private file mappings were taken.
-    pub(super) fn finish(&mut self, pid: i32, at: u64, mode: FaultMode, takes_written: bool) -> Result<Fd, Refusal> {
+    /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so. `is_copy`:
+    /// a forked child that has not gone on yet; `takes_written`: after pages of private file mappings were taken.
+    pub(super) fn finish(
+        &mut self,
+        pid: i32,
+        at: u64,
+        mode: FaultMode,
+        is_copy: bool,
+        takes_written: bool,
+    ) -> Result<Fd, Refusal> {
         let mut saved = Box::new(self.tracee.save()?);
         let started = if mode == FaultMode::Signal {
-            everyone::start(self, pid, at, &mut saved, takes_written)
+            everyone::start(self, pid, at, &mut saved, is_copy, takes_written)
         } else {
             let taken = if takes_written && self.holds_all(pid) { self.take_written(pid, at, &saved) } else { Ok(()) };
             taken.and_then(|()| self.start(pid, at, &saved))

@@ -10,8 +10,7 @@ use pagetide_sys::fd::Fd;
 use pagetide_sys::trace::{self, Saved};
 use pagetide_sys::{proc, signal, stderr};
 
-use super::{Refusal, Starting, read, threads};
-use crate::foothold;
+use super::{Refusal, Starting, threads};
 
 /// A thread is stopped, or armed, within this time; one that waits for a child of `vfork` takes as long as that.
 const STOP_WAIT: Duration = Duration::from_secs(10);
@@ -22,10 +21,10 @@ pub(super) fn start(
     pid: i32,
     at: u64,
     saved: &mut Saved,
+    is_copy: bool,
     takes_written: bool,
 ) -> Result<Fd, Refusal> {
     // A copy that was stopped before it could begin anew has its maker's ring still, which is ours.
-    let is_copy = read(first.tid(), at).is_some_and(|view| matches!(view.state, foothold::MANAGED | foothold::FORKED));
     if !is_copy && uses_memory_lastingly(first.tid()) {
         return Err(Refusal::Lasting);
     }
