@@ -16,7 +16,7 @@ use std::process::ExitCode;
 type Check = fn() -> Result<(), String>;
 
 /// Name, what it checks, and the check; in the order in which `lint` runs them, quick ones first.
-const CHECKS: [(&str, &str, Check); 8] = [
+const CHECKS: [(&str, &str, Check); 9] = [
     ("fmt", "the code is formatted", fmt),
     ("tidy", "file lengths, headers, leftovers, unsafe, promises and links", tidy::check),
     (
@@ -28,6 +28,7 @@ const CHECKS: [(&str, &str, Check); 8] = [
     ("no-std", "the core builds and links without the standard library", no_std),
     ("deny", "licences, duplicates and sources of dependencies (cargo-deny)", deny::check),
     ("clippy", "no warning in any target", clippy),
+    ("aarch64", "the program builds for aarch64 without warning (rustup's target is added)", aarch64),
     ("doc", "documentation of all items builds without warning", doc),
 ];
 
@@ -84,6 +85,19 @@ fn fmt() -> Result<(), String> {
 
 fn clippy() -> Result<(), String> {
     shell::cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
+}
+
+/// The program and the object that it preloads. Nothing is linked, so C code may be compiled for the wrong machine, by the compiler that is there.
+fn aarch64() -> Result<(), String> {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    if let Err(why) = shell::output("rustup", &["target", "add", TARGET]) {
+        println!("lint: aarch64: left out: {why}");
+        return Ok(());
+    }
+    let packages = ["--package", "pagetide-cli", "--package", "pagetide-preload"];
+    let arguments = ["clippy", "--quiet", "--locked", "--target", TARGET].into_iter().chain(packages);
+    let arguments: Vec<&str> = arguments.chain(["--", "-D", "warnings"]).collect();
+    shell::cargo(&arguments, &[("CC_aarch64_unknown_linux_gnu", "cc"), ("AR_aarch64_unknown_linux_gnu", "ar")])
 }
 
 /// Private items are documented too, and may be linked to: the readers are those who change the code.

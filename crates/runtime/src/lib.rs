@@ -1,6 +1,10 @@
 //! Run memory that does not fit inside a fixed budget, from user space, on a stock Linux kernel.
 // It panics where nothing can be written: `stderr::tell` does not.
 #![deny(clippy::print_stderr)]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "some of it serves signal mode only, which is for x86-64")
+)]
 
 pub mod error;
 mod shares;

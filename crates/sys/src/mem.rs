@@ -415,6 +415,12 @@ pub unsafe fn remap(old: ManagedRange, new_len: usize, how: Remap) -> Result<usi
     unsafe { syscall!(__NR_mremap, old.start, old.len, new_len, flags as usize, target) }
 }
 
+/// Reads the caller's memory.
+pub trait Memory {
+    /// Fill `into` from `address` on. False: some of it leads nowhere.
+    fn read(&mut self, address: usize, into: &mut [u8]) -> bool;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

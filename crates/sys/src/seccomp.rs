@@ -5,8 +5,7 @@
 
 use linux_raw_sys::general as k;
 
-use crate::mem::{KINDS, Protection};
-use crate::syscalls::Memory;
+use crate::mem::{KINDS, Memory, Protection};
 use crate::uffd::{UFFDIO_COPY, UFFDIO_MOVE};
 use crate::word::{low_u32, u64_of};
 

@@ -13,7 +13,7 @@
 
 mod table;
 
-use crate::mem::PAGE_BYTES;
+use crate::mem::{Memory, PAGE_BYTES};
 
 use table::TABLE;
 
@@ -192,12 +192,6 @@ impl Call {
             teller.place(place, index);
         }
     }
-}
-
-/// Reads the caller's memory.
-pub trait Memory {
-    /// Fill `into` from `address` on. False: some of it leads nowhere.
-    fn read(&mut self, address: usize, into: &mut [u8]) -> bool;
 }
 
 /// Bytes that a call may touch.

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide_sys::dispatch::{Context, NOT_MADE, Register, SYS_USER_DISPATCH, call, call_surely, copy};
-use pagetide_sys::mem::PAGE_BYTES;
+use pagetide_sys::mem::{Memory, PAGE_BYTES};
 use pagetide_sys::signal::{self, SigInfo};
 use pagetide_sys::syscall::register_of;
-use pagetide_sys::syscalls::{Call, Class, Direction, Memory, Range};
+use pagetide_sys::syscalls::{Call, Class, Direction, Range};
 use pagetide_sys::trace::Interrupted;
 use pagetide_sys::word::{low_u32, usize_of};
 use pagetide_sys::{Errno, clock, stderr, text, thread};

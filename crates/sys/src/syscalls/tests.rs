@@ -5,9 +5,9 @@ use std::vec::Vec;
 use linux_raw_sys::general as k;
 
 use super::table::TABLE;
-use crate::mem::PAGE_BYTES;
+use crate::mem::{Memory, PAGE_BYTES};
 
-use super::{Call, Class, Direction, Memory, Place, Range, Size};
+use super::{Call, Class, Direction, Place, Range, Size};
 
 /// The caller's memory: pieces at made-up addresses, each filled up to the end of its last page.
 struct Pieces(Vec<(usize, Vec<u8>)>);
