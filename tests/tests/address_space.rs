@@ -111,6 +111,18 @@ fn memory_that_is_replaced_while_others_wait_for_its_pages_is_found_in_both_mode
     }
 }
 
+/// The kernel tells of an end that does not come: all of it read as zero.
+#[test]
+fn memory_that_a_call_could_not_unmap_keeps_its_bytes_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        for case in ["mapped-in-vain", "sealed-in-vain"] {
+            if let Some((_, stats)) = run_case_in(case, mode) {
+                stats.expect_paging(6 * 256);
+            }
+        }
+    }
+}
+
 /// The threads of the process could not be listed, and the process was killed; its children, too.
 #[test]
 fn a_program_that_shuts_itself_in_pages_and_forks_in_both_modes() {

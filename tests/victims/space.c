@@ -919,6 +919,69 @@ static void pi_mutex(void) {
     }
 }
 
+// ---- calls that fail
+
+// The kernel tells of what a call is to unmap before it has done so, and takes nothing back where the call fails after that.
+static void is_kept(unsigned char *memory, unsigned stamp, int fails) {
+    int errno_of_call = errno;
+    EXPECT(fails);
+    EXPECT(errno_of_call == ENOMEM || errno_of_call == EPERM);
+    for (uint64_t page = 0; page < 2 * PAGES; page++) {
+        EXPECT(is_filled(memory, page, stamp));
+    }
+    fill(memory, 2 * PAGES, stamp + 1);
+    push_out();
+    for (uint64_t page = 0; page < 2 * PAGES; page++) {
+        EXPECT(is_filled(memory, page, stamp + 1));
+    }
+}
+
+static unsigned char *to_keep(unsigned stamp) {
+    unsigned char *memory = map(2 * PAGES);
+    fill(memory, 2 * PAGES, stamp);
+    push_out();
+    return memory;
+}
+
+static void mapped_in_vain(void) {
+    unsigned char *memory = to_keep(3);
+    struct rlimit before, low;
+    EXPECT(getrlimit(RLIMIT_AS, &before) == 0);
+    low = (struct rlimit){4ul << 30, before.rlim_max};
+    EXPECT(setrlimit(RLIMIT_AS, &low) == 0);
+    errno = 0;
+    void *got = mmap(memory, 8ul << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    EXPECT(setrlimit(RLIMIT_AS, &before) == 0);
+    is_kept(memory, 3, got == MAP_FAILED);
+}
+
+// Pages in the midst that can never be unmapped.
+static unsigned char *sealed(unsigned stamp) {
+    unsigned char *memory = to_keep(stamp);
+    enum { MSEAL = 462 };
+    if (syscall(MSEAL, memory + PAGES * PAGE, 16 * PAGE, 0) != 0) {
+        EXPECT(errno == ENOSYS);
+        return NULL;
+    }
+    return memory;
+}
+
+static void sealed_in_vain(void) {
+    unsigned char *memory = sealed(4);
+    if (memory == NULL) {
+        return;
+    }
+    is_kept(memory, 4, munmap(memory, 2 * PAGES * PAGE) == -1);
+    memory = sealed(6);
+    is_kept(memory, 6, mmap(memory, 2 * PAGES * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED);
+    memory = sealed(8);
+    is_kept(memory, 8, mremap(memory, 2 * PAGES * PAGE, PAGES / 2 * PAGE, 0) == MAP_FAILED);
+    memory = sealed(10);
+    unsigned char *other = to_keep(20);
+    is_kept(memory, 10, mremap(other, 2 * PAGES * PAGE, 2 * PAGES * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, memory) == MAP_FAILED);
+    is_kept(other, 20, 1);
+}
+
 // ---- locks, limits and rights
 
 static void lock_all(void) {
@@ -1651,6 +1714,8 @@ static const struct {
     {"pi-words-in-children", pi_words_in_children},
     {"pi-requeue", pi_requeue},
     {"wake-op", wake_op},
+    {"mapped-in-vain", mapped_in_vain},
+    {"sealed-in-vain", sealed_in_vain},
     {"lock-all", lock_all},
     {"lock-much", lock_much},
     {"lock-first", lock_much},

@@ -8,7 +8,7 @@ use pagetide_sys::maps::{MapsQuery, MapsText, Vma};
 use pagetide_sys::mem::{self, Advice, ManagedRange, Mapping};
 use pagetide_sys::pagemap::{Categories, Pagemap, Run, Scanned};
 use pagetide_sys::smaps::{Flags, SmapsText};
-use pagetide_sys::uffd::{Modes, Msg, RangeAnswer, RawMsg, ReadAnswer, Uffd, Wake};
+use pagetide_sys::uffd::{Features, Modes, Msg, RangeAnswer, RawMsg, Reach, ReadAnswer, ReadMode, Uffd, Wake};
 use pagetide_sys::{Errno, clock, proc};
 
 use crate::port::{AddressSpace, Faults, Message, OwnMapping, Sizes};
@@ -25,6 +25,8 @@ pub struct Linux {
     /// Where the kernel answers questions about single addresses; else the text of all mappings is read.
     query: Option<MapsQuery>,
     maps_buffer: Vec<u8>,
+    /// A second one, which catches nothing and so knows of no change: it is asked what is registered. None: there is none to be had.
+    witness: Option<Uffd>,
 }
 
 impl Linux {
@@ -35,7 +37,10 @@ impl Linux {
 
     /// The same with a page map that is open.
     pub fn with_pagemap(uffd: Uffd, pagemap: Option<Pagemap>) -> Self {
-        Self { uffd, pagemap, query: MapsQuery::open().ok(), maps_buffer: vec![0; MAPS_BYTES] }
+        let query = MapsQuery::open().ok();
+        let witness = Uffd::open(Reach::UserMode, ReadMode::NonBlocking).ok().map(|(uffd, _)| uffd);
+        let witness = witness.filter(|uffd| uffd.handshake(Features::NONE).is_ok());
+        Self { uffd, pagemap, query, maps_buffer: vec![0; MAPS_BYTES], witness }
     }
 
     /// The userfaultfd.
@@ -137,6 +142,10 @@ impl AddressSpace for Linux {
 
     fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
         self.uffd.is_registered(page)
+    }
+
+    fn is_registered_now(&self, page: ManagedRange) -> Option<bool> {
+        self.witness.as_ref()?.is_registered(page).ok()
     }
 
     fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {

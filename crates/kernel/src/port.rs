@@ -152,6 +152,9 @@ pub trait AddressSpace: Faults {
     /// The address space is changing (EAGAIN), or there is none any more.
     fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno>;
 
+    /// The same, answered while the address space changes as well. None: it cannot be told.
+    fn is_registered_now(&self, page: ManagedRange) -> Option<bool>;
+
     /// One call: move the pages of `from` to the missing pages of `to` (same length), writable.
     fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer;
 

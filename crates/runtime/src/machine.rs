@@ -39,7 +39,7 @@ use crate::own;
 use crate::session::command::PlaceId;
 use crate::space::held::Held;
 use crate::space::unshare::{MakePrivate, WAITING_MAX};
-use crate::space::{Mappings, PAGE_SHIFT, is_aside};
+use crate::space::{Change, Mappings, PAGE_SHIFT, is_aside};
 use crate::spans::Span;
 use crate::store::{Store, checksum};
 use crate::tier::Tier;
@@ -483,6 +483,12 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.wake(page);
     }
 
+    /// A message has told of the end of these pages: those that are there still. See [`Mappings::remove`].
+    pub(crate) fn told_unmapped(&mut self, vpn: u64, end: u64, tell: impl FnMut(Change)) -> Vec<(u64, u64)> {
+        let space = &mut self.space;
+        self.mappings.remove(vpn, end, |from, to| first_registered(space, from, to), tell)
+    }
+
     /// True while the kernel lets no page be filled: a change of the address space is under way, told or not.
     pub(crate) fn is_changing(&self) -> bool {
         // Of memory that is not registered the kernel says so only after it has looked whether anything changes.
@@ -590,4 +596,22 @@ pub(crate) fn managed(vpn: u64, pages: u32) -> ManagedRange {
     let start = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
     // SAFETY: pages of a region belong to the program and are managed; no Rust reference to them is ever made.
     unsafe { ManagedRange::new(start, (pages as usize) << PAGE_SHIFT) }
+}
+
+/// The first pages of `[from, end)` that are mapped and registered.
+fn first_registered<K: AddressSpace>(space: &mut K, mut from: u64, end: u64) -> Option<(u64, u64)> {
+    while from < end {
+        let address = usize::try_from(from << PAGE_SHIFT).expect("addresses are 64 bit");
+        let vma = space.mapping_at_or_after(address).ok().flatten()?;
+        let [first, behind] = [vma.start, vma.end].map(|address| (address >> PAGE_SHIFT) as u64);
+        let (first, to) = (first.max(from), behind.min(end));
+        if first >= to {
+            return None;
+        }
+        if vma.is_private_anon() && space.is_registered_now(managed(first, 1)) == Some(true) {
+            return Some((first, to));
+        }
+        from = to;
+    }
+    None
 }

@@ -202,8 +202,7 @@ impl<K: AddressSpace> Pager<K> {
                 Followup::None
             }
             Message::Unmap { start, end } => {
-                origins::forget(start, end);
-                self.on_unmap(now, start as u64, end as u64);
+                self.on_told_unmap(now, start, end);
                 Followup::None
             }
             Message::Unknown(event) => panic!("the userfaultfd told of an event that was not asked for: {event}"),
@@ -322,23 +321,35 @@ impl<K: AddressSpace> Pager<K> {
         self.forget_all(now, &changes);
     }
 
+    /// The kernel has told of the end of `[start, end)`. What is registered there even so is still there: the call failed, or others came.
+    fn on_told_unmap(&mut self, now: Nanos, start: usize, end: usize) {
+        let (vpn, behind) = ((start >> PAGE_SHIFT) as u64, (end >> PAGE_SHIFT) as u64);
+        let mut changes = Vec::with_capacity(8);
+        let mut kept = self.machine_mut().told_unmapped(vpn, behind, |change| changes.push(change));
+        self.forget_all(now, &changes);
+        kept.sort_unstable();
+        let mut at = vpn;
+        for (from, to) in kept.into_iter().chain([(behind, behind)]) {
+            let [gone, until] = [at, from].map(|vpn| usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit"));
+            origins::forget(gone, until);
+            at = to;
+        }
+        self.machine().wake_gone(vpn, behind - vpn);
+    }
+
     /// `[start, end)` is not managed any more; it is unmapped, or will be before anything else happens.
     pub(crate) fn on_unmap(&mut self, now: Nanos, start: u64, end: u64) {
         let (vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
-        self.forget(now, vpn, end);
+        let mut changes = Vec::with_capacity(8);
+        self.machine_mut().mappings.remove(vpn, end, |_, _| None, |change| changes.push(change));
+        self.forget_all(now, &changes);
         self.machine().wake_gone(vpn, end - vpn);
     }
 
-    /// The addresses are not managed any more, and their contents are gone.
+    /// These addresses are not managed any more, and their contents are gone.
     ///
     /// The event has been read, so the kernel refuses no move any longer: nothing may be carried out for these addresses. The
-    /// table forgets them first, then the core, then the orders that waited (their page indices will be used again).
-    fn forget(&mut self, now: Nanos, vpn: u64, end: u64) {
-        let mut changes = Vec::with_capacity(8);
-        self.machine_mut().mappings.remove(vpn, end, |change| changes.push(change));
-        self.forget_all(now, &changes);
-    }
-
+    /// table has forgotten them, now the core does, then the orders that waited (their page indices will be used again).
     fn forget_all(&mut self, now: Nanos, changes: &[Change]) {
         for &change in changes {
             self.tell(now, change);
@@ -373,6 +384,9 @@ impl<K: AddressSpace> Pager<K> {
     /// Completions, orders that waited, new requests, and one step of what the core has to do at its deadline. True if there is
     /// more to do at once.
     pub(crate) fn pump(&mut self, now: Nanos) -> bool {
+        if self.machine().mappings.has_doubts() {
+            self.end_messages(now);
+        }
         self.grow_stores(now);
         self.driver.drain(now, |machine, core, answers| {
             machine.reap(answers);

@@ -348,7 +348,8 @@ impl<K: AddressSpace> Session<K> {
 
     /// Something waits for the kernel or for another process to go on, without a word when it does.
     pub(crate) fn is_polling(&self) -> bool {
-        self.pager.machine().has_deferred() || !self.faults.is_empty()
+        let machine = self.pager.machine();
+        machine.has_deferred() || !self.faults.is_empty() || machine.mappings.has_doubts()
     }
 
     /// Something was ordered that is not over, or waits for the host's next look.

@@ -60,6 +60,8 @@ pub(crate) struct Mappings {
     registered: Vec<(u64, u64)>,
     /// Places that were taken again before the end of what was there was told.
     untold: Untold,
+    /// Places whose end was told and that are registered still: the call failed, or others came there by a move that is still to be told.
+    doubted: Vec<(u64, u64)>,
 }
 
 /// A look through the kernel's list, as far as it has come.
@@ -93,6 +95,7 @@ impl Mappings {
             before: Vec::with_capacity(256),
             registered: Vec::new(),
             untold: Untold::new(),
+            doubted: Vec::new(),
         }
     }
 
@@ -145,18 +148,36 @@ impl Mappings {
         self.regions.add(vpn, pages, slack)
     }
 
-    /// A message has told of the end of `[vpn, end)`: of what was there first.
-    pub(crate) fn remove(&mut self, vpn: u64, end: u64, mut tell: impl FnMut(Change)) {
+    /// A message has told of the end of `[vpn, end)`: of what was there first. Not of what is there now, if that is registered, which the
+    /// `registered` tells (the first such pages of a range): the kernel tells of an end before it knows whether the call fails. What was kept.
+    pub(crate) fn remove(
+        &mut self,
+        vpn: u64,
+        end: u64,
+        mut registered: impl FnMut(u64, u64) -> Option<(u64, u64)>,
+        mut tell: impl FnMut(Change),
+    ) -> Vec<(u64, u64)> {
+        let mut kept = Vec::new();
         for piece in self.untold.claim(Told::Unmap, vpn, end) {
-            if let Some(place) = piece.place {
-                self.regions.remove(place, place + piece.pages, &mut tell);
+            let Some(mut from) = piece.place else { continue };
+            let to = from + piece.pages;
+            while from < to {
+                let is_here = !is_aside(from) && self.regions.first_piece(from, to).is_some();
+                let there = if is_here { registered(from, to) } else { None };
+                let (first, behind) = there.unwrap_or((to, to));
+                self.regions.remove(from, first, &mut tell);
+                kept.extend(there);
+                from = behind;
             }
         }
+        self.doubted.extend_from_slice(&kept);
+        kept
     }
 
     /// A message has told that `[from, from + pages)` was moved to `to`. What is known there is gone, or elsewhere: that is still to be
     /// told, and it is set aside. So is the end of the old place.
     pub(crate) fn moved(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) {
+        self.end_doubts(from, to, pages, &mut tell);
         if self.regions.first_piece(to, to + pages).is_some() {
             let aside = self.untold.set_aside(to, pages);
             self.regions.moved(to, aside, pages, &mut tell);
@@ -173,9 +194,30 @@ impl Mappings {
         moved.into_iter().for_each(|(vpn, end)| self.note_registered(vpn, end));
     }
 
+    /// What moves to where an end was told is what was registered there.
+    fn end_doubts(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) {
+        let doubted = std::mem::take(&mut self.doubted);
+        for &(vpn, end) in &doubted {
+            let (first, stop) = (vpn.max(to), end.min(to + pages));
+            if first < stop {
+                self.regions.remove(first, stop, &mut tell);
+            }
+        }
+        let outside = |(vpn, end): (u64, u64), of: u64| {
+            [(vpn, end.min(of)), (vpn.max(of + pages), end)].into_iter().filter(|(first, stop)| first < stop)
+        };
+        let left = doubted.into_iter().flat_map(|range| outside(range, to));
+        self.doubted = left.flat_map(|range| outside(range, from)).collect();
+    }
+
     /// True if something is still to be told, unless no change is under way.
     pub(crate) const fn awaits(&self) -> bool {
-        !self.untold.is_empty()
+        !self.untold.is_empty() || !self.doubted.is_empty()
+    }
+
+    /// True if an end was told of what is still there, and it is not known yet that nothing else will be told.
+    pub(crate) const fn has_doubts(&self) -> bool {
+        !self.doubted.is_empty()
     }
 
     /// True if something is still to be told of who was at `[vpn, end)`, unless no change is under way.
@@ -185,6 +227,7 @@ impl Mappings {
 
     /// No change is under way: what was set aside is no more.
     pub(crate) fn end_awaiting(&mut self, mut tell: impl FnMut(Change)) {
+        self.doubted.clear();
         for (vpn, end) in self.untold.clear() {
             self.regions.remove(vpn, end, &mut tell);
         }

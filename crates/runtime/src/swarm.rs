@@ -205,7 +205,8 @@ impl Swarm {
             }
             160..166 => calls.push(Call::Discard(extent)),
             166..170 => calls.extend([Call::Unmap(extent), Call::Map(extent)]),
-            170..172 => calls.push(Call::Unmap(extent)),
+            170 => calls.push(Call::Unmap(extent)),
+            171 => calls.push(Call::UnmapInVain(extent)),
             172..176 => calls.push(Call::Map(extent)),
             // To another part of its own addresses, and perhaps back.
             176..181 => {

@@ -561,7 +561,7 @@ impl Uffd {
     /// Asked by `UFFDIO_CONTINUE`, which fills nothing there: ENOENT where nothing is registered, and else EINVAL, as only shared memory
     /// knows such pages (`crates/kernel/tests/contract` compares).
     ///
-    /// EAGAIN: the address space is changing; ESRCH: the process is gone.
+    /// EAGAIN: the address space is changing, of which one that has registered nothing is not told; ESRCH: the process is gone.
     pub fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
         match self.ioctl(UFFDIO_CONTINUE, &mut [u64_of(page.start()), u64_of(page.len()), 0, 0]) {
             Ok(_) | Err(Errno::EINVAL) => Ok(true),

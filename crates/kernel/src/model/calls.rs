@@ -47,6 +47,9 @@ pub enum Call {
     Map(Extent),
     /// munmap
     Unmap(Extent),
+    /// The same where it fails (EPERM) once it has told: a page is sealed (mseal). As an mmap that is to replace the pages, for want of
+    /// memory that may be accounted.
+    UnmapInVain(Extent),
     /// mremap to a place that begins at this page, replacing what is there.
     Remap(Extent, u64),
     /// The same with `MREMAP_DONTUNMAP`: the old place stays mapped, and is empty.
@@ -177,7 +180,7 @@ pub(super) struct Thread {
     /// Its message was read: the change is over when the thread goes on.
     was_read: bool,
     /// Changes that it has yet to tell, one after the other.
-    untold: VecDeque<Change>,
+    pub(super) untold: VecDeque<Change>,
     /// What the call answers once all is told.
     answer: Option<Answer>,
     /// How far a call on a range has come.
@@ -364,6 +367,10 @@ impl World {
                 self.unmap(tid, pid, extent.start, extent.end);
                 Some(Answer::Done)
             }
+            Call::UnmapInVain(extent) => {
+                self.tell_unmap(tid, pid, extent.start, extent.end);
+                Some(Answer::Failed(Errno::EPERM))
+            }
             Call::Remap(from, to) => Some(self.remap(tid, pid, from, to, false)),
             Call::RemapKeeping(from, to) => Some(self.remap(tid, pid, from, to, true)),
             Call::Discard(extent) => self.discard(tid, pid, extent.start, extent.end),
@@ -478,10 +485,14 @@ impl World {
         self.process(pid).within(vpn, end).any(|mapping| mapping.registered)
     }
 
-    fn unmap(&mut self, tid: Tid, pid: Pid, vpn: u64, end: u64) {
+    fn tell_unmap(&mut self, tid: Tid, pid: Pid, vpn: u64, end: u64) {
         if self.is_registered(pid, vpn, end) {
             self.tell(tid, pid, Change::Unmap { vpn, end });
         }
+    }
+
+    fn unmap(&mut self, tid: Tid, pid: Pid, vpn: u64, end: u64) {
+        self.tell_unmap(tid, pid, vpn, end);
         self.process_mut(pid).cut(vpn, end);
         self.zap(pid, vpn, end);
         self.wake_faults(pid, vpn, end);

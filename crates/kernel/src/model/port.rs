@@ -206,6 +206,12 @@ impl Model {
         (world.process(pid).monitor.changing > 0).then_some(Stop::Again)
     }
 
+    fn has_registered(world: &World, pid: Pid, page: ManagedRange) -> bool {
+        let (vpn, end) = pages(page);
+        world.is_alive(pid)
+            && world.process(pid).at(vpn).is_some_and(|mapping| mapping.end >= end && mapping.registered)
+    }
+
     /// Fill the missing pages of `to`, one by one, with what `fill` gives.
     fn fill(
         &self,
@@ -436,13 +442,14 @@ impl AddressSpace for Model {
     fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
         let world = self.enter();
         match Self::refusal(&world, self.pid) {
-            None => {
-                let (vpn, end) = pages(page);
-                Ok(world.process(self.pid).at(vpn).is_some_and(|mapping| mapping.end >= end && mapping.registered))
-            }
+            None => Ok(Self::has_registered(&world, self.pid, page)),
             Some(Stop::Gone) => Err(Errno::ESRCH),
             Some(_) => Err(Errno::EAGAIN),
         }
+    }
+
+    fn is_registered_now(&self, page: ManagedRange) -> Option<bool> {
+        Some(Self::has_registered(&self.enter(), self.pid, page))
     }
 
     fn move_pages(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {

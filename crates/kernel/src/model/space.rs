@@ -111,6 +111,10 @@ impl World {
     pub(super) fn close_faults(&mut self, pid: Pid) {
         let Some(process) = self.processes.get_mut(&pid).filter(|process| !process.monitor.is_own) else { return };
         process.change(0, u64::MAX, |mapping| mapping.registered = false);
+        // Who has more to tell is not heard any more.
+        let untold =
+            self.threads.values_mut().filter(|thread| thread.pid == pid).map(|thread| thread.untold.drain(..).count());
+        process.monitor.changing -= untold.map(|count| u32::try_from(count).expect("few changes")).sum::<u32>();
         let events = std::mem::take(&mut process.monitor.events);
         for EventNote { thread, change } in events {
             self.was_read(thread);

@@ -147,6 +147,13 @@ fn call(call: Call) -> Result<Ended, Errno> {
         Call::Store(vpn, value) => store(bytes(vpn), value),
         // SAFETY: the test's own memory, which is not used again.
         Call::Unmap(extent) => unsafe { mem::unmap(range(extent)) }.map(|()| Ended::Done),
+        Call::UnmapInVain(extent) => {
+            let last = range(Extent::new(extent.end - 1, 1));
+            // SAFETY: the test's own memory; the call changes no content.
+            unsafe { syscall!(k::__NR_mseal, last.start(), last.len(), 0) }?;
+            // SAFETY: as above, and it fails.
+            unsafe { mem::unmap(range(extent)) }.map(|()| Ended::Done)
+        }
         Call::Remap(extent, to) => {
             // SAFETY: both places are the test's own.
             unsafe { mem::remap(range(extent), bytes(extent.pages()), Remap::To(bytes(to))) }.map(|_| Ended::Done)

@@ -214,12 +214,14 @@ pub(crate) fn registered<S: Stage>(stage: &mut S) -> Vec<String> {
         for state in STATES {
             let page = make(stage, place, state);
             let answer = stage.space().is_registered(stage.range(page));
+            assert_eq!(stage.space().is_registered_now(stage.range(page)), answer.ok());
             lines.push(format!("{place:?} {state:?}: {answer:?};{}", shown(stage, page, place != Place::NoAccess)));
             stage.end_children();
         }
     }
     let nowhere = stage.place(1);
     lines.push(format!("nowhere: {:?}", stage.space().is_registered(stage.range(nowhere))));
+    lines.push(format!("nowhere now: {:?}", stage.space().is_registered_now(stage.range(nowhere))));
     let (page, other) = (frames(stage, 1, false), frames(stage, 1, true));
     quietly_asking(stage, Call::Discard(other), page, &mut lines);
     lines
@@ -229,7 +231,9 @@ pub(crate) fn registered<S: Stage>(stage: &mut S) -> Vec<String> {
 fn quietly_asking<S: Stage>(stage: &mut S, call: Call, page: Extent, lines: &mut Vec<String>) {
     let answer = stage.perform(call, &mut |stage, message| {
         if message.is_none() {
-            lines.push(format!("meanwhile: {:?}", stage.space().is_registered(stage.range(page))));
+            let space = stage.space();
+            let range = stage.range(page);
+            lines.push(format!("meanwhile: {:?}, {:?}", space.is_registered(range), space.is_registered_now(range)));
         }
     });
     lines.push(answer);
@@ -302,6 +306,9 @@ pub(crate) fn changes<S: Stage>(stage: &mut S) -> Vec<String> {
     play(stage, "munmap of a part", Call::Unmap(part(region)), region.start);
     play(stage, "munmap over a hole", Call::Unmap(region), region.start);
     let region = fresh(stage, 4);
+    play(stage, "munmap that fails", Call::UnmapInVain(region), region.start);
+    let in_vain = shown_after(stage, region);
+    let region = fresh(stage, 4);
     play(stage, "MADV_DONTNEED of a part", Call::Discard(part(region)), region.start);
     let after = shown_after(stage, region);
     let region = fresh(stage, 4);
@@ -329,7 +336,7 @@ pub(crate) fn changes<S: Stage>(stage: &mut S) -> Vec<String> {
     play(stage, "mremap that keeps the old place", Call::RemapKeeping(region, target.start), region.start);
     let kept = [shown_after(stage, region), shown_after(stage, target)];
     play(stage, "munmap of the kept place", Call::Unmap(region), region.start);
-    lines.extend([after, guarded, remapped]);
+    lines.extend([in_vain, after, guarded, remapped]);
     lines.extend(kept);
     lines
 }

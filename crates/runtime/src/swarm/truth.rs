@@ -89,6 +89,7 @@ impl Truth {
             Call::Remap(from, to) | Call::RemapKeeping(from, to) => [Some(from), Some(Extent::new(to, from.pages()))],
             Call::Load(_)
             | Call::Store(..)
+            | Call::UnmapInVain(_)
             | Call::Populate(_)
             | Call::Collapse(_)
             | Call::Pin(_)
@@ -104,6 +105,7 @@ impl Truth {
             Call::Load(vpn) | Call::Store(vpn, _) | Call::Pin(vpn) => Some(Extent::new(vpn, 1)),
             Call::Populate(extent) => Some(extent),
             Call::Unmap(_)
+            | Call::UnmapInVain(_)
             | Call::Discard(_)
             | Call::GuardInstall(_)
             | Call::GuardRemove(_)
@@ -279,6 +281,7 @@ impl Truth {
             | Call::Unlock(_)
             | Call::Populate(_)
             | Call::Collapse(_)
+            | Call::UnmapInVain(_)
             | Call::Fork
             | Call::ForbidHuge(_)
             | Call::AtGate(_) => {}
