@@ -81,9 +81,28 @@ static void case_alternate_stack(void) {
     }
     on(SIGUSR1, counts, 0);
     EXPECT(raise(SIGUSR1) == 0 && count == 2 && !was_on_stack);
+    // What is refused tells nothing of before.
+    now.ss_size = 5;
+    stack = (stack_t){.ss_sp = stack_memory, .ss_size = 100};
+    EXPECT(sigaltstack(&stack, &now) == -1 && errno == ENOMEM && now.ss_size == 5);
+    stack = (stack_t){.ss_sp = stack_memory, .ss_size = STACK, .ss_flags = 77};
+    EXPECT(sigaltstack(&stack, &now) == -1 && errno == EINVAL && now.ss_size == 5);
     stack = (stack_t){.ss_flags = SS_DISABLE};
     EXPECT(sigaltstack(&stack, &now) == 0 && now.ss_sp == stack_memory);
     off(SIGUSR1);
+}
+
+// SA_EXPOSE_TAGBITS and SA_UNSUPPORTED: the kernel takes the flags that it knows.
+static void case_unknown_flags(void) {
+    for (int number = 1; number < 64; number++) {
+        struct sigaction action = {.sa_handler = SIG_IGN, .sa_flags = 0xc00 | SA_RESTART}, before;
+        if (number != SIGKILL && number != SIGSTOP && number != 32 && number != 33) {
+            EXPECT(sigaction(number, NULL, &before) == 0);
+            EXPECT(sigaction(number, &action, NULL) == 0 && sigaction(number, &before, &action) == 0);
+            EXPECT((action.sa_flags & 0xc00) == 0x800 && action.sa_flags & SA_RESTART);
+        }
+    }
+    EXPECT(syscall(1000) == -1 && errno == ENOSYS);
 }
 
 static sigjmp_buf back;
@@ -479,6 +498,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"alternate_stack", case_alternate_stack},
+    {"unknown_flags", case_unknown_flags},
     {"own_faults", case_own_faults},
     {"masks", case_masks},
     {"interrupted_calls", case_interrupted_calls},

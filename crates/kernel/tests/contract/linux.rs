@@ -136,9 +136,14 @@ fn pin(page: ManagedRange) -> Result<Ended, Errno> {
 }
 
 fn advise(extent: Extent, advice: usize) -> Result<Ended, Errno> {
+    of_pages(k::__NR_madvise, extent, advice)
+}
+
+/// A call about pages that has one argument more.
+fn of_pages(number: u32, extent: Extent, argument: usize) -> Result<Ended, Errno> {
     let range = range(extent);
     // SAFETY: the test's own memory.
-    unsafe { syscall!(k::__NR_madvise, range.start(), range.len(), advice) }.map(|_| Ended::Done)
+    unsafe { syscall!(number, range.start(), range.len(), argument) }.map(|_| Ended::Done)
 }
 
 fn call(call: Call) -> Result<Ended, Errno> {
@@ -148,11 +153,8 @@ fn call(call: Call) -> Result<Ended, Errno> {
         // SAFETY: the test's own memory, which is not used again.
         Call::Unmap(extent) => unsafe { mem::unmap(range(extent)) }.map(|()| Ended::Done),
         Call::UnmapInVain(extent) => {
-            let last = range(Extent::new(extent.end - 1, 1));
-            // SAFETY: the test's own memory; the call changes no content.
-            unsafe { syscall!(k::__NR_mseal, last.start(), last.len(), 0) }?;
-            // SAFETY: as above, and it fails.
-            unsafe { mem::unmap(range(extent)) }.map(|()| Ended::Done)
+            of_pages(k::__NR_mseal, Extent::new(extent.end - 1, 1), 0)?;
+            self::call(Call::Unmap(extent))
         }
         Call::Remap(extent, to) => {
             // SAFETY: both places are the test's own.

@@ -37,6 +37,8 @@ const FRAME_BYTES: u64 = INFO_AT + (INFO_WORDS as u64) * 8;
 const INFO_AT: u64 = 8 + size_of::<Context>() as u64;
 /// Flags that are clear where a handler begins: direction, trap, resume.
 const HANDLER_CLEARS: u64 = 0x400 | 0x100 | 0x1_0000;
+/// `SA_UNSUPPORTED`: a program finds by it that the kernel takes away the flags that it does not know.
+const UNKNOWN_FLAG: u64 = 0x400;
 /// Smallest alternate stack.
 const STACK_MIN: usize = 2048;
 /// Illegal instructions, breakpoints and divisions by zero.
@@ -172,6 +174,7 @@ pub(super) fn set_action(block: &Thread, [signal, new, old, bytes, ..]: [usize; 
         let before = *place;
         if let Some(mut action) = wanted {
             action.mask.0 &= !NEVER.0;
+            action.flags &= !UNKNOWN_FLAG;
             *place = action;
             if !OURS.has(signal) {
                 let is_handler = !matches!(action.handler, DEFAULT | IGNORE);
@@ -269,9 +272,6 @@ pub(super) fn set_stack(block: &Thread, context: &Context, [new, old, ..]: [usiz
     let before = block.alternate().get();
     let is_on = is_on(&before, context.get(Register::Rsp));
     let wanted = if new == 0 { None } else { Some(read::<AltStack>(new)?) };
-    if old != 0 {
-        write(old, &before.told(is_on))?;
-    }
     if let Some(stack) = wanted {
         if is_on {
             return Err(Errno::EPERM);
@@ -283,6 +283,9 @@ pub(super) fn set_stack(block: &Thread, context: &Context, [new, old, ..]: [usiz
             return Err(Errno::ENOMEM);
         }
         block.alternate().set(if stack.is_none() { AltStack::none() } else { stack });
+    }
+    if old != 0 {
+        write(old, &before.told(is_on))?;
     }
     Ok(0)
 }

@@ -3,9 +3,12 @@
 //! A locked page cannot be paged. Locks beyond what leaves room for everything else are refused where they are asked for, as a
 //! system with a small RLIMIT_MEMLOCK refuses them; granted ones would end the run later, in the midst of something else.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pagetide_sys::maps::{Kind, MapsText, NAME_BYTES};
 use pagetide_sys::mem::{self, ManagedRange};
-use pagetide_sys::{Errno, proc};
+use pagetide_sys::text::Text;
+use pagetide_sys::{Errno, proc, stderr, thread};
 
 use crate::space::PAGE_BYTES;
 use crate::{foothold, own};
@@ -30,7 +33,24 @@ pub(crate) fn may_lock(bytes: usize) -> bool {
         return true;
     }
     let locked = proc::status(None).map_or(0, |status| status.locked_bytes);
-    locked.saturating_add(bytes as u64) <= most
+    let may = locked.saturating_add(bytes as u64) <= most;
+    if !may {
+        tell_refused();
+    }
+    may
+}
+
+/// Say once that memory is not locked: who gets ENOMEM looks for a limit of the system.
+fn tell_refused() {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    if !IS_TOLD.swap(true, Ordering::Relaxed) {
+        let line = Text::<256>::format(format_args!(
+            "pagetide: process {}: more memory is to be locked than three quarters of the budget, {} MiB: refused (ENOMEM)\n",
+            thread::getpid(),
+            bytes_max() >> 20
+        ));
+        stderr::write(line.as_bytes());
+    }
 }
 
 /// As mlockall(2), without our own mappings. With `MCL_FUTURE`, pages of later mappings are locked as they come.
@@ -45,6 +65,7 @@ pub(crate) fn lock_all(flags: u32) -> Result<usize, Errno> {
             Ok(())
         })?;
         if bytes > bytes_max() {
+            tell_refused();
             return Err(Errno::ENOMEM);
         }
         each_of_the_program(|range, _| match mem::lock(range, flags & ON_FAULT != 0) {
