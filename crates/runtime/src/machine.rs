@@ -486,7 +486,7 @@ impl<K: AddressSpace> LiveMachine<K> {
     /// A message has told of the end of these pages: those that are there still. See [`Mappings::remove`].
     pub(crate) fn told_unmapped(&mut self, vpn: u64, end: u64, tell: impl FnMut(Change)) -> Vec<(u64, u64)> {
         let space = &mut self.space;
-        self.mappings.remove(vpn, end, |from, to| first_registered(space, from, to), tell)
+        self.mappings.remove(vpn, end, |from, to| registered_until(space, from, to), tell)
     }
 
     /// True while the kernel lets no page be filled: a change of the address space is under way, told or not.
@@ -598,20 +598,14 @@ pub(crate) fn managed(vpn: u64, pages: u32) -> ManagedRange {
     unsafe { ManagedRange::new(start, (pages as usize) << PAGE_SHIFT) }
 }
 
-/// The first pages of `[from, end)` that are mapped and registered.
-fn first_registered<K: AddressSpace>(space: &mut K, mut from: u64, end: u64) -> Option<(u64, u64)> {
-    while from < end {
-        let address = usize::try_from(from << PAGE_SHIFT).expect("addresses are 64 bit");
-        let vma = space.mapping_at_or_after(address).ok().flatten()?;
-        let [first, behind] = [vma.start, vma.end].map(|address| (address >> PAGE_SHIFT) as u64);
-        let (first, to) = (first.max(from), behind.min(end));
-        if first >= to {
-            return None;
-        }
-        if vma.is_private_anon() && space.is_registered_now(managed(first, 1)) == Some(true) {
-            return Some((first, to));
-        }
-        from = to;
+/// How far from page `from` on, which was managed, pages are still registered. `from`: not even that.
+fn registered_until<K: AddressSpace>(space: &mut K, from: u64, end: u64) -> u64 {
+    // Nearly always the end of it is true, and this tells.
+    if space.is_registered_now(managed(from, 1)) != Some(true) {
+        return from;
     }
-    None
+    let address = usize::try_from(from << PAGE_SHIFT).expect("addresses are 64 bit");
+    let Ok(Some(vma)) = space.mapping_at_or_after(address) else { return from };
+    let is_here = vma.start <= address && vma.is_private_anon();
+    if is_here { end.min((vma.end >> PAGE_SHIFT) as u64) } else { from }
 }

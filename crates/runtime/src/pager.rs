@@ -341,7 +341,7 @@ impl<K: AddressSpace> Pager<K> {
     pub(crate) fn on_unmap(&mut self, now: Nanos, start: u64, end: u64) {
         let (vpn, end) = (start >> PAGE_SHIFT, end >> PAGE_SHIFT);
         let mut changes = Vec::with_capacity(8);
-        self.machine_mut().mappings.remove(vpn, end, |_, _| None, |change| changes.push(change));
+        self.machine_mut().mappings.remove(vpn, end, |from, _| from, |change| changes.push(change));
         self.forget_all(now, &changes);
         self.machine().wake_gone(vpn, end - vpn);
     }

@@ -148,26 +148,28 @@ impl Mappings {
         self.regions.add(vpn, pages, slack)
     }
 
-    /// A message has told of the end of `[vpn, end)`: of what was there first. Not of what is there now, if that is registered, which the
-    /// `registered` tells (the first such pages of a range): the kernel tells of an end before it knows whether the call fails. What was kept.
+    /// A message has told of the end of `[vpn, end)`: of what was there first. Not of what is there now, if that is registered, which
+    /// `registered` tells (up to where, from a page on): the kernel tells of an end before it knows whether the call fails. What was kept.
     pub(crate) fn remove(
         &mut self,
         vpn: u64,
         end: u64,
-        mut registered: impl FnMut(u64, u64) -> Option<(u64, u64)>,
+        mut registered: impl FnMut(u64, u64) -> u64,
         mut tell: impl FnMut(Change),
     ) -> Vec<(u64, u64)> {
         let mut kept = Vec::new();
         for piece in self.untold.claim(Told::Unmap, vpn, end) {
             let Some(mut from) = piece.place else { continue };
             let to = from + piece.pages;
-            while from < to {
-                let is_here = !is_aside(from) && self.regions.first_piece(from, to).is_some();
-                let there = if is_here { registered(from, to) } else { None };
-                let (first, behind) = there.unwrap_or((to, to));
-                self.regions.remove(from, first, &mut tell);
-                kept.extend(there);
-                from = behind;
+            while let Some((pages, behind)) = self.regions.first_piece(from, to) {
+                let first = behind - u64::from(pages.len);
+                from = if is_aside(first) { first } else { registered(first, behind) };
+                if from > first {
+                    kept.push((first, from));
+                } else {
+                    self.regions.remove(first, behind, &mut tell);
+                    from = behind;
+                }
             }
         }
         self.doubted.extend_from_slice(&kept);
