@@ -260,6 +260,7 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
             }
         }
         None => {
+            tell_once(number, "is not known: what its arguments point to is held for a page");
             for argument in arguments {
                 bring_in(block, Range { start: argument, len: UNKNOWN_BYTES, direction: Direction::Both });
             }
@@ -278,10 +279,6 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     };
     if is_traced {
         traced::stop_no_calls();
-    }
-    // Of one that the kernel does not know either there is nothing to tell: programs ask what there is.
-    if known.is_none() && answer != Errno::ENOSYS.negated() {
-        tell_once(number, "is not known to this version: what its arguments point to was held for a page only");
     }
     if number == MADVISE && arguments[2] == advice::GUARD_INSTALL {
         // No copy is made in between: the call that changes the address space is not over.
