@@ -35,7 +35,7 @@ miri: ## undefined behaviour in what makes no system call (needs a nightly with 
 	CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-permissive-provenance cargo +nightly miri test --locked --package pagetide-sys --lib -- maps:: text::
 	CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-permissive-provenance cargo +nightly miri test --locked --package pagetide --lib -- space::regions:: space::unpaged:: frames:: control:: protocol:: shares::
 
-lint: ## format, tidy, directions, no-std, licences, clippy, documentation
+lint: ## format, tidy, directions, no-std, licences, clippy, aarch64, documentation
 	cargo run --quiet --locked --package xtask -- lint
 
 # SUITE=hot ROW='zipf 1.0' ARGS='--runs 3 --side kernel' select; bench/README.md lists what there is.
