@@ -49,6 +49,20 @@ fn expect_right(case: &str) {
     }
 }
 
+/// Cases that are right and page in each fault mode; the statistics of the runs. Empty: they cannot run here.
+fn paged_in_both_modes(cases: &[&str]) -> Vec<Stats> {
+    let mut runs = Vec::new();
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        for case in cases {
+            if let Some((_, stats)) = run_case_in(case, mode) {
+                stats.expect_paging(6 * 256);
+                runs.push(stats);
+            }
+        }
+    }
+    runs
+}
+
 /// Right, beyond the budget by what cannot be paged.
 fn expect_right_beyond_the_budget(case: &str) {
     if let Some((_, stats)) = run_case(case) {
@@ -104,35 +118,19 @@ fn memory_that_is_mapped_and_never_filled_starts_no_agent() {
 /// of four.
 #[test]
 fn memory_that_is_replaced_while_others_wait_for_its_pages_is_found_in_both_modes() {
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        if let Some((_, stats)) = run_case_in("replaced-under-readers", mode) {
-            stats.expect_paging(6 * 256);
-        }
-    }
+    paged_in_both_modes(&["replaced-under-readers"]);
 }
 
 /// The kernel tells of an end that does not come: all of it read as zero.
 #[test]
 fn memory_that_a_call_could_not_unmap_keeps_its_bytes_in_both_modes() {
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        for case in ["mapped-in-vain", "sealed-in-vain"] {
-            if let Some((_, stats)) = run_case_in(case, mode) {
-                stats.expect_paging(6 * 256);
-            }
-        }
-    }
+    paged_in_both_modes(&["mapped-in-vain", "sealed-in-vain"]);
 }
 
 /// The threads of the process could not be listed, and the process was killed; its children, too.
 #[test]
 fn a_program_that_shuts_itself_in_pages_and_forks_in_both_modes() {
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        for case in ["behind-rules", "before-behind-rules"] {
-            if let Some((_, stats)) = run_case_in(case, mode) {
-                stats.expect_paging(6 * 256);
-            }
-        }
-    }
+    paged_in_both_modes(&["behind-rules", "before-behind-rules"]);
 }
 
 /// Our own memory began at such a place, where a program's MAP_FIXED replaced it.
@@ -146,10 +144,8 @@ fn round_addresses_are_the_programs_in_both_modes() {
 /// The supervisor looked some milliseconds after they had begun: two budgets were resident.
 #[test]
 fn memory_that_the_first_threads_fill_keeps_to_the_budget_in_both_modes() {
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        if let Some((_, stats)) = run_case_in("before-first-threads", mode) {
-            stats.expect_paging(6 * 256).expect_peak();
-        }
+    for stats in paged_in_both_modes(&["before-first-threads"]) {
+        stats.expect_peak();
     }
 }
 
@@ -259,12 +255,8 @@ fn a_program_may_take_a_directory_of_an_ended_process_as_its_root_in_both_modes(
     if !need::has(&[Feature::Root]) {
         return;
     }
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        for case in ["before-ended-root", "ended-root"] {
-            if let Some((_, stats)) = run_case_in(case, mode) {
-                stats.expect_paging(6 * 256).expect_peak();
-            }
-        }
+    for stats in paged_in_both_modes(&["before-ended-root", "ended-root"]) {
+        stats.expect_peak();
     }
 }
 
@@ -339,10 +331,8 @@ fn pages_of_private_file_mappings_that_were_written_before_are_paged_and_given_b
 /// Each mapping was small beside the budget, and all of them were filled before anybody looked.
 #[test]
 fn memory_that_is_filled_while_the_supervisor_has_no_cpu_keeps_to_the_budget() {
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        if let Some((_, stats)) = run_case_in("before-late-look", mode) {
-            stats.expect_paging(6 * 256).expect_peak();
-        }
+    for stats in paged_in_both_modes(&["before-late-look"]) {
+        stats.expect_peak();
     }
 }
 
@@ -356,11 +346,9 @@ fn addresses_that_were_reserved_before_the_runtime_are_paged_once_they_are_used(
 /// An allocator in place of the C library's (redis has one) is there before the runtime: what it has in use already is the program's.
 #[test]
 fn memory_that_was_in_use_before_the_runtime_is_paged_in_both_modes() {
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        if let Some((_, stats)) = run_case_in("used-at-load", mode) {
-            stats.expect_paging(6 * 256).expect_peak();
-            assert!(stats.unpaged("before_runtime") < MIB, "{}", stats.text());
-        }
+    for stats in paged_in_both_modes(&["used-at-load"]) {
+        stats.expect_peak();
+        assert!(stats.unpaged("before_runtime") < MIB, "{}", stats.text());
     }
 }
 
@@ -389,9 +377,7 @@ fn a_userfaultfd_of_the_program_has_memory_that_is_managed() {
 /// pieces, because a look through all of them for each block that comes keeps faults waiting.
 #[test]
 fn thousands_of_small_mappings_are_paged_in_both_modes() {
-    for mode in [FaultMode::Thread, FaultMode::Signal] {
-        if let Some((_, stats)) = run_case_in("small-mappings", mode) {
-            stats.expect_paging(6 * 256).expect_peak();
-        }
+    for stats in paged_in_both_modes(&["small-mappings"]) {
+        stats.expect_peak();
     }
 }
