@@ -127,7 +127,9 @@ impl<K: AddressSpace> Forks<K> {
             let device = DeviceId(u8::try_from(run.device).expect("few devices"));
             (0..run.len).any(|ahead| pager.machine().is_only_in_tier(device, SlotIdx(run.slot + ahead)))
         };
-        if !content.frames.is_empty() || content.runs.iter().any(is_in_tier) {
+        // What is to leave is where it was noted only as long as it has not left.
+        let is_unsettled = pager.machine().is_taking_out() || !content.frames.is_empty();
+        if is_unsettled || content.runs.iter().any(is_in_tier) {
             let is_late = now > self.held_at + REFUSE_NS;
             if is_late {
                 let text = "a fork is refused (ENOMEM): pages cannot be written in time";

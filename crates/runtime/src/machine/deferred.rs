@@ -50,6 +50,12 @@ impl<K: AddressSpace> LiveMachine<K> {
         waits && self.space.leading(managed(vpn, 1), true) == Ok(0)
     }
 
+    /// True if a page that the program has at present may be taken out at any moment, without another order of the core.
+    pub(crate) fn is_taking_out(&self) -> bool {
+        let leaves = |effect: &Effect| matches!(effect, Effect::Unmap { .. });
+        self.unsharing.iter().any(|waiting| waiting.pages.len > 0) || self.deferred.iter().any(leaves)
+    }
+
     /// The content of these pages is gone: orders that wait are answered as such, so that no old copy is mapped.
     pub(crate) fn forget_deferred(&mut self, range: PageRange, answers: &mut Answers) {
         self.placeless = None;

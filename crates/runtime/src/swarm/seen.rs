@@ -4,7 +4,9 @@
 //! through, tells the agent before and after, and the child does nothing at all before its own agent serves it. Nobody completes it: without
 //! an agent it is ended.
 
-use pagetide_kernel::model::{Answer, Call, Gate, Mapping, Pid, Quirks, Tid};
+use pagetide_kernel::model::{Answer, Call, Gate, Mapping, Pid, Progress, Quirks, Tid};
+
+use pagetide_sys::socket;
 
 use super::family::{Child, Family, Life};
 use super::rig::{ForkMode, Ground, Rig};
@@ -140,6 +142,66 @@ fn process() -> (Rig, Tid) {
     }
     rig.rest();
     (rig, tid)
+}
+
+/// A fork, in which the child gets no agent; it stays, and shares its pages.
+fn fork(rig: &mut Rig, tid: Tid) -> Pid {
+    let (talk, [before, after]) = (rig.talk.expect("its forks are seen"), rig.doorbells());
+    talk.begin();
+    rig.perform(tid, Call::Load(before));
+    let Answer::Child(child) = rig.perform(tid, Call::Fork) else { panic!("it was forked") };
+    talk.end(i32::try_from(child.0).expect("few processes"));
+    rig.forks.on_child(None);
+    rig.perform(tid, Call::Load(after));
+    child
+}
+
+/// Pages that a first child shares are to leave for a second one's sake, and who makes them private is slow. They left in the moment
+/// between the note where everything is and the copy, so that the second child read zeroes.
+#[test]
+fn a_child_has_pages_that_were_to_be_made_private_when_it_was_copied() {
+    let (mut rig, tid) = process();
+    rig.set_share(400);
+    for page in HOME..HOME + 300 {
+        rig.perform(tid, Call::Load(page));
+    }
+    fork(&mut rig, tid);
+    rig.set_share(200);
+    let (talk, [before, after]) = (rig.talk.expect("its forks are seen"), rig.doorbells());
+    talk.begin();
+    rig.world().will(tid, Call::Load(before));
+    let mut dice = Dice::new(1);
+    for second in 0..10 {
+        rig.world().step(tid);
+        (0..20).for_each(|_| rig.turn(&mut dice));
+        rig.world().pass(1_000_000_000);
+        assert!(rig.pager().machine().is_taking_out(), "pages are to be made private after {second} s");
+    }
+    assert_eq!(rig.world().calls_left(tid), 1, "the doorbell is not answered");
+    let private = rig.private;
+    while rig.world().calls_left(tid) > 0 {
+        rig.step(private, &mut dice);
+        rig.world().step(tid);
+    }
+    let Answer::Child(child) = rig.perform(tid, Call::Fork) else { panic!("it was forked") };
+    talk.end(i32::try_from(child.0).expect("few processes"));
+    let (ours, theirs) = socket::pair().expect("descriptors are left");
+    rig.world().serves_itself(child);
+    rig.forks.on_child(Some(ours));
+    rig.world().will(tid, Call::Load(after));
+    (0..20).for_each(|_| _ = rig.step(tid, &mut dice));
+    let mut of_child = Rig::of_child(&rig.ground, child, &theirs, false).expect("its parent lives");
+    rig.finish(tid);
+    let (reader, private) = (of_child.world().new_thread(child), of_child.private);
+    for page in HOME..HOME + 300 {
+        of_child.world().will(reader, Call::Load(page));
+        let loaded = (0..10_000).find_map(|_| {
+            of_child.step(private, &mut dice);
+            let progress = of_child.step(reader, &mut dice);
+            if let Progress::Ended(answer) = progress { Some(answer) } else { None }
+        });
+        assert_eq!(loaded, Some(Answer::Value(page)), "page {page:#x}");
+    }
 }
 
 /// A write does not end: a page that is held would not be where a child finds it. There is no fork, and all goes on as if there had never
