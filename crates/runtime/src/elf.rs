@@ -204,9 +204,13 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn file_of(bytes: &[u8]) -> File {
-        let path = std::env::temp_dir().join(format!("pagetide-elf-{}-{}", std::process::id(), bytes.len()));
+        // Tests of one process make files at the same time.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("pagetide-elf-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
         let mut file = File::create_new(&path).expect("a fresh name in the temporary directory");
         file.write_all(bytes).expect("a few bytes fit");
         let file = File::open(&path).expect("just written");
