@@ -347,9 +347,12 @@ pub(super) fn read(pid: i32, at: u64) -> Option<View> {
 }
 
 fn copy(pid: i32, at: u64) -> Option<View> {
-    let mut bytes = [0; foothold::BYTES];
-    proc::read_memory(pid, at, &mut bytes).ok()?;
-    View::decode(&bytes, at)
+    /// Aligned as the words are: a word that the copy finds in two parts may be of two times.
+    #[repr(align(64))]
+    struct Words([u8; foothold::BYTES]);
+    let mut words = Words([0; foothold::BYTES]);
+    proc::read_memory(pid, at, &mut words.0).ok()?;
+    View::decode(&words.0, at)
 }
 
 /// What is seen of the preloaded object in a process.
