@@ -20,16 +20,19 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 export CARGO_TARGET_DIR=target/fuzz
 RUSTFLAGS=$flags cargo build --quiet --release --manifest-path fuzz/Cargo.toml --target "$host"
 
-for target in "$@"; do
-    program=target/fuzz/$host/release/$target
-    corpus=target/fuzz-corpus/$target
+# One target: its corpus grows, and what it says is kept beside it.
+run() {
+    local target=$1 program=target/fuzz/$host/release/$1 corpus=target/fuzz-corpus/$1
     mkdir -p "$corpus"
     # The limits are of one input. No leak detection: that needs a sanitizer.
-    arguments=(-timeout=10 -rss_limit_mb=1024 -max_len=4096 -detect_leaks=0 "-artifact_prefix=target/fuzz-corpus/$target-")
+    local arguments=(-timeout=10 -rss_limit_mb=1024 -max_len=4096 -detect_leaks=0 "-artifact_prefix=target/fuzz-corpus/$target-")
     if ! "$program" "${arguments[@]}" -max_total_time="$seconds" "$corpus" "fuzz/seeds/$target" >"$corpus.log" 2>&1; then
         tail -40 "$corpus.log" >&2
         echo "fuzz/run.sh: $target failed: run it again with $program FILE (FILE as named above)" >&2
-        exit 1
+        return 1
     fi
     grep -o 'Done .*' "$corpus.log" | sed "s/^/fuzz: $target: /"
-done
+}
+export -f run
+export seconds host
+printf '%s\n' "$@" | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'run {}'
