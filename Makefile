@@ -13,6 +13,9 @@ build: ## build the program and its preloaded library (target/release)
 	@command -v cargo >/dev/null || { echo 'make: cargo is missing: install Rust from https://rustup.rs' >&2; exit 1; }
 	cargo build --release --locked --package pagetide-cli --package pagetide-preload
 
+# Built with the program, so that nothing is compiled a second time for it.
+XTASK := cargo build --quiet --release --locked --package pagetide-cli --package pagetide-preload --package xtask && target/release/xtask
+
 demo: build ## the same program natively and in a quarter of its memory, side by side
 	@command -v python3 >/dev/null || { echo 'make demo: python3 is missing: install it' >&2; exit 1; }
 	python3 examples/demo.py target/release/pagetide
@@ -36,7 +39,7 @@ miri: ## undefined behaviour in what makes no system call (needs a nightly with 
 	CARGO_TARGET_DIR=target/miri MIRIFLAGS=-Zmiri-permissive-provenance cargo +nightly miri test --locked --package pagetide --lib -- space::regions:: space::unpaged:: frames:: control:: protocol:: shares::
 
 lint: ## format, tidy, directions, no-std, licences, clippy, aarch64, documentation
-	cargo run --quiet --locked --package xtask -- lint
+	$(XTASK) lint
 
 # SUITE=hot ROW='zipf 1.0' ARGS='--runs 3 --side kernel' select; bench/README.md lists what there is.
 bench: build ## figures against the kernel's own swap, as ratios with their recipe (root)
@@ -46,7 +49,7 @@ kernel-diff: ## the simulator against the real kernel, counter by counter (root,
 	cargo run --release --locked --package pagetide-kernel-diff
 
 docs: ## write docs/knobs.md, counters.md and errors.md again from the tables in the code
-	cargo run --quiet --locked --package xtask -- docs
+	$(XTASK) docs
 
 advisories: ## known holes in dependencies (needs the network)
 	cargo deny check advisories

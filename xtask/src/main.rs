@@ -32,6 +32,9 @@ const CHECKS: [(&str, &str, Check); 9] = [
     ("doc", "documentation of all items builds without warning", doc),
 ];
 
+/// Macros, and what build scripts compile, are there from `make build`.
+const RELEASE: &str = "--release";
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -84,7 +87,7 @@ fn fmt() -> Result<(), String> {
 }
 
 fn clippy() -> Result<(), String> {
-    shell::cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
+    shell::cargo(&["clippy", "--quiet", RELEASE, "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
 }
 
 /// The program is checked, and the object that it preloads compiled, which alone assembles what is written for the machine. Nothing is
@@ -95,8 +98,14 @@ fn aarch64() -> Result<(), String> {
         println!("lint: aarch64: left out: {why}");
         return Ok(());
     }
-    let here = [("CC_aarch64_unknown_linux_gnu", "cc"), ("AR_aarch64_unknown_linux_gnu", "ar")];
-    let (how, object) = (["--quiet", "--locked", "--target", TARGET], ["--package", "pagetide-preload"]);
+    let here = [
+        ("CC_aarch64_unknown_linux_gnu", "cc"),
+        ("AR_aarch64_unknown_linux_gnu", "ar"),
+        // Nobody runs it.
+        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
+        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ];
+    let (how, object) = (["--quiet", "--locked", RELEASE, "--target", TARGET], ["--package", "pagetide-preload"]);
     let cargo = |words: &[&[&str]]| shell::cargo(&words.concat(), &here);
     cargo(&[&["clippy"], &how, &object, &["--package", "pagetide-cli", "--", "-D", "warnings"]])?;
     cargo(&[&["rustc"], &how, &object, &["--lib", "--crate-type", "rlib"]])
@@ -104,7 +113,7 @@ fn aarch64() -> Result<(), String> {
 
 /// Private items are documented too, and may be linked to: the readers are those who change the code.
 fn doc() -> Result<(), String> {
-    let arguments = ["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"];
+    let arguments = ["doc", "--quiet", RELEASE, "--workspace", "--no-deps", "--document-private-items"];
     shell::cargo(&arguments, &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")])
 }
 
