@@ -2,8 +2,8 @@
 //! kernel's own limit and swap, and compare what came out.
 //!
 //! It holds no test and no policy. Invariants: every child has a deadline and a tag in its environment, so that whatever
-//! it leaves behind is found; every cgroup, swap file and sysfs value set here is undone, on a panic as well; tests run
-//! one at a time on a machine ([`serial`]), because budgets and memory limits of two runs would blur each other.
+//! it leaves behind is found; every cgroup, swap file and sysfs value set here is undone, on a panic as well; few tests run
+//! at a time on a machine, and one that measures is alone ([`serial`]).
 
 pub mod clock;
 pub mod serial;

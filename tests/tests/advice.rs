@@ -85,7 +85,7 @@ fn with_the_advised_memory_a_run_reads_as_little_as_was_promised() {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
-    let _turn = serial::turn();
+    let _turn = serial::alone();
     let scratch = Scratch::new();
     let budget = 16 * MIB;
     // A loop needs all of it: half of what is missing saves nothing. A hot set is saved in part by each part.
@@ -125,7 +125,7 @@ fn with_the_advised_memory_a_run_waits_no_longer_than_was_promised_in_both_modes
     if !need::has(&[Feature::Uffd, Feature::Tool("python3")]) {
         return;
     }
-    let _turn = serial::turn();
+    let _turn = serial::alone();
     let scratch = Scratch::new();
     let hot: [OsString; 4] = [victim::build(&scratch, "uses").into(), "hot".into(), "64".into(), "30000".into()];
     let programs =
@@ -149,7 +149,7 @@ fn a_budget_that_was_raised_to_what_it_takes_is_not_advised_to_be_raised() {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
-    let _turn = serial::turn();
+    let _turn = serial::alone();
     let run = Steered::family(40, 0, 16 * MIB, &["--summary"]);
     run.wait_until("to read what it had once", || run.counter("pswpin") > 20_000);
     run.tell(&["memory", "128M"]);
@@ -165,7 +165,7 @@ fn a_run_tells_of_itself_on_a_terminal_and_between_only_when_asked() {
     if !need::has(&[Feature::Uffd, Feature::Tool("script")]) {
         return;
     }
-    let _turn = serial::turn();
+    let _turn = serial::alone();
     let scratch = Scratch::new();
     let program = victim::build(&scratch, "uses");
     let run = |options: &str| {

@@ -33,7 +33,7 @@ fn expect_rest(mode: &str) {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
-    let _turn = serial::turn();
+    let _turn = serial::alone();
     let run = Steered::idle(48, 16 * MIB, &["--fault-mode", mode]);
     let supervisor = run.running().pid().as_raw_pid();
     let program = run.running().descendants().first().expect("the program").as_raw_pid();
@@ -77,7 +77,7 @@ fn idle_cpus_are_kept_awake_only_while_the_program_waits_for_its_memory() {
         eprintln!("{DEVICE} cannot be opened here: nothing is kept awake");
         return;
     }
-    let _turn = serial::turn();
+    let _turn = serial::alone();
     let holds = |run: &Steered| {
         let files =
             fs::read_dir(format!("/proc/{}/fd", run.running().pid().as_raw_pid())).into_iter().flatten().flatten();
@@ -104,7 +104,7 @@ fn memory_that_is_filled_after_a_rest_stays_in_the_budget() {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
-    let _turn = serial::turn();
+    let _turn = serial::alone();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "session");
     let argv = [OsString::from(binary), "rested".into(), "24".into(), "96".into()];
