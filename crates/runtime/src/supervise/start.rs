@@ -119,7 +119,9 @@ impl Starting {
 
     /// Ask this thread to stop, to be held by the calling thread. With that one's end it goes on, or ends, as the options say.
     pub(super) fn stop_soon(tid: i32, options: usize) -> Result<Self, Refusal> {
-        let tracee = Tracee::seize(tid, options)?;
+        let seized = Tracee::seize(tid, options);
+        // Of one that has ended the kernel says the same as of one that another process traces.
+        let tracee = seized.map_err(|errno| if has_ended(tid) { Refusal::Ended(None) } else { errno.into() })?;
         tracee.interrupt()?;
         Ok(Self { tracee, is_stopped: false, held_until: None, may_have_written: false, brake: None })
     }
@@ -331,6 +333,11 @@ impl Starting {
     }
 }
 
+/// True of a thread that is nothing but a number any more.
+fn has_ended(tid: i32) -> bool {
+    proc::stat(Some(tid)).map_or(true, |stat| matches!(stat.state, b'Z' | b'X'))
+}
+
 /// The agent's thread: the newest that has its name.
 fn agent_of(pid: i32) -> Option<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
@@ -476,6 +483,17 @@ mod tests {
         assert_eq!(Refusal::from(Errno::ECHILD), Refusal::Ended(None));
         assert_eq!(Refusal::from(Errno::ESRCH), Refusal::Ended(None));
         assert_eq!(Refusal::from(Errno::EPERM), Refusal::Errno(Errno::EPERM));
+    }
+
+    #[test]
+    fn who_is_about_to_be_collected_has_ended() {
+        let mut child = std::process::Command::new("true").spawn().expect("there is a program of that name");
+        let pid = i32::try_from(child.id()).expect("a process id");
+        while !has_ended(pid) {
+            thread::yield_now();
+        }
+        assert_eq!(Starting::stop_soon(pid, 0).err(), Some(Refusal::Ended(None)));
+        child.wait().expect("it has ended");
     }
 
     #[test]
