@@ -306,6 +306,18 @@ fn written_pages_of_private_file_mappings_are_counted_and_told_of() {
     }
 }
 
+/// "All fitted: 176 KiB of 32 MiB", the summary said, of a program that had 200 MiB; nothing else was said or counted.
+#[test]
+fn shared_memory_is_told_of_where_nothing_else_is_paged_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        if let Some((said, stats)) = run_case_in("before-shared-alone", mode) {
+            let told = said.matches("MiB of shared memory: not counted, not paged").count();
+            assert_eq!(told, 1, "not paged without a word: {said}");
+            assert!(stats.unpaged("shared") >= 38 * MIB, "{}", stats.text());
+        }
+    }
+}
+
 /// Whoever collects the stop of a thread that is about to receive a signal takes the signal away: of 25 runs, 4 lost one.
 #[test]
 fn no_signal_is_lost_while_the_threads_that_run_are_stopped_for_paging_to_begin() {

@@ -1347,6 +1347,19 @@ static void static_data(void) {
 }
 
 // A file's pages that are written stay in memory, and the file is as it was; long enough for a look at what is there.
+/* Shared memory is all that there is, so that no agent is started. */
+static void shared_alone(void) {
+    int file = memfd_create("shared", 0);
+    EXPECT(file >= 0 && ftruncate(file, (off_t)(ballast_pages * PAGE)) == 0);
+    unsigned char *shared = mmap(NULL, ballast_pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    EXPECT(shared != MAP_FAILED);
+    fill(shared, ballast_pages, 8);
+    usleep(300000);
+    for (uint64_t page = 0; page < ballast_pages; page++) {
+        EXPECT(is_filled(shared, page, 8));
+    }
+}
+
 static void private_file(void) {
     FILE *file = tmpfile();
     EXPECT(file && ftruncate(fileno(file), (off_t)(ballast_pages * PAGE)) == 0);
@@ -1733,6 +1746,7 @@ static const struct {
     {"far-end-of-the-stack", far_end_of_the_stack},
     {"deep-stack-of-a-thread", deep_stack_of_a_thread},
     {"private-file", private_file},
+    {"before-shared-alone", shared_alone},
     {"before-private-file", private_file_before},
     {"before-late-look", late_look},
     {"before-unseen", unseen},

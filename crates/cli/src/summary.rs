@@ -95,6 +95,8 @@ struct Facts<'a> {
     read_us: u64,
     reads: u64,
     machine_bytes: u64,
+    /// Shared memory and shared file mappings of a process, at most.
+    shared_bytes: u64,
 }
 
 /// The three lines of a run that has ended, on a machine with so much memory.
@@ -121,8 +123,14 @@ fn lines(report: &RunReport, machine_bytes: u64) -> String {
         read_us: counter("io_read_us"),
         reads: counter("io_read_requests"),
         machine_bytes,
+        shared_bytes: report
+            .peak_unpaged_bytes
+            .iter()
+            .find(|(name, _)| *name == "shared")
+            .map_or(0, |&(_, bytes)| bytes),
     };
-    let all = [waiting(&facts, report.elapsed_ns), memory(&facts), disk(&facts)];
+    let beside = beside(&facts).unwrap_or_default();
+    let all = [waiting(&facts, report.elapsed_ns), memory(&facts) + &beside, disk(&facts)];
     all.map(|line| format!("pagetide: {line}\n")).concat()
 }
 
@@ -154,6 +162,12 @@ fn memory(facts: &Facts) -> String {
     }
     let beyond = if advised > facts.machine_bytes { ": more than there is here" } else { "" };
     format!("more memory: with {} instead of {now} it waits at most {left}, not {before}{beyond}", Bytes(advised))
+}
+
+/// What is not in the other figures, where it is much.
+fn beside(facts: &Facts) -> Option<String> {
+    let is_much = facts.shared_bytes >= facts.budget_bytes / 4;
+    is_much.then(|| format!(" (beside {} of shared memory and files, which do not count)", Bytes(facts.shared_bytes)))
 }
 
 fn disk(facts: &Facts) -> String {
@@ -233,6 +247,7 @@ mod tests {
             read_us: 10_000_000,
             reads: 50_000,
             machine_bytes: 4 << 30,
+            shared_bytes: 49 << 20,
         }
     }
 
@@ -252,6 +267,9 @@ mod tests {
         let (none, looped) = (Absences::new(), looped());
         assert!(memory(&Facts { paged_out: 0, ..facts(&none) }).contains("all fitted"));
         assert!(memory(&facts(&none)).contains("not needed again"));
+        assert_eq!(beside(&facts(&none)), None);
+        let shared = beside(&Facts { shared_bytes: 51 << 20, ..facts(&none) });
+        assert_eq!(shared.as_deref(), Some(" (beside 51 MiB of shared memory and files, which do not count)"));
         let quick = Facts { waited: Waited { stalled: 100_000, ..facts(&looped).waited }, ..facts(&looped) };
         assert!(memory(&quick).contains("hardly waited") && disk(&quick).contains("no need"));
     }

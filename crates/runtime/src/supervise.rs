@@ -472,6 +472,7 @@ impl Supervisor {
             }
         }
         self.tree.scan_forked();
+        self.look_at_shared_memory();
         self.look_at_sharing();
         self.needed_max = self.needed_max.max(self.resident_pages().saturating_add(self.tree.away()));
         self.measure_growth();

@@ -444,6 +444,18 @@ impl Supervisor {
     }
 
     /// A line for the person, once for each `kind`.
+    /// Shared memory stays where it is, whoever has it; an agent tells nothing of it, and there may be none.
+    pub(super) fn look_at_shared_memory(&mut self) {
+        let quarter = (self.budget_pages / 4).max(1);
+        let shared = self.tree.list.iter_mut().map(|process| (process.shared_memory(quarter), process.pid));
+        let Some((pages, pid)) = shared.max().filter(|(pages, _)| *pages >= quarter) else { return };
+        self.totals.note_shared(pages);
+        if !self.told.contains("shared") {
+            let (name, mib) = (name_of(pid), pages.div_ceil(256));
+            self.tell_once("shared", &format!("process {name} has {mib} MiB of shared memory: not counted, not paged"));
+        }
+    }
+
     fn tell_once(&mut self, kind: &'static str, text: &str) {
         if self.told.insert(kind) {
             stderr::tell(format_args!("pagetide: {text}"));

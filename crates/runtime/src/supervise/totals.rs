@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use pagetide_core::absences::{self, Absences};
 
 use crate::control::{COUNTERS_MAX, Entry, LATENCY_BUCKETS, machine_counter};
+use crate::space::Why;
 use crate::space::unpaged::UNPAGED;
 
 /// What ended processes counted.
@@ -40,6 +41,13 @@ impl Totals {
     pub(super) fn absences(&self) -> Absences {
         let away = machine_counter("pt_away_pages_max").map_or(0, |index| self.counters[index]);
         Absences::of(self.returns, self.prices, away)
+    }
+
+    /// A process has so many pages of shared memory.
+    pub(super) fn note_shared(&mut self, pages: u64) {
+        if let Some(reason) = Why::Shared.unpaged() {
+            self.unpaged_pages_max[reason] = self.unpaged_pages_max[reason].max(pages);
+        }
     }
 
     /// Add what a process counted. The words may be forged: numbers, and no more.

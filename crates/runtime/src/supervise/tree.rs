@@ -14,6 +14,7 @@ use pagetide_sys::proc::{self, Statm, StatmFile};
 
 use crate::control::{Control, Entry};
 use crate::foothold::View;
+use crate::space::PAGE_SHIFT;
 use crate::supervise::divide::{Exchange, Lent, Probe};
 use crate::supervise::rest::RestTimer;
 use crate::supervise::sharing::Shared;
@@ -89,6 +90,10 @@ pub(super) struct Process {
     pub(super) probe: Probe,
     pub(super) exchange: Exchange,
     pub(super) worth: Worth,
+    /// Pages that it had of files and of shared memory together at the last look, and when its shared memory was looked up last; and what
+    /// that was.
+    not_alone: [u64; 2],
+    shared_memory: u64,
     /// What it shares with others; None: nobody has asked.
     pub(super) shared: Option<Shared>,
 }
@@ -123,6 +128,8 @@ impl Process {
             probe: Probe::default(),
             exchange: Exchange::default(),
             worth: Worth::new(),
+            not_alone: [0; 2],
+            shared_memory: 0,
             shared: None,
         }
     }
@@ -171,6 +178,7 @@ impl Process {
             return false;
         }
         self.resident = self.told_resident().unwrap_or(statm.anon_pages());
+        self.not_alone[0] = statm.shared_pages;
         match self.words {
             Words::At(at) => {
                 self.view = start::read(self.thread, at);
@@ -189,6 +197,17 @@ impl Process {
             Words::None => {}
         }
         false
+    }
+
+    /// Pages of its shared memory, if they may be as many as these. It is asked for when it may have grown by a thirty-second: the file is long.
+    pub(super) fn shared_memory(&mut self, least: u64) -> u64 {
+        let [now, seen] = self.not_alone;
+        if now >= least.max(seen + seen / 32 + 1) {
+            self.not_alone[1] = now;
+            self.shared_memory =
+                proc::status(Some(self.thread)).map_or(0, |status| status.resident_shmem_bytes >> PAGE_SHIFT);
+        }
+        self.shared_memory
     }
 
     /// The thread that was asked so far has ended: what does another one show? None: there is no such process.
