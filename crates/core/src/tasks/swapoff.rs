@@ -43,8 +43,9 @@ const YIELD_NS: Nanos = 1_000_000;
 const LOOKS_MAX: u32 = 1 << 14;
 /// The program is at work while it waits for a page, and for so long after a fault.
 const BESIDE_NS: Nanos = 5_000_000;
-/// Reads of one page, one after the other, that each lost its frame again: nothing else could make room, and nothing will.
-const READS_MAX: u32 = 64;
+/// Windows that were read, one after the other, after which no page could do without its slot: what they brought lost its frames
+/// again, as nothing else could make room, and nothing will.
+const VAIN_MAX: u32 = 64;
 /// Time between two walks that find nothing.
 const HELD_LOOK_NS: Nanos = 1_000_000_000;
 
@@ -73,8 +74,10 @@ pub(super) struct Swapoff {
     ended: Option<Nanos>,
     /// It goes on at this moment though nothing ends.
     pauses: Option<Nanos>,
-    /// The page that is read for its own sake, and how often it was in a row.
-    read: (u32, u32),
+    /// The page that is read for its own sake.
+    read: u32,
+    /// Windows that were begun since a page was done with, or found to be lost.
+    vain: u32,
 }
 
 impl Swapoff {
@@ -94,14 +97,14 @@ impl Swapoff {
             begun: 0,
             ended: Some(0),
             pauses: None,
-            read: (0, 0),
+            read: 0,
+            vain: 0,
         }
     }
 
     /// This page is to be read.
     const fn note_read(&mut self, p: u32) {
-        let times = if self.read.0 == p { self.read.1 + 1 } else { 1 };
-        self.read = (p, times);
+        (self.read, self.vain) = (p, self.vain + 1);
     }
 
     pub(super) const fn is_runnable(&self) -> bool {
@@ -164,7 +167,7 @@ impl Tasks {
         }
         let mut looks = 0;
         loop {
-            if off.read.1 > READS_MAX {
+            if off.vain > VAIN_MAX {
                 self.paging.space.slots.reopen(off.device);
                 return;
             }
@@ -256,7 +259,7 @@ impl Tasks {
 
     /// One window is read, then the device is left to the program for a while.
     fn swapoff_pauses(&self, off: &mut Swapoff) -> bool {
-        let window_end = off.read.0.saturating_add(LITTLE_WINDOW).min(self.paging.space.mem.len());
+        let window_end = off.read.saturating_add(LITTLE_WINDOW).min(self.paging.space.mem.len());
         if self.reading(off.page..off.looked.max(window_end)).next().is_some() {
             return true;
         }
@@ -282,6 +285,7 @@ impl Tasks {
         if self.is_on(off.device, p) {
             off.found = true;
             if page.is_poisoned() {
+                off.vain = 0;
                 if self.paging.host.drops_lost_slots {
                     self.paging.space.drop_slot(p);
                 }
@@ -294,7 +298,7 @@ impl Tasks {
                 }
                 return false;
             } else {
-                self.swapoff_done(p);
+                self.swapoff_done(off, p);
                 if !self.paging.space.mem.budget.is_low() {
                     self.paging.map_ahead(p, Access::Read, out);
                 }
@@ -337,7 +341,8 @@ impl Tasks {
     }
 
     /// A page that is here needs its slot no more.
-    fn swapoff_done(&mut self, p: u32) {
+    fn swapoff_done(&mut self, off: &mut Swapoff, p: u32) {
+        off.vain = 0;
         self.paging.space.free_swap(p);
         self.paging.space.mem.take_readahead(p);
         self.count(Counter::pt_swapoff_in, 1);
@@ -368,6 +373,7 @@ impl Tasks {
             self.paging.space.drop_slot(p);
         }
         if page.is_poisoned() {
+            off.vain = 0;
             off.page += 1;
             return true;
         }
@@ -401,7 +407,7 @@ impl Tasks {
         } else if page.is_cached() && self.paging.cfg.swapoff == SwapoffMode::LookupStats {
             self.paging.swap_cache_hit(p, out);
         }
-        self.swapoff_done(p);
+        self.swapoff_done(off, p);
         off.page += 1;
         true
     }
