@@ -3,6 +3,9 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+PROGRAM := --package pagetide-cli --package pagetide-preload
+# Built with the program, so that nothing is compiled a second time for it.
+XTASK := cargo build --quiet --release --locked $(PROGRAM) --package xtask && target/release/xtask
 .PHONY: help build demo test fuzz loom miri lint bench kernel-diff docs advisories
 
 help: ## list the targets
@@ -11,10 +14,7 @@ help: ## list the targets
 # Everything that is needed before anything works; says what is missing in one line.
 build: ## build the program and its preloaded library (target/release)
 	@command -v cargo >/dev/null || { echo 'make: cargo is missing: install Rust from https://rustup.rs' >&2; exit 1; }
-	cargo build --release --locked --package pagetide-cli --package pagetide-preload
-
-# Built with the program, so that nothing is compiled a second time for it.
-XTASK := cargo build --quiet --release --locked --package pagetide-cli --package pagetide-preload --package xtask && target/release/xtask
+	cargo build --release --locked $(PROGRAM)
 
 demo: build ## the same program natively and in a quarter of its memory, side by side
 	@command -v python3 >/dev/null || { echo 'make demo: python3 is missing: install it' >&2; exit 1; }

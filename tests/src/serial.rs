@@ -23,14 +23,13 @@ pub struct Turn {
 pub fn turn() -> Turn {
     // Who waits at the door is next.
     let _door = lock("door");
-    let places = places();
     let mut taken = None;
     let is_free = || {
-        taken = places.iter().position(is_taken_now);
+        taken = places().into_iter().find(is_taken_now);
         taken.is_some()
     };
     assert!(clock::wait_until(PATIENCE, is_free), "tests have been running for {PATIENCE:?}");
-    Turn { _locks: places.into_iter().skip(taken.unwrap_or(0)).take(1).collect() }
+    Turn { _locks: taken.into_iter().collect() }
 }
 
 /// Waits until no other test runs.

@@ -1346,8 +1346,7 @@ static void static_data(void) {
     expect_filled_in_both(table, 50);
 }
 
-// A file's pages that are written stay in memory, and the file is as it was; long enough for a look at what is there.
-/* Shared memory is all that there is, so that no agent is started. */
+// Shared memory is all that there is, so that no agent is started.
 static void shared_alone(void) {
     int file = memfd_create("shared", 0);
     EXPECT(file >= 0 && ftruncate(file, (off_t)(ballast_pages * PAGE)) == 0);
@@ -1360,6 +1359,7 @@ static void shared_alone(void) {
     }
 }
 
+// A file's pages that are written stay in memory, and the file is as it was; long enough for a look at what is there.
 static void private_file(void) {
     FILE *file = tmpfile();
     EXPECT(file && ftruncate(fileno(file), (off_t)(ballast_pages * PAGE)) == 0);

@@ -10,7 +10,7 @@
 //! 4. The child waits, before any code of the program, until its agent has a userfaultfd of its own, has registered what its parent had
 //!    registered, and has taken the snapshot over.
 //!
-//! A page that cannot be written in time to where a child finds it makes the fork fail: ENOMEM, and never a child without it.
+//! A page that cannot be brought in time to where a child finds it makes the fork fail: ENOMEM, and never a child without it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -132,7 +132,7 @@ impl<K: AddressSpace> Forks<K> {
         if is_unsettled || content.runs.iter().any(is_in_tier) {
             let is_late = now > self.held_at + REFUSE_NS;
             if is_late {
-                let text = "a fork is refused (ENOMEM): pages cannot be written in time";
+                let text = "a fork is refused (ENOMEM): pages cannot be taken out and written in time";
                 voice.say(format_args!("process {}: {text}", pagetide_sys::thread::getpid()));
             }
             talk.is_refused.store(is_late, Ordering::Release);

@@ -443,7 +443,6 @@ impl Supervisor {
         self.tell_once("floors", &text);
     }
 
-    /// A line for the person, once for each `kind`.
     /// Shared memory stays where it is, whoever has it; an agent tells nothing of it, and there may be none.
     pub(super) fn look_at_shared_memory(&mut self) {
         let quarter = (self.budget_pages / 4).max(1);
@@ -456,6 +455,7 @@ impl Supervisor {
         }
     }
 
+    /// A line for the person, once for each `kind`.
     fn tell_once(&mut self, kind: &'static str, text: &str) {
         if self.told.insert(kind) {
             stderr::tell(format_args!("pagetide: {text}"));

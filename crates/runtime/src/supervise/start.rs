@@ -335,7 +335,7 @@ impl Starting {
 
 /// True of a thread that is nothing but a number any more.
 fn has_ended(tid: i32) -> bool {
-    !proc::stat(Some(tid)).is_ok_and(|stat| !matches!(stat.state, b'Z' | b'X'))
+    proc::stat(Some(tid)).map_or(true, |stat| proc::is_over(stat.state))
 }
 
 /// The agent's thread: the newest that has its name.

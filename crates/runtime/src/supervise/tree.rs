@@ -90,10 +90,11 @@ pub(super) struct Process {
     pub(super) probe: Probe,
     pub(super) exchange: Exchange,
     pub(super) worth: Worth,
-    /// Pages that it had of files and of shared memory together at the last look, and when its shared memory was looked up last; and what
-    /// that was.
-    not_alone: [u64; 2],
+    /// Pages of files and of shared memory that it had at the last look.
+    not_own: u64,
+    /// Those of shared memory when they were asked for last, and how much `not_own` was then.
     shared_memory: u64,
+    asked_at: u64,
     /// What it shares with others; None: nobody has asked.
     pub(super) shared: Option<Shared>,
 }
@@ -128,8 +129,9 @@ impl Process {
             probe: Probe::default(),
             exchange: Exchange::default(),
             worth: Worth::new(),
-            not_alone: [0; 2],
+            not_own: 0,
             shared_memory: 0,
+            asked_at: 0,
             shared: None,
         }
     }
@@ -178,7 +180,7 @@ impl Process {
             return false;
         }
         self.resident = self.told_resident().unwrap_or(statm.anon_pages());
-        self.not_alone[0] = statm.shared_pages;
+        self.not_own = statm.shared_pages;
         match self.words {
             Words::At(at) => {
                 self.view = start::read(self.thread, at);
@@ -199,11 +201,11 @@ impl Process {
         false
     }
 
-    /// Pages of its shared memory, if they may be as many as these. It is asked for when it may have grown by a thirty-second: the file is long.
+    /// Pages of its shared memory, if they may be as many as these. The kernel is asked when they may have grown by a thirty-second: its
+    /// answer is long.
     pub(super) fn shared_memory(&mut self, least: u64) -> u64 {
-        let [now, seen] = self.not_alone;
-        if now >= least.max(seen + seen / 32 + 1) {
-            self.not_alone[1] = now;
+        if self.not_own >= least.max(self.asked_at + self.asked_at / 32 + 1) {
+            self.asked_at = self.not_own;
             self.shared_memory =
                 proc::status(Some(self.thread)).map_or(0, |status| status.resident_shmem_bytes >> PAGE_SHIFT);
         }

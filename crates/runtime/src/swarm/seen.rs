@@ -5,7 +5,7 @@
 //! an agent it is ended.
 
 use pagetide_kernel::model::{Answer, Call, Gate, Mapping, Pid, Progress, Quirks, Tid};
-
+use pagetide_sys::fd::Fd;
 use pagetide_sys::socket;
 
 use super::family::{Child, Family, Life};
@@ -144,15 +144,19 @@ fn process() -> (Rig, Tid) {
     (rig, tid)
 }
 
-/// A fork, in which the child gets no agent; it stays, and shares its pages.
-fn fork(rig: &mut Rig, tid: Tid) -> Pid {
-    let (talk, [before, after]) = (rig.talk.expect("its forks are seen"), rig.doorbells());
-    talk.begin();
-    rig.perform(tid, Call::Load(before));
+/// A thread whose doorbell before a fork is to be answered.
+fn announce(rig: &Rig, tid: Tid) {
+    rig.talk.expect("its forks are seen").begin();
+    rig.world().will(tid, Call::Load(rig.doorbells()[0]));
+}
+
+/// The copy is made. Its agent has this end of the connection; without one it stays, and shares its pages.
+fn copy(rig: &mut Rig, tid: Tid, agent: Option<Fd>) -> Pid {
     let Answer::Child(child) = rig.perform(tid, Call::Fork) else { panic!("it was forked") };
-    talk.end(i32::try_from(child.0).expect("few processes"));
-    rig.forks.on_child(None);
-    rig.perform(tid, Call::Load(after));
+    rig.talk.expect("its forks are seen").end(i32::try_from(child.0).expect("few processes"));
+    rig.forks.on_child(agent);
+    let after = rig.doorbells()[1];
+    rig.world().will(tid, Call::Load(after));
     child
 }
 
@@ -165,11 +169,12 @@ fn a_child_has_pages_that_were_to_be_made_private_when_it_was_copied() {
     for page in HOME..HOME + 300 {
         rig.perform(tid, Call::Load(page));
     }
-    fork(&mut rig, tid);
+    announce(&rig, tid);
+    rig.finish(tid);
+    copy(&mut rig, tid, None);
+    rig.finish(tid);
     rig.set_share(200);
-    let (talk, [before, after]) = (rig.talk.expect("its forks are seen"), rig.doorbells());
-    talk.begin();
-    rig.world().will(tid, Call::Load(before));
+    announce(&rig, tid);
     let mut dice = Dice::new(1);
     for second in 0..10 {
         rig.world().step(tid);
@@ -183,12 +188,9 @@ fn a_child_has_pages_that_were_to_be_made_private_when_it_was_copied() {
         rig.step(private, &mut dice);
         rig.world().step(tid);
     }
-    let Answer::Child(child) = rig.perform(tid, Call::Fork) else { panic!("it was forked") };
-    talk.end(i32::try_from(child.0).expect("few processes"));
     let (ours, theirs) = socket::pair().expect("descriptors are left");
+    let child = copy(&mut rig, tid, Some(ours));
     rig.world().serves_itself(child);
-    rig.forks.on_child(Some(ours));
-    rig.world().will(tid, Call::Load(after));
     (0..20).for_each(|_| _ = rig.step(tid, &mut dice));
     let mut of_child = Rig::of_child(&rig.ground, child, &theirs, false).expect("its parent lives");
     rig.finish(tid);
