@@ -345,8 +345,9 @@ fn agent_of(pid: i32) -> Option<i32> {
     tasks.filter(|task| is_agent(task.path())).filter_map(|task| task.file_name().to_str()?.parse().ok()).max()
 }
 
-/// The words of a process at an address. The answer of a command is no older than the word that says it was run, and the state no older
-/// than the process it is of: one copy does not give that, for the kernel copies the words in no stated order.
+/// The words of a process at an address. Once `done` is what was asked for, the answer is the one to it, and the state is no older than
+/// the process it is of: one copy does not give that, for the kernel copies bytes in no stated order. A word that changes meanwhile may
+/// be in part of before: `done` is the number that was asked for only if the bytes that have changed are all of after.
 pub(super) fn read(pid: i32, at: u64) -> Option<View> {
     let first = copy(pid, at)?;
     fence(Ordering::SeqCst);
@@ -354,12 +355,9 @@ pub(super) fn read(pid: i32, at: u64) -> Option<View> {
 }
 
 fn copy(pid: i32, at: u64) -> Option<View> {
-    /// Aligned as the words are: a word that the copy finds in two parts may be of two times.
-    #[repr(align(64))]
-    struct Words([u8; foothold::BYTES]);
-    let mut words = Words([0; foothold::BYTES]);
-    proc::read_memory(pid, at, &mut words.0).ok()?;
-    View::decode(&words.0, at)
+    let mut words = [0; foothold::BYTES];
+    proc::read_memory(pid, at, &mut words).ok()?;
+    View::decode(&words, at)
 }
 
 /// What is seen of the preloaded object in a process.
@@ -450,30 +448,49 @@ fn choose_thread(pid: i32) -> Result<i32, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
 
     use super::*;
 
     /// Answers that were older than the word that tells of them, while another thread answers on and on. How often a single copy shows
-    /// one depends on where the words lie in their cache lines.
+    /// one depends on where the words lie in their cache lines. Of a word only one byte changes while it is looked at: words that are
+    /// in part of before are not what this is about.
     fn old_answers<const BY: usize>() -> u64 {
         const LOOKS_NS: Nanos = 300_000_000;
         let words = foothold::Shifted::<BY>::new();
-        let is_over = AtomicBool::new(false);
+        let (asked, begun, is_over) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut ticket = 0;
-                while !is_over.load(Ordering::Relaxed) {
-                    ticket += 1;
-                    words.answer(ticket, u64::from(ticket));
+                while !is_over.load(Ordering::Acquire) {
+                    let high = asked.load(Ordering::Acquire);
+                    if high == begun.load(Ordering::Relaxed) {
+                        continue;
+                    }
+                    for ticket in high << 8..=(high << 8 | 0xff) {
+                        words.answer(ticket, u64::from(ticket));
+                        begun.store(high, Ordering::Release);
+                        std::hint::spin_loop();
+                    }
                 }
             });
             let (mut old, end) = (0, clock::now() + LOOKS_NS);
-            while clock::now() < end {
-                let view = read(thread::getpid(), words.address()).expect("words of ours");
-                old += u64::from(view.answer < view.done);
+            for high in 1.. {
+                if clock::now() > end {
+                    break;
+                }
+                asked.store(high, Ordering::Release);
+                while begun.load(Ordering::Acquire) != high {
+                    std::hint::spin_loop();
+                }
+                loop {
+                    let view = read(thread::getpid(), words.address()).expect("words of ours");
+                    old += u64::from(view.answer < view.done);
+                    if view.done == u64::from(high << 8 | 0xff) {
+                        break;
+                    }
+                }
             }
-            is_over.store(true, Ordering::Relaxed);
+            is_over.store(true, Ordering::Release);
             old
         })
     }
