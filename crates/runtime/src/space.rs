@@ -317,7 +317,7 @@ impl Mappings {
     }
 
     /// What a child finds from `vpn` on, and up to which page (at most `end`). After a look that tells fork policies; where it found
-    /// nothing, a child does not either, and whatever would be copied there is not missed.
+    /// nothing, a child does not either, or the parent has unmapped it since the copy: then a child reads what was there (K14).
     pub(crate) fn fork_policy(&self, vpn: u64, end: u64) -> (ForkPolicy, u64) {
         let after = self.list.partition_point(|mapping| mapping.to <= vpn);
         match self.list.get(after) {

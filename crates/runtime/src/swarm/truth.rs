@@ -20,7 +20,8 @@ struct PageTruth {
     /// The runtime has looked since the guard was installed.
     guard_was_seen: bool,
     /// Of a child: the parent began to change it after the copy and while the fork was under way. Which of the two the runtime hears of
-    /// first is the kernel's to choose, so the page may be empty: right after a discard, a known gap (K14) after the others.
+    /// first is the kernel's to choose, so the page may be empty: right after a discard, a known gap (K14) after the others. What was to
+    /// be wiped may have its old bytes after an unmapping or a move, the same gap.
     or_zero: bool,
 }
 
@@ -132,7 +133,14 @@ impl Truth {
                 let Some(&pid) = self.owners.get(&tid) else { return };
                 let extents = Self::changed(call).into_iter().flatten();
                 for (_, _, child) in self.forking.clone().into_iter().filter(|&(_, parent, _)| parent == pid) {
-                    extents.clone().for_each(|extent| self.each(child, extent, |page| page.or_zero = true));
+                    let is_gone = matches!(call, Call::Unmap(_) | Call::Remap(..) | Call::RemapKeeping(..));
+                    let change = |page: &mut PageTruth| {
+                        page.or_zero = true;
+                        if is_gone && page.fork == ForkPolicy::Wipe {
+                            page.value = None;
+                        }
+                    };
+                    extents.clone().for_each(|extent| self.each(child, extent, change));
                 }
                 self.under_way.extend(extents.map(|extent| (tid, pid, extent)));
             }
@@ -347,7 +355,29 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_is_made_while_pages_moveshas_them_at_either_place() {
+    fn what_was_to_be_wiped_may_be_old_only_if_it_was_unmapped_after_the_copy() {
+        let pages = Extent::new(8, 2);
+        for (call, may) in [(Call::Unmap(pages), true), (Call::Discard(pages), false)] {
+            let mut truth = Truth::default();
+            for (tid, pid) in [(FORKING, PARENT), (CHANGING, PARENT), (OF_CHILD, CHILD)] {
+                truth.add_thread(tid, pid);
+            }
+            truth.map(PARENT, Mapping { fork: ForkPolicy::Wipe, ..Mapping::anon(8, 10) });
+            for happened in [
+                Happened::Ended(CHANGING, Call::Store(8, 7), Answer::Done),
+                Happened::Copied(FORKING, CHILD),
+                Happened::Began(CHANGING, call),
+                Happened::Ended(CHANGING, call, Answer::Done),
+            ] {
+                truth.hear(happened, false);
+            }
+            let load = std::panic::AssertUnwindSafe(|| loads(&mut truth, 8, 7));
+            assert_eq!(std::panic::catch_unwind(load).is_ok(), may, "{call:?}");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_is_made_while_pages_move_has_them_at_either_place() {
         let to = 20;
         let moves = Call::Remap(Extent::new(8, 2), to);
         let copied_within = [Happened::Began(CHANGING, moves), Happened::Copied(FORKING, CHILD)];
