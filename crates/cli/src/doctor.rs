@@ -128,7 +128,7 @@ fn fault_mode(probe: &Probe) -> Check {
         return Check::new(NAME, State::Ok, "thread: a full userfaultfd is granted, and following forks", "");
     }
     if grants_signal_mode(probe) {
-        let note = "GUARANTEES.md, K3, has the gaps of signal mode; root or CAP_SYS_PTRACE grants thread mode";
+        let note = "programs have no io_uring and no AIO in it (all gaps: GUARANTEES.md, K3); root or CAP_SYS_PTRACE grants thread mode";
         return Check::new(NAME, State::Ok, "signal: no privilege for thread mode, and none is needed", note);
     }
     Check::new(NAME, State::Missing, "none: neither mode is granted, see below", UFFD_REMEDY)
