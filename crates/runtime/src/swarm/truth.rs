@@ -23,6 +23,8 @@ struct PageTruth {
     /// first is the kernel's to choose, so the page may be empty: right after a discard, a known gap (K14) after the others. What was to
     /// be wiped may have its old bytes after an unmapping or a move, the same gap.
     or_zero: bool,
+    /// Of a child: what its parent had there at the copy. None: not known.
+    at_copy: Option<u64>,
 }
 
 /// The account.
@@ -49,8 +51,9 @@ impl Truth {
     }
 
     pub(super) fn map(&mut self, pid: Pid, mapping: Mapping) {
-        let (value, guarded, guard_was_seen, or_zero) = (Some(0), false, false, false);
-        let page = PageTruth { value, rights: mapping.rights, fork: mapping.fork, guarded, guard_was_seen, or_zero };
+        let (value, guarded, guard_was_seen, or_zero, at_copy) = (Some(0), false, false, false, None);
+        let Mapping { rights, fork, .. } = mapping;
+        let page = PageTruth { value, rights, fork, guarded, guard_was_seen, or_zero, at_copy };
         self.pages.extend((mapping.start..mapping.end).map(|vpn| ((pid, vpn), page)));
     }
 
@@ -137,7 +140,7 @@ impl Truth {
                     let change = |page: &mut PageTruth| {
                         page.or_zero = true;
                         if is_gone && page.fork == ForkPolicy::Wipe {
-                            page.value = None;
+                            page.value = page.at_copy;
                         }
                     };
                     extents.clone().for_each(|extent| self.each(child, extent, change));
@@ -170,10 +173,10 @@ impl Truth {
             .range((parent, 0)..=(parent, u64::MAX))
             .filter(|(_, page)| page.fork != ForkPolicy::Dont)
             .map(|(&(_, vpn), &page)| {
-                let value = if page.fork == ForkPolicy::Wipe { Some(0) } else { page.value };
-                let value = value.filter(|_| !self.is_changing(parent, vpn));
+                let known = |value: Option<u64>| value.filter(|_| !self.is_changing(parent, vpn));
+                let value = known(if page.fork == ForkPolicy::Wipe { Some(0) } else { page.value });
                 let guarded = page.guarded && page.fork == ForkPolicy::Copy;
-                ((child, vpn), PageTruth { value, guarded, ..page })
+                ((child, vpn), PageTruth { value, guarded, at_copy: known(page.value), ..page })
             })
             .collect();
         self.pages.extend(copies);
@@ -307,13 +310,19 @@ mod tests {
     const CHANGING: Tid = Tid(2);
     const OF_CHILD: Tid = Tid(3);
 
-    /// A child that was copied while another thread of its parent began to discard page 8, then reads pages 8 and 9.
-    fn child() -> Truth {
+    /// Two threads of a parent that has pages 8 and 9, and one of its child to be.
+    fn family(fork: ForkPolicy) -> Truth {
         let mut truth = Truth::default();
         for (tid, pid) in [(FORKING, PARENT), (CHANGING, PARENT), (OF_CHILD, CHILD)] {
             truth.add_thread(tid, pid);
         }
-        truth.map(PARENT, Mapping::anon(8, 10));
+        truth.map(PARENT, Mapping { fork, ..Mapping::anon(8, 10) });
+        truth
+    }
+
+    /// A child that was copied while another thread of its parent began to discard page 8, then reads pages 8 and 9.
+    fn child() -> Truth {
+        let mut truth = family(ForkPolicy::Copy);
         for vpn in [8, 9] {
             truth.hear(Happened::Ended(FORKING, Call::Store(vpn, 7), Answer::Done), false);
         }
@@ -332,6 +341,10 @@ mod tests {
 
     fn loads(truth: &mut Truth, vpn: u64, value: u64) {
         truth.hear(Happened::Ended(OF_CHILD, Call::Load(vpn), Answer::Value(value)), false);
+    }
+
+    fn may_load(truth: &mut Truth, vpn: u64, value: u64) -> bool {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| loads(truth, vpn, value))).is_ok()
     }
 
     #[test]
@@ -357,12 +370,14 @@ mod tests {
     #[test]
     fn what_was_to_be_wiped_may_be_old_only_if_it_was_unmapped_after_the_copy() {
         let pages = Extent::new(8, 2);
-        for (call, may) in [(Call::Unmap(pages), true), (Call::Discard(pages), false)] {
-            let mut truth = Truth::default();
-            for (tid, pid) in [(FORKING, PARENT), (CHANGING, PARENT), (OF_CHILD, CHILD)] {
-                truth.add_thread(tid, pid);
-            }
-            truth.map(PARENT, Mapping { fork: ForkPolicy::Wipe, ..Mapping::anon(8, 10) });
+        let orders = [
+            (Call::Unmap(pages), 7, true),
+            (Call::Unmap(pages), 0, true),
+            (Call::Unmap(pages), 5, false),
+            (Call::Discard(pages), 7, false),
+        ];
+        for (call, value, may) in orders {
+            let mut truth = family(ForkPolicy::Wipe);
             for happened in [
                 Happened::Ended(CHANGING, Call::Store(8, 7), Answer::Done),
                 Happened::Copied(FORKING, CHILD),
@@ -371,8 +386,7 @@ mod tests {
             ] {
                 truth.hear(happened, false);
             }
-            let load = std::panic::AssertUnwindSafe(|| loads(&mut truth, 8, 7));
-            assert_eq!(std::panic::catch_unwind(load).is_ok(), may, "{call:?}");
+            assert_eq!(may_load(&mut truth, 8, value), may, "{call:?}: {value}");
         }
     }
 
@@ -383,15 +397,10 @@ mod tests {
         let copied_within = [Happened::Began(CHANGING, moves), Happened::Copied(FORKING, CHILD)];
         let copied_before = [Happened::Copied(FORKING, CHILD), Happened::Began(CHANGING, moves)];
         for (order, may) in [(copied_within, true), (copied_before, false)] {
-            let mut truth = Truth::default();
-            for (tid, pid) in [(FORKING, PARENT), (CHANGING, PARENT), (OF_CHILD, CHILD)] {
-                truth.add_thread(tid, pid);
-            }
-            truth.map(PARENT, Mapping::anon(8, 10));
+            let mut truth = family(ForkPolicy::Copy);
             let events = [&order[..], &[Happened::Ended(CHANGING, moves, Answer::Done)]].concat();
             events.into_iter().for_each(|happened| truth.hear(happened, false));
-            let load = std::panic::AssertUnwindSafe(|| loads(&mut truth, to, 0));
-            assert_eq!(std::panic::catch_unwind(load).is_ok(), may, "{order:?}");
+            assert_eq!(may_load(&mut truth, to, 0), may, "{order:?}");
         }
     }
 
