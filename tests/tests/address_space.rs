@@ -124,7 +124,7 @@ fn memory_that_is_replaced_while_others_wait_for_its_pages_is_found_in_both_mode
 /// The kernel tells of an end that does not come: all of it read as zero.
 #[test]
 fn memory_that_a_call_could_not_unmap_keeps_its_bytes_in_both_modes() {
-    paged_in_both_modes(&["mapped-in-vain", "sealed-in-vain"]);
+    paged_in_both_modes(&["mapped-in-vain", "sealed-in-vain", "sealed-in-vain-in-copies"]);
 }
 
 /// The threads of the process could not be listed, and the process was killed; its children, too.

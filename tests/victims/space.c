@@ -982,6 +982,26 @@ static void sealed_in_vain(void) {
     is_kept(other, 20, 1);
 }
 
+// In a copy that no fork handler is told of, as its first call: who fills it is told of the end of memory that stays.
+static void sealed_in_vain_in_copies(void) {
+    unsigned char *memory = sealed(4);
+    if (memory == NULL) {
+        return;
+    }
+    pid_t child = fork_by_clone();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        EXPECT(munmap(memory, 2 * PAGES * PAGE) == -1);
+        for (uint64_t page = 0; page < 2 * PAGES; page++) {
+            EXPECT(is_filled(memory, page, 4));
+        }
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    is_kept(memory, 4, munmap(memory, 2 * PAGES * PAGE) == -1);
+}
+
 // ---- locks, limits and rights
 
 static void lock_all(void) {
@@ -1729,6 +1749,7 @@ static const struct {
     {"wake-op", wake_op},
     {"mapped-in-vain", mapped_in_vain},
     {"sealed-in-vain", sealed_in_vain},
+    {"sealed-in-vain-in-copies", sealed_in_vain_in_copies},
     {"lock-all", lock_all},
     {"lock-much", lock_much},
     {"lock-first", lock_much},
