@@ -28,7 +28,9 @@
 //! - Of the kept pages a sixth at most is watched at a time, and for each page that comes in at most one look is begun: the price of
 //!   looking is bounded by a part of the price of the misses, whatever the program does. A page that was used at its look is
 //!   passed over at its next turn, then at two, then at three (its level), so that looks go to where something is to be found. While
-//!   more is kept than the judge allows, what was hot before tells nothing: none is passed over, and up to a third is watched.
+//!   more is kept than the judge allows, what was hot before tells nothing: none is passed over, up to a third is watched, and a look that
+//!   ends with the page's going is free, for it had to leave the page table anyhow. So a set that is not in use any more goes as fast as
+//!   others come.
 //! - Where nearly all that is watched is used, a soft fault proves its neighbours, too (the group of eight pages, but for its first, so that
 //!   it stays known): they are put back into the page table with it. Of a hot array one page in eight so makes a soft fault.
 //! - Pages read ahead that nobody has asked for go before all others.
@@ -59,6 +61,9 @@ const WATCHED_SHARE_GIVING: u32 = 3;
 const GIVING_SHARE: u32 = 32;
 /// Looks that may be begun at once, after a time in which pages came in and none was begun.
 const LOOKS_SAVED_MAX: u32 = 64;
+/// While far more is kept than the judge allows, a look that ends with the page's going costs none of these, and one that finds a use
+/// so many more: a set that is not in use any more goes as fast as others come, one that is in use is not looked at for nothing.
+const USED_LOOK_PRICE: u32 = 3;
 /// Kept pages passed over, or looked at, for each page that goes; and those looked at alone.
 const TURNS: u32 = 8;
 const TURN_LOOKS: u32 = 3;
@@ -187,6 +192,9 @@ impl Reclaim {
                 if used {
                     mem.kept.note(p, true);
                     self.watch.judge.note_kept_use();
+                    if self.watch.is_giving(mem) {
+                        self.watch.looks = self.watch.looks.saturating_sub(USED_LOOK_PRICE);
+                    }
                     keep_on(mem, p);
                 } else {
                     mem.keep(p);
@@ -385,7 +393,11 @@ impl Reclaim {
         }
         match space.mem.watched(p) {
             Some(Watched::OnProbation) => space.mem.tried.note(p, false),
-            Some(Watched::Kept) => space.mem.kept.note(p, false),
+            Some(Watched::Kept) => {
+                space.mem.kept.note(p, false);
+                self.watch.looks =
+                    (self.watch.looks + u32::from(self.watch.is_giving(&space.mem))).min(LOOKS_SAVED_MAX);
+            }
             None => {}
         }
         space.mem.goes_unasked(p);
