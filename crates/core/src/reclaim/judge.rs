@@ -9,7 +9,7 @@
 //!     kept = the least of  uses of watched kept pages, for each of them,  and  1 / (time the coldest is watched without a use)
 //! ```
 //!
-//! If the edge is worth more than twice as much, probation grows by half; if less than a kept page, it shrinks by a sixteenth. A hot set
+//! If the edge is worth more than twice as much (eight times, where a page of it is used less than once while the whole of memory comes in), probation grows by half; if less than a kept page, it shrinks by a sixteenth. A hot set
 //! that moves so takes memory from what was hot before after some hundred faults: its pages come back at a rate
 //! that the kept ones no longer have. A loop larger than memory comes back at one distance, far behind the edge: probation
 //! shrinks to next to nothing, and what is kept stays.
@@ -39,6 +39,9 @@ const FORGET: u64 = 3;
 const RATE: u64 = USE_RATE;
 /// A page of the edge must be worth so many kept ones for probation to grow.
 const GROWTH_WORTH: u64 = 2;
+/// What is seldom used, but so many times as often as kept pages, and was seen so often, makes probation grow, too.
+const PLAIN_WORTH: u64 = 8;
+const PLAIN_USES: u64 = 16;
 /// A look for every so many parts of the budget that come in, and at least so many pages.
 const WINDOW_SHARE: u32 = 64;
 const WINDOW_MIN: u32 = 64;
@@ -203,8 +206,11 @@ impl Judge {
         let edge = self.edge.rate();
         let kept = self.kept.rate().min(RATE / lists.coldest.max(1));
         self.kept_worth = kept;
-        // Less than one use of a page while the whole of memory comes in is chance.
-        let is_known = edge > RATE / u64::from(lists.budget.max(1));
+        // Less than one use of a page while the whole of memory comes in is chance, unless kept pages are hardly used at all: a set that
+        // is used at random shows little of itself at the age of a short probation. A loop shows nothing before its first return.
+        let is_plain =
+            edge > PLAIN_WORTH * kept && self.edge.uses >= PLAIN_USES * USE && self.near > 0 && self.near >= self.far;
+        let is_known = is_plain || edge > RATE / u64::from(lists.budget.max(1));
         let share = if is_known && edge > GROWTH_WORTH * kept {
             let there = u64::from(lists.probation) * WHOLE / u64::from(lists.budget.max(1));
             self.share.max(self.share.min(there) * 3 / 2 + 1)

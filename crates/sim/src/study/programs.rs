@@ -183,6 +183,27 @@ fn lap_and_hot(memory: u32) -> Notes {
     notes
 }
 
+/// Six tables of three quarters of memory, one after another, each written at random while the next pages of an input are read: nobody
+/// comes back to an earlier one.
+fn tables(memory: u32) -> Notes {
+    let mut notes = Notes::default();
+    let mut rng = XorShift64::new(16);
+    let (input_pages, table_pages) = (memory as usize, memory as usize * 3 / 4);
+    let input = notes.pages(memory);
+    notes.fill(input, input_pages);
+    for _ in 0..6 {
+        let table = notes.pages(memory * 3 / 4);
+        for page in 0..input_pages {
+            notes.read(input, page);
+            for _ in 0..4 {
+                let at = below(&mut rng, table_pages);
+                notes.write(table, at);
+            }
+        }
+    }
+    notes
+}
+
 /// The hot set of three quarters of memory is another one four times.
 fn phases(memory: u32) -> Notes {
     let mut notes = Notes::default();
@@ -507,6 +528,7 @@ pub const PROGRAMS: &[StudyProgram] = &[
     program("loop-2", "eight laps in one random order", MEMORY, 400, |m| lap(m, 200)),
     program("loop+hot", "a loop of 1.25 and a hot quarter", MEMORY, 400, lap_and_hot),
     program("phases", "a hot set of three quarters that changes", MEMORY, 400, phases),
+    program("tables", "tables of three quarters, one after another", MEMORY, 400, tables),
     program("uniform", "random rewrites of four memories", MEMORY, 400, uniform),
     program("up", "sequential rewrites of four memories", MEMORY, 1_000, |m| steps(m, |n| (0..n).collect())),
     program("down", "the same backwards", MEMORY, 1_000, |m| steps(m, |n| (0..n).rev().collect())),
