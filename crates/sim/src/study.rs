@@ -133,15 +133,22 @@ mod tests {
     }
 
     /// Out of what a first version lost: 35,353 against 22,144 major faults in hot-3/4-95, 49,005 against 35,574 in hot-7/8-95; and
-    /// 48,062 against 29,667 where the hot set moves. 39,224 against 27,396 in tables one after another, when the kept pages of
-    /// earlier ones went no faster than they were looked at, and what is seldom used was never worth more than they.
+    /// 48,062 against 29,667 where the hot set moves.
     #[test]
     fn a_host_that_sees_no_accessed_bits_keeps_hot_sets_as_a_kernel_does() {
-        for name in ["hot-1/2-95", "hot-3/4-95", "hot-7/8-95", "hot-7/8-99", "zipf-1.0", "tree", "phases", "tables"] {
+        for name in ["hot-1/2-95", "hot-3/4-95", "hot-7/8-95", "hot-7/8-99", "zipf-1.0", "tree", "phases"] {
             let (optimum, kernel, ours) = majors(name);
             assert!(optimum <= ours, "{name}: {ours} are fewer than the optimum of {optimum}");
             assert!(ours * 10 <= kernel * 11, "{name}: {ours} major faults, the kernel {kernel}");
         }
+    }
+
+    /// 39,224 against 27,396 when the kept pages of earlier tables went no faster than they were looked at, and what is seldom used was
+    /// never worth more than they.
+    #[test]
+    fn tables_of_the_past_make_room_for_those_that_are_in_use() {
+        let (_, kernel, ours) = majors("tables");
+        assert!(ours * 2 <= kernel, "{ours} major faults, the kernel {kernel}");
     }
 
     /// 111,605 against 143,372 when reclaim let go at once what it had just begun to watch.
