@@ -127,6 +127,12 @@ fn memory_that_a_call_could_not_unmap_keeps_its_bytes_in_both_modes() {
     paged_in_both_modes(&["mapped-in-vain", "sealed-in-vain", "sealed-in-vain-in-copies"]);
 }
 
+/// It had the old bytes of what had made room, whose end was taken for one that did not come.
+#[test]
+fn what_memory_grows_by_as_it_moves_over_other_memory_is_empty_in_both_modes() {
+    paged_in_both_modes(&["moved-over", "moved-over-in-copies"]);
+}
+
 /// The threads of the process could not be listed, and the process was killed; its children, too.
 #[test]
 fn a_program_that_shuts_itself_in_pages_and_forks_in_both_modes() {

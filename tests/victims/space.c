@@ -1002,6 +1002,40 @@ static void sealed_in_vain_in_copies(void) {
     is_kept(memory, 4, munmap(memory, 2 * PAGES * PAGE) == -1);
 }
 
+// Memory moves over pages that were out, and grows: what it has more is empty.
+static unsigned char *place_of_another(unsigned char **memory) {
+    *memory = map(PAGES);
+    unsigned char *place = to_keep(8);
+    fill(*memory, PAGES, 5);
+    push_out();
+    return place;
+}
+
+static void moves_over(unsigned char *place, unsigned char *memory) {
+    EXPECT(mremap(memory, PAGES * PAGE, 2 * PAGES * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place);
+    for (uint64_t page = 0; page < 2 * PAGES; page++) {
+        EXPECT(page < PAGES ? is_filled(place, page, 5) : is_zero(place, page));
+    }
+}
+
+static void moved_over(void) {
+    unsigned char *memory, *place = place_of_another(&memory);
+    moves_over(place, memory);
+}
+
+static void moved_over_in_copies(void) {
+    unsigned char *memory, *place = place_of_another(&memory);
+    pid_t child = fork_by_clone();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        moves_over(place, memory);
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(is_filled(place, 2 * PAGES - 1, 8));
+}
+
 // ---- locks, limits and rights
 
 static void lock_all(void) {
@@ -1750,6 +1784,8 @@ static const struct {
     {"mapped-in-vain", mapped_in_vain},
     {"sealed-in-vain", sealed_in_vain},
     {"sealed-in-vain-in-copies", sealed_in_vain_in_copies},
+    {"moved-over", moved_over},
+    {"moved-over-in-copies", moved_over_in_copies},
     {"lock-all", lock_all},
     {"lock-much", lock_much},
     {"lock-first", lock_much},

@@ -53,9 +53,9 @@ use pagetide_sys::{Errno, file, thread};
 
 use crate::agent::{Agent, die};
 use crate::fork::doorbells::Doorbells;
-use crate::fork::newborn::{Filled, Newborn};
+use crate::fork::newborn::Newborn;
 use crate::fork::seen::{Seen, Talk};
-use crate::fork::snapshot::{SlotRun, bytes_of, snapshot};
+use crate::fork::snapshot::{RegionRecord, SlotRun, snapshot};
 use crate::machine::managed;
 use crate::pager::Pager;
 use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
@@ -68,8 +68,6 @@ const SHRINK_NS: Nanos = 2_000_000_000;
 const SETTLE_NS: Nanos = 100_000_000;
 /// Attempts to fill a page while the kernel says "again".
 const FILL_TRIES: u32 = 100_000;
-/// How often it is asked whether what a copy was to unmap is gone, at once: some hundred microseconds.
-const BELIEF_TRIES: u32 = 200;
 
 /// Address of the doorbells; 0 while this process is native.
 static DOORBELLS: AtomicUsize = AtomicUsize::new(0);
@@ -368,7 +366,7 @@ impl<K: AddressSpace> Forks<K> {
         let mut tries = 0;
         while let Some(&(vpn, frame)) = newborn.content.frames.last() {
             let filled = newborn.faults().copy_run(managed(vpn, 1), frame, Wake::Later);
-            if Filled::of(filled.stop) == Filled::NotNow {
+            if is_for_now(filled.stop) {
                 self.try_again(voice, pager, newborn, &mut tries);
                 continue;
             }
@@ -377,8 +375,7 @@ impl<K: AddressSpace> Forks<K> {
         }
         while let Some(&vpn) = newborn.content.lost.last() {
             // The kernel copies marks; one that was not made in time is made here.
-            let marked = newborn.faults().poison_run(managed(vpn, 1), Wake::Later);
-            if Filled::of(marked.stop) == Filled::NotNow {
+            if is_for_now(newborn.faults().poison_run(managed(vpn, 1), Wake::Later).stop) {
                 self.try_again(voice, pager, newborn, &mut tries);
                 continue;
             }
@@ -431,11 +428,6 @@ impl<K: AddressSpace> Forks<K> {
     fn serve_newborn(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos) -> bool {
         let mut newborn = self.newborn.take().expect("the caller looked");
         let mut progress = self.serve_faults(voice, pager, &mut newborn);
-        if !newborn.told.is_empty() {
-            // What it has is known in a moment.
-            self.newborn = Some(newborn);
-            return true;
-        }
         let mut over = None;
         match (&newborn.call, self.answered.take()) {
             (None, Some(Some(call))) => {
@@ -480,7 +472,6 @@ impl<K: AddressSpace> Forks<K> {
         if newborn.call.is_some() {
             return false;
         }
-        self.believe(voice, pager, newborn);
         // One at a time: as soon as a change has been read, the kernel lets pages through again.
         let Some(Ok(Some(message))) = newborn.faults.as_ref().map(Faults::next_message) else { return false };
         let vpn = |address: usize| (address as u64) >> PAGE_SHIFT;
@@ -489,11 +480,7 @@ impl<K: AddressSpace> Forks<K> {
                 self.fill(voice, pager, newborn, vpn(address));
             }
             Message::Remove { start, end } => newborn.content.forget(vpn(start), vpn(end)),
-            Message::Unmap { start, end } => {
-                newborn.told.push((vpn(start), vpn(end)));
-                // Before the copy maps something else there, as far as that can be: its thread has yet to wake.
-                (0..BELIEF_TRIES).any(|_| self.believe(voice, pager, newborn));
-            }
+            Message::Unmap { start, end } => newborn.unmapped(vpn(start), vpn(end)),
             Message::Remap { from, to, len } => newborn.moved(vpn(from), vpn(to), vpn(len)),
             Message::Fork(child) => {
                 let mut next = Newborn::new(Some(child), newborn.content.clone(), Vec::new());
@@ -505,24 +492,8 @@ impl<K: AddressSpace> Forks<K> {
         true
     }
 
-    /// What the copy has unmapped, as it was told, is not brought back, unless it is there still: the kernel tells of an end before it
-    /// knows whether the call fails. False while a change is under way: then nobody can look.
-    fn believe(&mut self, voice: &impl Voice, pager: &mut Pager<K>, newborn: &mut Newborn<K::Child>) -> bool {
-        while let Some(&(from, to)) = newborn.told.first() {
-            // All of it is there, or nothing.
-            let found = newborn.content.first(from, to).map(|vpn| self.fill(voice, pager, newborn, vpn));
-            match found {
-                Some(Filled::NotNow) => return false,
-                Some(Filled::There) => {}
-                Some(Filled::Gone) | None => newborn.unmapped(from, to),
-            }
-            newborn.told.remove(0);
-        }
-        true
-    }
-
-    /// Fill one page of a child.
-    fn fill(&mut self, voice: &impl Voice, pager: &mut Pager<K>, newborn: &Newborn<K::Child>, vpn: u64) -> Filled {
+    /// Fill one page of a child. False: the kernel cannot at the moment.
+    fn fill(&mut self, voice: &impl Voice, pager: &mut Pager<K>, newborn: &Newborn<K::Child>, vpn: u64) -> bool {
         let page = managed(vpn, 1);
         let filled = match (newborn.content.frame(vpn), newborn.content.slot(vpn)) {
             (Some(frame), _) => newborn.faults().copy_run(page, frame, Wake::Now),
@@ -537,11 +508,14 @@ impl<K: AddressSpace> Forks<K> {
                 }
             }
         };
-        if filled.stop.is_some() {
+        match filled.stop {
+            None | Some(Stop::Gone) => true,
             // Present already; or it cannot be done now: the child's thread asks again.
-            let _ = newborn.faults().wake(page);
+            stop @ Some(_) => {
+                let _ = newborn.faults().wake(page);
+                !is_for_now(stop)
+            }
         }
-        Filled::of(filled.stop)
     }
 
     /// Fill the pages that no device holds yet: the child reads devices only.
@@ -554,7 +528,7 @@ impl<K: AddressSpace> Forks<K> {
         }
         let mut tries = 0;
         for vpn in pages {
-            while self.fill(voice, pager, newborn, vpn) == Filled::NotNow {
+            while !self.fill(voice, pager, newborn, vpn) {
                 self.try_again(voice, pager, newborn, &mut tries);
             }
         }
@@ -565,10 +539,10 @@ impl<K: AddressSpace> Forks<K> {
         let mut tries = 0;
         while let Some(run) = newborn.content.runs.last() {
             let vpn = run.vpn + u64::from(run.len) - 1;
-            if self.fill(voice, pager, newborn, vpn) == Filled::NotNow {
-                self.try_again(voice, pager, newborn, &mut tries);
-            } else {
+            if self.fill(voice, pager, newborn, vpn) {
                 newborn.content.drop_last_page();
+            } else {
+                self.try_again(voice, pager, newborn, &mut tries);
             }
         }
         // Who waits for a page asks the kernel when the descriptor is closed; who waits for us to read goes on.
@@ -628,6 +602,18 @@ impl<K: AddressSpace> Forks<K> {
         }
     }
 }
+
+/// True if a page cannot be filled at the moment: the copy changes its mappings, or there is no memory.
+fn is_for_now(stop: Option<Stop>) -> bool {
+    matches!(stop, Some(Stop::Again | Stop::NoMemory))
+}
+
+/// The records as bytes.
+fn bytes_of<T: Copy>(records: &[T]) -> &[u8] {
+    // SAFETY: the records are plain integers without padding.
+    unsafe { std::slice::from_raw_parts(records.as_ptr().cast::<u8>(), size_of_val(records)) }
+}
+const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<RegionRecord>() == 16);
 
 /// What forks of this process need: nothing is announced yet.
 pub(crate) fn begin(agent: &Agent, pager: &Pager) -> Forks {

@@ -61,7 +61,15 @@ pub(crate) struct Mappings {
     /// Places that were taken again before the end of what was there was told.
     untold: Untold,
     /// Places whose end was told and that are registered still: the call failed, or others came there by a move that is still to be told.
-    doubted: Vec<(u64, u64)>,
+    doubted: Vec<Doubt>,
+}
+
+/// `[vpn, end)` is there still although its end was told, as a part of an end from page `told` on.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    vpn: u64,
+    end: u64,
+    told: u64,
 }
 
 /// A look through the kernel's list, as far as it has come.
@@ -172,7 +180,7 @@ impl Mappings {
                 }
             }
         }
-        self.doubted.extend_from_slice(&kept);
+        self.doubted.extend(kept.iter().map(|&(first, end)| Doubt { vpn: first, end, told: vpn }));
         kept
     }
 
@@ -196,20 +204,21 @@ impl Mappings {
         moved.into_iter().for_each(|(vpn, end)| self.note_registered(vpn, end));
     }
 
-    /// What moves to where an end was told is what was registered there.
+    /// What moves to where an end was told is what was registered there: all of that end, for a mapping may grow on the way.
     fn end_doubts(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) {
         let doubted = std::mem::take(&mut self.doubted);
-        for &(vpn, end) in &doubted {
-            let (first, stop) = (vpn.max(to), end.min(to + pages));
+        for &Doubt { vpn, end, told } in &doubted {
+            let (first, stop) = if told == to { (vpn, end) } else { (vpn.max(to), end.min(to + pages)) };
             if first < stop {
                 self.regions.remove(first, stop, &mut tell);
             }
         }
-        let outside = |(vpn, end): (u64, u64), of: u64| {
-            [(vpn, end.min(of)), (vpn.max(of + pages), end)].into_iter().filter(|(first, stop)| first < stop)
+        let outside = |doubt: Doubt, of: u64| {
+            let parts = [(doubt.vpn, doubt.end.min(of)), (doubt.vpn.max(of + pages), doubt.end)];
+            parts.into_iter().filter(|(vpn, end)| vpn < end).map(move |(vpn, end)| Doubt { vpn, end, ..doubt })
         };
-        let left = doubted.into_iter().flat_map(|range| outside(range, to));
-        self.doubted = left.flat_map(|range| outside(range, from)).collect();
+        let left = doubted.into_iter().filter(|doubt| doubt.told != to).flat_map(|doubt| outside(doubt, to));
+        self.doubted = left.flat_map(|doubt| outside(doubt, from)).collect();
     }
 
     /// True if something is still to be told, unless no change is under way.

@@ -53,13 +53,6 @@ impl Content {
         self.runs.get(index)?.part(vpn, vpn + 1)
     }
 
-    /// The first of these pages that the copy has to find.
-    pub(super) fn first(&self, from: u64, to: u64) -> Option<u64> {
-        let run = self.runs.iter().find_map(|run| run.part(from, to)).map(|run| run.vpn);
-        let frame = self.frames.iter().map(|&(vpn, _)| vpn).find(|vpn| (from..to).contains(vpn));
-        run.into_iter().chain(frame).min()
-    }
-
     /// The frame of a page.
     pub(super) fn frame(&self, vpn: u64) -> Option<ManagedRange> {
         let index = self.frames.binary_search_by_key(&vpn, |&(vpn, _)| vpn).ok()?;
@@ -103,27 +96,6 @@ impl Content {
     }
 }
 
-/// What became of a page of a copy that was to be filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Filled {
-    /// It is there, perhaps for a while.
-    There,
-    /// The copy has no such memory.
-    Gone,
-    /// The copy changes its mappings, or there is no memory.
-    NotNow,
-}
-
-impl Filled {
-    pub(super) const fn of(stop: Option<Stop>) -> Self {
-        match stop {
-            Some(Stop::Again | Stop::NoMemory) => Self::NotNow,
-            Some(Stop::Gone | Stop::Hole | Stop::Invalid) => Self::Gone,
-            _ => Self::There,
-        }
-    }
-}
-
 /// The copy.
 #[derive(Debug)]
 pub(super) struct Newborn<C: Faults> {
@@ -133,8 +105,6 @@ pub(super) struct Newborn<C: Faults> {
     pub(super) process: Result<Fd, Errno>,
     pub(super) content: Content,
     pub(super) regions: Vec<RegionRecord>,
-    /// Ends that were told: `(first page, the one behind the last)`. What is there still is not known yet.
-    pub(super) told: Vec<(u64, u64)>,
     /// Sent; the child has yet to say that it serves itself.
     pub(super) call: Option<Fd>,
     /// The writing end of the pipe of each device of ours that it has pages on, for the child to hold.
@@ -146,16 +116,7 @@ pub(super) struct Newborn<C: Faults> {
 impl<C: Faults> Newborn<C> {
     pub(super) const fn new(faults: Option<C>, content: Content, regions: Vec<RegionRecord>) -> Self {
         let process = Err(Errno::ENOENT);
-        Self {
-            faults,
-            process,
-            content,
-            regions,
-            told: Vec::new(),
-            call: None,
-            leases: Vec::new(),
-            borrowed: Vec::new(),
-        }
+        Self { faults, process, content, regions, call: None, leases: Vec::new(), borrowed: Vec::new() }
     }
 
     /// Of a copy that the kernel has told of.

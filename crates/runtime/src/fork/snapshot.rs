@@ -32,13 +32,6 @@ pub(crate) struct RegionRecord {
     pub(crate) pages: u64,
 }
 
-/// The records as bytes.
-pub(super) fn bytes_of<T: Copy>(records: &[T]) -> &[u8] {
-    // SAFETY: the records are plain integers without padding.
-    unsafe { std::slice::from_raw_parts(records.as_ptr().cast::<u8>(), size_of_val(records)) }
-}
-const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<RegionRecord>() == 16);
-
 /// What a child has to know: the managed ranges, those included that it does not get, and where their pages are.
 pub(crate) fn snapshot<K: AddressSpace>(pager: &Pager<K>) -> (Content, Vec<RegionRecord>) {
     let (mut content, mut records) = (Content::default(), Vec::new());
