@@ -92,6 +92,10 @@ impl Faults for Uffd {
         self.poison(range, wake)
     }
 
+    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
+        self.is_registered(page)
+    }
+
     fn descriptor(&self) -> Option<&Fd> {
         Some(self.fd())
     }
@@ -120,6 +124,10 @@ impl Faults for Linux {
         self.uffd.poison(range, wake)
     }
 
+    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
+        self.uffd.is_registered(page)
+    }
+
     fn descriptor(&self) -> Option<&Fd> {
         Some(self.uffd.fd())
     }
@@ -138,10 +146,6 @@ impl AddressSpace for Linux {
 
     fn unregister(&self, range: ManagedRange) -> Result<(), Errno> {
         self.uffd.unregister(range)
-    }
-
-    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
-        self.uffd.is_registered(page)
     }
 
     fn is_registered_now(&self, page: ManagedRange) -> Option<bool> {

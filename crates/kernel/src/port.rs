@@ -107,6 +107,12 @@ pub trait Faults: Debug + Send {
     /// One call: make every access to the missing pages of `range` fail with SIGBUS.
     fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer;
 
+    /// Is this page of private anonymous memory registered, with whatever userfaultfd? Nothing is filled.
+    ///
+    /// # Errors
+    /// The address space is changing (EAGAIN), or there is none any more.
+    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno>;
+
     /// [`Self::copy`], with the reason of a stop in the middle.
     fn copy_run(&self, to: ManagedRange, from: ManagedRange, wake: Wake) -> RangeAnswer {
         run(to.len(), |done| self.copy(to.skip(done), from.skip(done), wake))
@@ -146,13 +152,7 @@ pub trait AddressSpace: Faults {
     /// As for [`Self::register`].
     fn unregister(&self, range: ManagedRange) -> Result<(), Errno>;
 
-    /// Is this page of private anonymous memory registered, with whatever userfaultfd? Nothing is filled.
-    ///
-    /// # Errors
-    /// The address space is changing (EAGAIN), or there is none any more.
-    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno>;
-
-    /// The same, answered while the address space changes as well. None: it cannot be told.
+    /// [`Faults::is_registered`], answered while the address space changes as well. None: it cannot be told.
     fn is_registered_now(&self, page: ManagedRange) -> Option<bool>;
 
     /// One call: move the pages of `from` to the missing pages of `to` (same length), writable.

@@ -68,6 +68,8 @@ const SHRINK_NS: Nanos = 2_000_000_000;
 const SETTLE_NS: Nanos = 100_000_000;
 /// Attempts to fill a page while the kernel says "again".
 const FILL_TRIES: u32 = 100_000;
+/// How often it is asked at once whether what a copy was to unmap is gone: some hundred microseconds.
+const BELIEF_TRIES: u32 = 1000;
 
 /// Address of the doorbells; 0 while this process is native.
 static DOORBELLS: AtomicUsize = AtomicUsize::new(0);
@@ -428,6 +430,11 @@ impl<K: AddressSpace> Forks<K> {
     fn serve_newborn(&mut self, voice: &impl Voice, pager: &mut Pager<K>, now: Nanos) -> bool {
         let mut newborn = self.newborn.take().expect("the caller looked");
         let mut progress = self.serve_faults(voice, pager, &mut newborn);
+        if !newborn.told.is_empty() {
+            // What it has is known in a moment.
+            self.newborn = Some(newborn);
+            return true;
+        }
         let mut over = None;
         match (&newborn.call, self.answered.take()) {
             (None, Some(Some(call))) => {
@@ -472,6 +479,7 @@ impl<K: AddressSpace> Forks<K> {
         if newborn.call.is_some() {
             return false;
         }
+        newborn.believe();
         // One at a time: as soon as a change has been read, the kernel lets pages through again.
         let Some(Ok(Some(message))) = newborn.faults.as_ref().map(Faults::next_message) else { return false };
         let vpn = |address: usize| (address as u64) >> PAGE_SHIFT;
@@ -480,7 +488,11 @@ impl<K: AddressSpace> Forks<K> {
                 self.fill(voice, pager, newborn, vpn(address));
             }
             Message::Remove { start, end } => newborn.content.forget(vpn(start), vpn(end)),
-            Message::Unmap { start, end } => newborn.unmapped(vpn(start), vpn(end)),
+            Message::Unmap { start, end } => {
+                newborn.told.push((vpn(start), vpn(end)));
+                // Before the copy maps something else there, as far as that can be: its thread has yet to wake.
+                (0..BELIEF_TRIES).any(|_| newborn.believe());
+            }
             Message::Remap { from, to, len } => newborn.moved(vpn(from), vpn(to), vpn(len)),
             Message::Fork(child) => {
                 let mut next = Newborn::new(Some(child), newborn.content.clone(), Vec::new());

@@ -375,6 +375,15 @@ impl Faults for Model {
         self.fill(range, wake, Over::Nothing, |_, _| Ok(Entry::Poison))
     }
 
+    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
+        let world = self.enter();
+        match Self::refusal(&world, self.pid) {
+            None => Ok(Self::has_registered(&world, self.pid, page)),
+            Some(Stop::Gone) => Err(Errno::ESRCH),
+            Some(_) => Err(Errno::EAGAIN),
+        }
+    }
+
     fn descriptor(&self) -> Option<&Fd> {
         None
     }
@@ -401,6 +410,10 @@ impl Faults for ModelChild {
 
     fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
         self.space.poison(range, wake)
+    }
+
+    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
+        self.space.is_registered(page)
     }
 
     fn descriptor(&self) -> Option<&Fd> {
@@ -437,15 +450,6 @@ impl AddressSpace for Model {
         process.change(vpn, end, |mapping| mapping.registered = false);
         world.wake_faults(self.pid, vpn, end);
         Ok(())
-    }
-
-    fn is_registered(&self, page: ManagedRange) -> Result<bool, Errno> {
-        let world = self.enter();
-        match Self::refusal(&world, self.pid) {
-            None => Ok(Self::has_registered(&world, self.pid, page)),
-            Some(Stop::Gone) => Err(Errno::ESRCH),
-            Some(_) => Err(Errno::EAGAIN),
-        }
     }
 
     fn is_registered_now(&self, page: ManagedRange) -> Option<bool> {

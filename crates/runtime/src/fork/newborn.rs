@@ -53,6 +53,13 @@ impl Content {
         self.runs.get(index)?.part(vpn, vpn + 1)
     }
 
+    /// The first of these pages that the copy has to find.
+    fn first(&self, from: u64, to: u64) -> Option<u64> {
+        let run = self.runs.iter().find_map(|run| run.part(from, to)).map(|run| run.vpn);
+        let frame = self.frames.iter().map(|&(vpn, _)| vpn).find(|vpn| (from..to).contains(vpn));
+        run.into_iter().chain(frame).min()
+    }
+
     /// The frame of a page.
     pub(super) fn frame(&self, vpn: u64) -> Option<ManagedRange> {
         let index = self.frames.binary_search_by_key(&vpn, |&(vpn, _)| vpn).ok()?;
@@ -105,6 +112,8 @@ pub(super) struct Newborn<C: Faults> {
     pub(super) process: Result<Fd, Errno>,
     pub(super) content: Content,
     pub(super) regions: Vec<RegionRecord>,
+    /// Ends that were told: `(first page, the one behind the last)`. What is there still is not known yet.
+    pub(super) told: Vec<(u64, u64)>,
     /// Sent; the child has yet to say that it serves itself.
     pub(super) call: Option<Fd>,
     /// The writing end of the pipe of each device of ours that it has pages on, for the child to hold.
@@ -116,7 +125,16 @@ pub(super) struct Newborn<C: Faults> {
 impl<C: Faults> Newborn<C> {
     pub(super) const fn new(faults: Option<C>, content: Content, regions: Vec<RegionRecord>) -> Self {
         let process = Err(Errno::ENOENT);
-        Self { faults, process, content, regions, call: None, leases: Vec::new(), borrowed: Vec::new() }
+        Self {
+            faults,
+            process,
+            content,
+            regions,
+            told: Vec::new(),
+            call: None,
+            leases: Vec::new(),
+            borrowed: Vec::new(),
+        }
     }
 
     /// Of a copy that the kernel has told of.
@@ -124,14 +142,34 @@ impl<C: Faults> Newborn<C> {
         self.faults.as_ref().expect("only thread mode fills copies from outside")
     }
 
+    /// What the copy has unmapped, as it was told, is not brought back, unless it is there still: the kernel tells of an end before it
+    /// knows whether the call fails. False while a change is under way: then nobody can look.
+    pub(super) fn believe(&mut self) -> bool {
+        while let Some(&(from, to)) = self.told.first() {
+            // All of it is there, or nothing.
+            match self.content.first(from, to).map(|vpn| self.faults().is_registered(managed(vpn, 1))) {
+                Some(Err(Errno::EAGAIN)) => return false,
+                Some(Ok(true)) => {}
+                Some(Ok(false) | Err(_)) | None => self.unmapped(from, to),
+            }
+            self.told.remove(0);
+        }
+        true
+    }
+
     /// The copy unmapped these pages. What it maps there later is not registered.
-    pub(super) fn unmapped(&mut self, from: u64, to: u64) {
+    fn unmapped(&mut self, from: u64, to: u64) {
         self.content.forget(from, to);
         self.regions = self.regions_beside(from, to).collect();
     }
 
     /// The copy moved `[from, from + pages)` to `to`, in place of what was there.
     pub(super) fn moved(&mut self, from: u64, to: u64, pages: u64) {
+        // What was there has gone: the end that the same call has told of, perhaps of more pages than were moved.
+        if let Some(index) = self.told.iter().position(|&(first, _)| first == to) {
+            let (first, end) = self.told.remove(index);
+            self.unmapped(first, end);
+        }
         let moved = self.regions.iter().filter_map(|region| region.part(from, from + pages));
         let moved: Vec<_> = moved.map(|part| RegionRecord { vpn: part.vpn - from + to, ..part }).collect();
         self.content.relocate(from, to, pages);
@@ -177,6 +215,16 @@ mod tests {
         assert_eq!(newborn.regions, [region(10, 3), region(15, 5), region(30, 2)]);
         newborn.moved(16, 30, 3);
         assert_eq!(newborn.regions, [region(10, 3), region(15, 1), region(19, 1), region(30, 3)]);
+    }
+
+    /// `mremap` to pages that the copy has, growing on the way: old bytes of the longer place came back behind what was moved.
+    #[test]
+    fn what_makes_room_for_a_move_is_gone_although_the_place_is_registered() {
+        let content = Content { runs: vec![run(10, 3, 100), run(30, 6, 500)], ..Content::default() };
+        let mut newborn = Newborn::<ModelChild>::new(None, content, vec![RegionRecord { vpn: 10, pages: 30 }]);
+        newborn.told.push((30, 36));
+        newborn.moved(10, 30, 3);
+        assert_eq!((newborn.content.runs, newborn.told), (vec![run(30, 3, 100)], Vec::new()));
     }
 
     #[test]
