@@ -9,8 +9,8 @@
 //!     kept = the least of  uses of watched kept pages, for each of them,  and  1 / (time the coldest is watched without a use)
 //! ```
 //!
-//! If the edge is worth more than twice as much (eight times, where a page of it is used less than once while the whole of memory comes in), probation grows by half; if less than a kept page, it shrinks by a sixteenth. A hot set
-//! that moves so takes memory from what was hot before after some hundred faults: its pages come back at a rate
+//! If the edge is worth more than twice as much (eight times, where a page of it is used less than once while the whole of memory comes
+//! in), probation grows by half; if less than a kept page, it shrinks by a sixteenth. A hot set that moves so takes memory from what was hot before after some hundred faults: its pages come back at a rate
 //! that the kept ones no longer have. A loop larger than memory comes back at one distance, far behind the edge: probation
 //! shrinks to next to nothing, and what is kept stays.
 //!
@@ -207,7 +207,7 @@ impl Judge {
         let kept = self.kept.rate().min(RATE / lists.coldest.max(1));
         self.kept_worth = kept;
         // Less than one use of a page while the whole of memory comes in is chance, unless kept pages are hardly used at all: a set that
-        // is used at random shows little of itself at the age of a short probation. A loop shows nothing before its first return.
+        // is used at random shows little of itself at the age of a short probation. A loop shows itself by returns, not by uses.
         let is_plain =
             edge > PLAIN_WORTH * kept && self.edge.uses >= PLAIN_USES * USE && self.near > 0 && self.near >= self.far;
         let is_known = is_plain || edge > RATE / u64::from(lists.budget.max(1));

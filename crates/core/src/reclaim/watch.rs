@@ -95,6 +95,10 @@ impl Watch {
         Self { clock: 0, looks: 0, judge: Judge::new(), is_at_rest: false }
     }
 
+    fn allow_look(&mut self) {
+        self.looks = (self.looks + 1).min(LOOKS_SAVED_MAX);
+    }
+
     /// Pages that may be kept.
     fn kept_max(&self, mem: &Memory) -> u32 {
         let budget = mem.budget.budget;
@@ -129,7 +133,7 @@ impl Reclaim {
     pub(crate) fn note_arrival(&mut self) {
         self.watch.clock += 1;
         self.watch.judge.note_arrival();
-        self.watch.looks = (self.watch.looks + 1).min(LOOKS_SAVED_MAX);
+        self.watch.allow_look();
     }
 
     /// Uses of one of the coldest kept pages for each page that comes in, in parts of [`crate::types::USE_RATE`]; 0: not known.
@@ -395,8 +399,9 @@ impl Reclaim {
             Some(Watched::OnProbation) => space.mem.tried.note(p, false),
             Some(Watched::Kept) => {
                 space.mem.kept.note(p, false);
-                self.watch.looks =
-                    (self.watch.looks + u32::from(self.watch.is_giving(&space.mem))).min(LOOKS_SAVED_MAX);
+                if self.watch.is_giving(&space.mem) {
+                    self.watch.allow_look();
+                }
             }
             None => {}
         }
