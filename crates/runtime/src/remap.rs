@@ -5,6 +5,9 @@
 //! is registered, because a userfaultfd is told of one move at a time. Both are EFAULT, which no program expects: what the kernel has left is
 //! moved here one mapping after the other.
 //!
+//! A call that moves and cuts is made as two: before 6.17 Linux tells of the move with the length before the cut, and what lies behind the
+//! new place, managed and other than what was moved, would be taken for gone.
+//!
 //! Seen where `origins` sees calls. A program's own instructions in thread mode are not: they find EFAULT, and what was moved is at its new
 //! place, told of as any other.
 
@@ -45,11 +48,14 @@ pub(crate) fn around(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]
     let moves = is_fixed && end == new_end && is_mapped(old);
     if moves && keeps_old && flags & !KNOWN == 0 && are_several(&(old..end)) {
         // Or it is mapped still, and does not show what was moved. What the kernel says of the whole must be said before.
-        let is_apart = end_of(target, bytes).is_some_and(|to| to <= ADDRESSES && (to <= old || end <= target));
-        if !is_apart || !target.is_multiple_of(PAGE_BYTES) {
+        if !are_apart(old..end, target, bytes) {
             return Errno::EINVAL.negated();
         }
         return move_rest(old..end, target, flags, &mut call);
+    }
+    let cuts = flags == MAY_MOVE | FIXED && new_bytes != 0 && new_end < end;
+    if cuts && are_apart(old..end, target, new_bytes) {
+        return move_and_cut(old..end, new_end, target, &mut call);
     }
     let answer = call(MREMAP, arguments);
     if answer != Errno::EFAULT.negated() {
@@ -64,12 +70,30 @@ pub(crate) fn around(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]
     match new_end.cmp(&end) {
         Ordering::Greater if !keeps_old => grow(old..end, new_end - end, flags, target, &mut call),
         Ordering::Equal if keeps_old => move_elsewhere(old..end, flags, &mut call),
-        Ordering::Less if is_fixed && !keeps_old => {
-            let cut = call(MUNMAP, [new_end, end - new_end, 0, 0, 0, 0]);
-            if is_error(cut) { cut } else { move_rest(old..new_end, target, flags, &mut call) }
-        }
         Ordering::Less | Ordering::Equal | Ordering::Greater => answer,
     }
+}
+
+/// Can `range` move to a place of `bytes` from `target` on?
+fn are_apart(range: Range<usize>, target: usize, bytes: usize) -> bool {
+    let is_behind = |to| to <= ADDRESSES && (to <= range.start || range.end <= target);
+    target.is_multiple_of(PAGE_BYTES) && end_of(target, bytes).is_some_and(is_behind)
+}
+
+/// What is behind `cut` ends, and the rest moves.
+fn move_and_cut(
+    range: Range<usize>,
+    cut: usize,
+    target: usize,
+    call: &mut impl FnMut(u32, [usize; 6]) -> isize,
+) -> isize {
+    let (bytes, was_mapped) = (cut - range.start, is_mapped(range.start));
+    let mut answer = call(MREMAP, [range.start, bytes, bytes, MAY_MOVE | FIXED, target, 0]);
+    if answer == Errno::EFAULT.negated() && was_mapped {
+        answer = move_rest(range.start..cut, target, MAY_MOVE | FIXED, call);
+    }
+    let rest = if is_error(answer) { 0 } else { call(MUNMAP, [cut, range.end - cut, 0, 0, 0, 0]) };
+    if is_error(rest) { rest } else { answer }
 }
 
 fn is_mapped(page: usize) -> bool {
@@ -186,4 +210,25 @@ fn grow(
     });
     let _ = call(MUNMAP, [to, bytes, 0, 0, 0, 0]);
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_that_moves_has_two_lengths() {
+        let (old, cut, target) = (0x10_0000, 0x10_3000, 0x20_0000_usize);
+        for moved in [target.cast_signed(), Errno::ENOMEM.negated()] {
+            let mut calls = Vec::new();
+            let answer = move_and_cut(old..0x10_8000, cut, target, &mut |number, arguments| {
+                calls.push((number, arguments));
+                if number == MREMAP { moved } else { 0 }
+            });
+            assert_eq!(answer, moved);
+            assert_eq!(calls[0], (MREMAP, [old, 0x3000, 0x3000, MAY_MOVE | FIXED, target, 0]));
+            let rest: &[_] = if is_error(moved) { &[] } else { &[(MUNMAP, [cut, 0x5000, 0, 0, 0, 0])] };
+            assert_eq!(&calls[1..], rest, "nothing is cut where nothing moves");
+        }
+    }
 }
