@@ -19,6 +19,7 @@ mod deferred;
 mod moves;
 mod staging;
 pub(crate) mod stalls;
+mod told;
 mod transfers;
 mod waits;
 mod windows;
@@ -39,7 +40,7 @@ use crate::own;
 use crate::session::command::PlaceId;
 use crate::space::held::Held;
 use crate::space::unshare::{MakePrivate, WAITING_MAX};
-use crate::space::{Change, Mappings, PAGE_SHIFT, is_aside};
+use crate::space::{Mappings, PAGE_SHIFT, is_aside};
 use crate::spans::Span;
 use crate::store::{Store, checksum};
 use crate::tier::Tier;
@@ -483,12 +484,6 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.wake(page);
     }
 
-    /// A message has told of the end of these pages: those that are there still. See [`Mappings::remove`].
-    pub(crate) fn told_unmapped(&mut self, vpn: u64, end: u64, tell: impl FnMut(Change)) -> Vec<(u64, u64)> {
-        let space = &mut self.space;
-        self.mappings.remove(vpn, end, |from, to| registered_until(space, from, to), tell)
-    }
-
     /// True while the kernel lets no page be filled: a change of the address space is under way, told or not.
     pub(crate) fn is_changing(&self) -> bool {
         // Of memory that is not registered the kernel says so only after it has looked whether anything changes.
@@ -596,16 +591,4 @@ pub(crate) fn managed(vpn: u64, pages: u32) -> ManagedRange {
     let start = usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
     // SAFETY: pages of a region belong to the program and are managed; no Rust reference to them is ever made.
     unsafe { ManagedRange::new(start, (pages as usize) << PAGE_SHIFT) }
-}
-
-/// How far from page `from` on, which was managed, pages are still registered. `from`: not even that.
-fn registered_until<K: AddressSpace>(space: &mut K, from: u64, end: u64) -> u64 {
-    // Nearly always the end of it is true, and this tells.
-    if space.is_registered_now(managed(from, 1)) != Some(true) {
-        return from;
-    }
-    let address = usize::try_from(from << PAGE_SHIFT).expect("addresses are 64 bit");
-    let Ok(Some(vma)) = space.mapping_at_or_after(address) else { return from };
-    let is_here = vma.start <= address && vma.is_private_anon();
-    if is_here { end.min((vma.end >> PAGE_SHIFT) as u64) } else { from }
 }

@@ -294,6 +294,12 @@ impl<K: AddressSpace> Pager<K> {
         answer
     }
 
+    /// A thread waits for a page that no region covers: it is registered, and the next look takes what is around it.
+    pub(crate) fn note_unknown(&mut self, address: u64) {
+        let vpn = address >> PAGE_SHIFT;
+        self.machine_mut().mappings.note_registered(vpn, vpn + 1);
+    }
+
     /// Fill a page that no region covers, in a mapping that is registered: only a mapping that grew beyond what we know.
     pub(crate) fn fill_unknown(&mut self, address: u64) -> FaultAnswer {
         self.fill_vanished(address >> PAGE_SHIFT)
@@ -302,9 +308,10 @@ impl<K: AddressSpace> Pager<K> {
     fn on_remap(&mut self, now: Nanos, from: u64, to: u64, len: u64) {
         let (from, to, pages) = (from >> PAGE_SHIFT, to >> PAGE_SHIFT, len >> PAGE_SHIFT);
         let mut changes = Vec::with_capacity(4);
-        self.machine_mut().mappings.moved(from, to, pages, |change| changes.push(change));
-        changes.into_iter().for_each(|change| self.tell(now, change));
+        let changed_to = self.machine_mut().mappings.moved(from, to, pages, |change| changes.push(change));
+        self.forget_all(now, &changes);
         self.machine().wake_gone(from, pages);
+        self.machine().wake_gone(to, changed_to - to);
     }
 
     /// Messages have been read. Where no change is under way any more, all is told.
@@ -325,7 +332,10 @@ impl<K: AddressSpace> Pager<K> {
     fn on_told_unmap(&mut self, now: Nanos, start: usize, end: usize) {
         let (vpn, behind) = ((start >> PAGE_SHIFT) as u64, (end >> PAGE_SHIFT) as u64);
         let mut changes = Vec::with_capacity(8);
-        let mut kept = self.machine_mut().told_unmapped(vpn, behind, |change| changes.push(change));
+        let mut kept = Vec::new();
+        self.driver.drain(now, |machine, core, _answers| {
+            kept = machine.told_unmapped(core, vpn, behind, |change| changes.push(change));
+        });
         self.forget_all(now, &changes);
         kept.sort_unstable();
         let mut at = vpn;

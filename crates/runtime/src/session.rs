@@ -169,7 +169,7 @@ impl<K: AddressSpace> Session<K> {
     }
 
     /// Answer the faults that were read. One in a registered mapping that no region covers: it grew in place since the maps were
-    /// read. What cannot be answered yet is kept.
+    /// read, and is managed from then on, however little that is. What cannot be answered yet is kept.
     pub(crate) fn answer_faults(&mut self, now: Nanos, host: &mut impl Host<K>) {
         if self.faults.is_empty() {
             return;
@@ -183,6 +183,7 @@ impl<K: AddressSpace> Session<K> {
             let mut answer = self.pager.on_fault(now, fault, TaskId(0));
             if answer == FaultAnswer::Unknown {
                 if !has_looked {
+                    self.pager.note_unknown(fault.address);
                     host.look(&mut self.pager, now, None);
                     has_looked = true;
                 }

@@ -17,7 +17,8 @@
 //!    other look they are not known.
 //!
 //! After a look in which nothing was refused and no message was waiting, the regions are exactly what is registered, and the list
-//! covers exactly what is mapped.
+//! covers exactly what is mapped; but for what a registered mapping has grown by (mremap tells nobody of that): it is managed once it can
+//! be written, and a small rest of it once a thread asks for a page.
 //!
 //! Files have their place in the list (private or shared, each with its reason) and are not managed.
 
@@ -157,12 +158,13 @@ impl Mappings {
     }
 
     /// A message has told of the end of `[vpn, end)`: of what was there first. Not of what is there now, if that is registered, which
-    /// `registered` tells (up to where, from a page on): the kernel tells of an end before it knows whether the call fails. What was kept.
+    /// `registered` tells (up to where, from a page on that has these pages): the kernel tells of an end before it knows whether the call fails.
+    /// What was kept.
     pub(crate) fn remove(
         &mut self,
         vpn: u64,
         end: u64,
-        mut registered: impl FnMut(u64, u64) -> u64,
+        mut registered: impl FnMut(u64, PageRange) -> u64,
         mut tell: impl FnMut(Change),
     ) -> Vec<(u64, u64)> {
         let mut kept = Vec::new();
@@ -171,7 +173,7 @@ impl Mappings {
             let to = from + piece.pages;
             while let Some((pages, behind)) = self.regions.first_piece(from, to) {
                 let first = behind - u64::from(pages.len);
-                from = if is_aside(first) { first } else { registered(first, behind) };
+                from = if is_aside(first) { first } else { registered(first, pages) };
                 if from > first {
                     kept.push((first, from));
                 } else {
@@ -185,9 +187,10 @@ impl Mappings {
     }
 
     /// A message has told that `[from, from + pages)` was moved to `to`. What is known there is gone, or elsewhere: that is still to be
-    /// told, and it is set aside. So is the end of the old place.
-    pub(crate) fn moved(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) {
-        self.end_doubts(from, to, pages, &mut tell);
+    /// told, and it is set aside. So is the end of the old place. The page behind the last at the new place of which something is known to
+    /// have changed.
+    pub(crate) fn moved(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) -> u64 {
+        let changed_to = self.end_doubts(from, to, pages, &mut tell).max(to + pages);
         if self.regions.first_piece(to, to + pages).is_some() {
             let aside = self.untold.set_aside(to, pages);
             self.regions.moved(to, aside, pages, &mut tell);
@@ -202,15 +205,19 @@ impl Mappings {
         let moved = self.registered.iter().map(inside).filter(|(vpn, end)| vpn < end);
         let moved: Vec<_> = moved.map(|(vpn, end)| (vpn - from + to, end - from + to)).collect();
         moved.into_iter().for_each(|(vpn, end)| self.note_registered(vpn, end));
+        changed_to
     }
 
     /// What moves to where an end was told is what was registered there: all of that end, for a mapping may grow on the way.
-    fn end_doubts(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) {
+    /// Up to which page.
+    fn end_doubts(&mut self, from: u64, to: u64, pages: u64, mut tell: impl FnMut(Change)) -> u64 {
         let doubted = std::mem::take(&mut self.doubted);
+        let mut ended = to;
         for &Doubt { vpn, end, told } in &doubted {
             let (first, stop) = if told == to { (vpn, end) } else { (vpn.max(to), end.min(to + pages)) };
             if first < stop {
                 self.regions.remove(first, stop, &mut tell);
+                ended = ended.max(stop);
             }
         }
         let outside = |doubt: Doubt, of: u64| {
@@ -219,6 +226,7 @@ impl Mappings {
         };
         let left = doubted.into_iter().filter(|doubt| doubt.told != to).flat_map(|doubt| outside(doubt, to));
         self.doubted = left.flat_map(|doubt| outside(doubt, from)).collect();
+        ended
     }
 
     /// True if something is still to be told, unless no change is under way.

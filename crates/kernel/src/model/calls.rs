@@ -34,6 +34,11 @@ impl Extent {
     pub const fn pages(self) -> u64 {
         self.end - self.start
     }
+
+    /// As many pages from `start` on.
+    pub const fn at(self, start: u64) -> Self {
+        Self::new(start, self.pages())
+    }
 }
 
 /// What a thread does.
@@ -50,10 +55,12 @@ pub enum Call {
     /// The same where it fails (EPERM) once it has told: a page is sealed (mseal). As an mmap that is to replace the pages, for want of
     /// memory that may be accounted.
     UnmapInVain(Extent),
-    /// mremap to a place that begins at this page, replacing what is there.
-    Remap(Extent, u64),
-    /// The same with `MREMAP_DONTUNMAP`: the old place stays mapped, and is empty.
+    /// mremap to a place that is as long or longer, replacing what is there.
+    Remap(Extent, Extent),
+    /// mremap to a place of the same length that begins at this page, with `MREMAP_DONTUNMAP`: the old place stays mapped, and is empty.
     RemapKeeping(Extent, u64),
+    /// mremap of the end of a mapping that stays where it is, and has so many pages more if there is room behind it
+    Grow(Extent, u64),
     /// `MADV_DONTNEED`
     Discard(Extent),
     /// `MADV_POPULATE_WRITE`
@@ -372,7 +379,8 @@ impl World {
                 Some(Answer::Failed(Errno::EPERM))
             }
             Call::Remap(from, to) => Some(self.remap(tid, pid, from, to, false)),
-            Call::RemapKeeping(from, to) => Some(self.remap(tid, pid, from, to, true)),
+            Call::RemapKeeping(from, to) => Some(self.remap(tid, pid, from, from.at(to), true)),
+            Call::Grow(extent, by) => Some(self.grow(pid, extent, by)),
             Call::Discard(extent) => self.discard(tid, pid, extent.start, extent.end),
             Call::Populate(extent) => self.populate(tid, pid, extent.start, extent.end),
             Call::Collapse(extent) => Some(self.collapse(pid, extent)),
@@ -498,16 +506,18 @@ impl World {
         self.wake_faults(pid, vpn, end);
     }
 
-    fn remap(&mut self, tid: Tid, pid: Pid, from: Extent, to: u64, is_kept: bool) -> Answer {
+    fn remap(&mut self, tid: Tid, pid: Pid, from: Extent, to: Extent, is_kept: bool) -> Answer {
+        assert!(from.pages() <= to.pages(), "what is cut is unmapped first");
         let (pages, from) = (from.pages(), from.start);
+        let Extent { start: to, end: to_end } = to;
         let process = self.process(pid);
         if process.at(from).is_none_or(|mapping| mapping.end < from + pages) {
             return Answer::Failed(Errno::EFAULT);
         }
-        if from < to + pages && to < from + pages {
+        if from < to_end && to < from + pages {
             return Answer::Failed(Errno::EINVAL);
         }
-        self.unmap(tid, pid, to, to + pages);
+        self.unmap(tid, pid, to, to_end);
         if self.is_registered(pid, from, from + pages) {
             self.tell(tid, pid, Change::Remap { from, to, pages });
             if !is_kept {
@@ -519,7 +529,7 @@ impl World {
             if is_kept {
                 process.insert(mapping);
             }
-            process.insert(super::Mapping { start: to, end: to + pages, ..mapping });
+            process.insert(super::Mapping { start: to, end: to_end, ..mapping });
         }
         let moved: Vec<u64> = process.entries.range(from..from + pages).map(|(&vpn, _)| vpn).collect();
         for vpn in moved {
@@ -527,6 +537,19 @@ impl World {
             process.entries.insert(vpn - from + to, entry);
         }
         self.wake_faults(pid, from, from + pages);
+        Answer::Done
+    }
+
+    /// Nobody is told of it.
+    fn grow(&mut self, pid: Pid, Extent { start, end }: Extent, by: u64) -> Answer {
+        let process = self.process_mut(pid);
+        let Some(&mapping) = process.at(start).filter(|mapping| mapping.end >= end) else {
+            return Answer::Failed(Errno::EFAULT);
+        };
+        if mapping.end > end || process.within(end, end + by).next().is_some() {
+            return Answer::Failed(Errno::ENOMEM);
+        }
+        process.insert(super::Mapping { start: end, end: end + by, ..mapping });
         Answer::Done
     }
 

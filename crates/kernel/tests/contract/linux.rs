@@ -158,7 +158,12 @@ fn call(call: Call) -> Result<Ended, Errno> {
         }
         Call::Remap(extent, to) => {
             // SAFETY: both places are the test's own.
-            unsafe { mem::remap(range(extent), bytes(extent.pages()), Remap::To(bytes(to))) }.map(|_| Ended::Done)
+            unsafe { mem::remap(range(extent), bytes(to.pages()), Remap::To(bytes(to.start))) }.map(|_| Ended::Done)
+        }
+        Call::Grow(extent, by) => {
+            let (range, len) = (range(extent), bytes(extent.pages() + by));
+            // SAFETY: the test's own memory, and what is free behind it.
+            unsafe { syscall!(k::__NR_mremap, range.start(), range.len(), len, 0) }.map(|_| Ended::Done)
         }
         Call::RemapKeeping(extent, to) => {
             let to = Remap::KeepOldTo(bytes(to));

@@ -326,17 +326,25 @@ pub(crate) fn changes<S: Stage>(stage: &mut S) -> Vec<String> {
     play(stage, "MADV_GUARD_INSTALL", Call::GuardInstall(region), region.start);
     play(stage, "MADV_GUARD_REMOVE", Call::GuardRemove(region), region.start);
     let (region, target) = (fresh(stage, 4), stage.place(4));
-    play(stage, "mremap", Call::Remap(region, target.start), region.start);
+    play(stage, "mremap", Call::Remap(region, target), region.start);
     let (region, target) = (fresh(stage, 4), fresh(stage, 4));
-    play(stage, "mremap onto a mapping", Call::Remap(region, target.start), region.start.min(target.start));
+    play(stage, "mremap onto a mapping", Call::Remap(region, target), region.start.min(target.start));
     let remapped = shown_after(stage, target);
+    let (region, target) = (fresh(stage, 4), fresh(stage, 8));
+    play(stage, "mremap that grows onto a mapping", Call::Remap(region, target), region.start.min(target.start));
+    let grown = shown_after(stage, target);
+    let region = fresh(stage, 8);
+    play(stage, "munmap of an end", Call::Unmap(Extent::new(region.start + 4, 4)), region.start);
+    play(stage, "mremap in place", Call::Grow(Extent::new(region.start, 4), 2), region.start);
+    play(stage, "mremap in place without room", Call::Grow(Extent::new(region.start, 2), 2), region.start);
+    play(stage, "munmap of what has grown", Call::Unmap(Extent::new(region.start + 4, 2)), region.start);
     let (region, target) = (fresh(stage, 4), stage.place(2));
-    play(stage, "mremap of a part", Call::Remap(part(region), target.start), region.start);
+    play(stage, "mremap of a part", Call::Remap(part(region), target), region.start);
     let (region, target) = (fresh(stage, 4), stage.place(4));
     play(stage, "mremap that keeps the old place", Call::RemapKeeping(region, target.start), region.start);
     let kept = [shown_after(stage, region), shown_after(stage, target)];
     play(stage, "munmap of the kept place", Call::Unmap(region), region.start);
-    lines.extend([in_vain, after, guarded, remapped]);
+    lines.extend([in_vain, after, guarded, remapped, grown]);
     lines.extend(kept);
     lines
 }

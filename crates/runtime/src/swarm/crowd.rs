@@ -1,7 +1,7 @@
 //! Threads of one process that pass addresses on to each other: each maps, fills, moves, cuts and unmaps memory of its own wherever there is
 //! room, which may be where another one's was a moment ago and what became of that is not told yet.
 //!
-//! As in signal mode, a call that takes memory away begins when the one before has been told.
+//! As in signal mode, a call that takes memory away, or an mremap, begins when the one before has been told.
 
 use std::collections::VecDeque;
 
@@ -28,6 +28,13 @@ struct Piece {
     values: Vec<u64>,
 }
 
+impl Piece {
+    fn is_now_at(&mut self, place: Extent) {
+        self.place = place;
+        self.values.resize(usize::try_from(place.pages()).expect("few"), 0);
+    }
+}
+
 /// What a thread has begun, and what is true once that has ended well.
 #[derive(Debug)]
 enum Doing {
@@ -38,9 +45,11 @@ enum Doing {
     Maps(Extent),
     /// Room to move the piece to.
     MapsFor(usize, Extent),
-    Moves(usize, u64),
+    Moves(usize, Extent),
+    /// So many pages more where it is, if there is room.
+    Grows(usize, u64),
     /// The same, and its old place is kept: to be found empty, and to be unmapped.
-    Keeps(usize, u64),
+    Keeps(usize, Extent),
     Leaves(Extent),
     Unmaps,
     Cuts(usize, u64),
@@ -115,8 +124,13 @@ impl Crowd {
                 expected.reverse();
                 self.begin(index, Doing::Loads(expected), (from..to).map(|page| Call::Load(start + page)));
             }
-            16..22 => {
-                let place = self.anywhere(pages);
+            16 if pages < PAGES_MAX => {
+                let more = 1 + self.dice.below(20);
+                self.begin(index, Doing::Grows(which, more), [Call::Grow(piece.place, more)]);
+            }
+            17..22 => {
+                let more = if pages < PAGES_MAX { self.dice.below(2) * self.dice.below(20) } else { 0 };
+                let place = self.anywhere(pages + more);
                 self.begin(index, Doing::MapsFor(which, place), [Call::Map(place)]);
             }
             22..24 => {
@@ -140,7 +154,7 @@ impl Crowd {
         member.doing = doing;
         for call in calls {
             member.left += 1;
-            if matches!(call, Call::Unmap(_) | Call::Remap(..) | Call::RemapKeeping(..)) {
+            if matches!(call, Call::Unmap(_) | Call::Remap(..) | Call::RemapKeeping(..) | Call::Grow(..)) {
                 self.leaving.push_back((member.tid, call));
                 if self.leaving.len() > 1 {
                     continue;
@@ -234,15 +248,14 @@ impl Crowd {
             return;
         }
         // There was no room.
-        if let (Doing::Maps(_) | Doing::MapsFor(..), Answer::Failed(_)) = (&member.doing, answer) {
+        if let (Doing::Maps(_) | Doing::MapsFor(..) | Doing::Grows(..), Answer::Failed(_)) = (&member.doing, answer) {
             member.doing = Doing::Nothing;
             return;
         }
         // It is several mappings at present, because a part of it was registered first: live, `remap` moves them one by one.
-        if let (&Doing::Moves(which, to) | &Doing::Keeps(which, to), Answer::Failed(Errno::EFAULT)) =
+        if let (&Doing::Moves(_, room) | &Doing::Keeps(_, room), Answer::Failed(Errno::EFAULT)) =
             (&member.doing, answer)
         {
-            let room = Extent::new(to, member.pieces[which].place.pages());
             return self.begin(index, Doing::Unmaps, [Call::Unmap(room)]);
         }
         assert_eq!(answer, Answer::Done, "{member:?}");
@@ -252,26 +265,26 @@ impl Crowd {
             }
             Doing::MapsFor(which, room) => {
                 let from = member.pieces[which].place;
-                if self.dice.chance(5_000) {
-                    self.begin(index, Doing::Moves(which, room.start), [Call::Remap(from, room.start)]);
+                if from.pages() < room.pages() || self.dice.chance(5_000) {
+                    self.begin(index, Doing::Moves(which, room), [Call::Remap(from, room)]);
                 } else {
-                    self.begin(index, Doing::Keeps(which, room.start), [Call::RemapKeeping(from, room.start)]);
+                    self.begin(index, Doing::Keeps(which, room), [Call::RemapKeeping(from, room.start)]);
                 }
             }
-            Doing::Moves(which, to) => {
-                let pages = member.pieces[which].place.pages();
-                member.pieces[which].place = Extent::new(to, pages);
+            Doing::Moves(which, room) => member.pieces[which].is_now_at(room),
+            Doing::Grows(which, more) => {
+                let Extent { start, end } = member.pieces[which].place;
+                member.pieces[which].is_now_at(Extent { start, end: end + more });
             }
-            Doing::Keeps(which, to) => {
+            Doing::Keeps(which, room) => {
                 let old = member.pieces[which].place;
-                member.pieces[which].place = Extent::new(to, old.pages());
+                member.pieces[which].is_now_at(room);
                 let loads = (old.start..old.end).step_by(7).map(Call::Load);
                 self.begin(index, Doing::Leaves(old), loads);
             }
             Doing::Cuts(which, pages) => {
-                let piece = &mut member.pieces[which];
-                piece.place = Extent::new(piece.place.start, pages);
-                piece.values.truncate(usize::try_from(pages).expect("few"));
+                let start = member.pieces[which].place.start;
+                member.pieces[which].is_now_at(Extent::new(start, pages));
             }
             doing @ (Doing::Nothing | Doing::Loads(_) | Doing::Stores | Doing::Leaves(_) | Doing::Unmaps) => {
                 member.doing = doing;

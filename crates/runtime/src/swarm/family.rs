@@ -208,7 +208,10 @@ impl Swarm {
                 3..5 => calls.push(Call::Store(extent.start, self.value())),
                 5..7 => calls.push(Call::Discard(extent)),
                 7 => calls.push(Call::Unmap(extent)),
-                _ => calls.push(Call::Remap(extent, extent.start + AREA / 2)),
+                _ => {
+                    let more = dice.below(2) * dice.below(20);
+                    calls.push(Call::Remap(extent, Extent::new(extent.start + AREA / 2, extent.pages() + more)));
+                }
             }
         }
         calls

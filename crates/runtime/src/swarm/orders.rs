@@ -104,12 +104,12 @@ fn memory_that_is_mapped_while_another_change_is_told_is_registered_at_the_next_
     for page in theirs..theirs + 150 {
         assert_eq!(rig.perform(second, Call::Store(page, page)), Answer::Done);
     }
-    rig.world().will(first, Call::Remap(old, far));
+    rig.world().will(first, Call::Remap(old, old.at(far)));
     while rig.world().step(first) != Progress::Sleeps {}
     assert!(rig.read_message());
     rig.world().map(pid, Mapping::anon(HOME + 10, HOME + 160));
     rig.adopt();
-    rig.world().will(second, Call::Remap(Extent::new(theirs, 150), HOME + 10));
+    rig.world().will(second, Call::Remap(Extent::new(theirs, 150), Extent::new(HOME + 10, 150)));
     while rig.world().calls_left(second) > 0 {
         if rig.world().step(second) == Progress::Sleeps {
             assert!(rig.read_message());
@@ -171,7 +171,7 @@ fn content_whose_place_is_moved_on_its_way_back_follows() {
     let (mut dice, there) = (Dice::new(1), HOME + 0x800);
     rig.world().will(tid, Call::Load(HOME));
     assert_eq!(rig.step(tid, &mut dice), Progress::Sleeps);
-    rig.world().will(other, Call::Remap(Extent::new(HOME, PAGES), there));
+    rig.world().will(other, Call::Remap(Extent::new(HOME, PAGES), Extent::new(there, PAGES)));
     while rig.world().step(other) != Progress::Sleeps {}
     for _ in 0..50 {
         rig.ground.disk.end_one(&mut dice);
@@ -338,7 +338,7 @@ fn a_page_that_comes_to_the_address_of_one_to_be_made_private_has_room() {
     rig.set_share(96);
     rig.turns(50, &mut Dice::new(1));
     let (first, _) = rig.pager().machine().first_private().expect("what is shared cannot leave as it is");
-    assert_eq!(rig.perform(tid, Call::Remap(Extent::new(HOME, 1), first)), Answer::Done);
+    assert_eq!(rig.perform(tid, Call::Remap(Extent::new(HOME, 1), Extent::new(first, 1))), Answer::Done);
     make_all_private(&mut rig);
     rig.rest();
     assert!(rig.pager().core().charged() <= 96, "{} pages are charged", rig.pager().core().charged());
@@ -375,5 +375,42 @@ fn pages_that_cannot_be_moved_back_leave_guards_alone() {
             let expected = if is_guarded(page) { Answer::Segv } else { Answer::Value(page) };
             assert_eq!(rig.perform(tid, Call::Load(page)), expected, "page {page:#x}, {before:?}, {after:?}");
         }
+    }
+}
+
+/// Memory is moved over other memory, whose end is told first. A thread then waits for a page there, which is the old one as far as is known
+/// by then, and goes when the move is told: the thread finds what has moved there, or what that has grown by.
+#[test]
+fn who_waits_for_a_page_that_memory_is_moved_over_goes_on() {
+    let (from, over) = (Extent::new(HOME + 400, 50), Extent::new(HOME + 100, 80));
+    for (offset, value) in [(10, HOME + 410), (70, 0)] {
+        let (mut rig, first) = process(96, 600);
+        let (second, mut dice) = (another(&rig), Dice::new(1));
+        rig.world().will(first, Call::Remap(from, over));
+        while rig.world().step(first) != Progress::Sleeps {}
+        assert!(rig.read_message());
+        rig.world().will(second, Call::Load(over.start + offset));
+        assert_eq!(rig.step(second, &mut dice), Progress::Sleeps);
+        assert_eq!(rig.finish(first), Answer::Done);
+        assert_eq!(rig.finish(second), Answer::Value(value), "page {offset}");
+    }
+}
+
+/// Memory is unmapped, and the mapping before it grows into its place (mremap, of which nobody is told) before anybody looks whether what was
+/// told to end is still there.
+#[test]
+fn what_grows_into_a_place_whose_end_is_told_is_empty() {
+    let (mut rig, first) = process(96, 400);
+    let second = another(&rig);
+    // One page of it is in memory, others are not.
+    assert_eq!(rig.perform(first, Call::Load(HOME + 120)), Answer::Value(HOME + 120));
+    rig.world().will(first, Call::Unmap(Extent::new(HOME + 100, 100)));
+    while rig.world().step(first) != Progress::Sleeps {}
+    rig.world().will(second, Call::Grow(Extent::new(HOME, 100), 50));
+    assert_eq!(rig.world().step(second), Progress::Ended(Answer::Done));
+    assert_eq!(rig.finish(first), Answer::Done);
+    for page in 0..150 {
+        let expected = if page < 100 { HOME + page } else { 0 };
+        assert_eq!(rig.perform(second, Call::Load(HOME + page)), Answer::Value(expected), "page {page}");
     }
 }

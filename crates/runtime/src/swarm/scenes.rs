@@ -218,7 +218,7 @@ fn a_child_takes_over_what_was_moved_in_the_moment_of_its_fork() {
     let other = rig.world().new_thread(pid);
     let [before, after] = rig.doorbells();
     rig.perform(tid, Call::Load(before));
-    rig.world().will(other, Call::Remap(Extent::new(HOME + 100, 5), HOME + 0x800));
+    rig.world().will(other, Call::Remap(Extent::new(HOME + 100, 5), Extent::new(HOME + 0x800, 5)));
     [Call::Fork, Call::Load(after)].into_iter().for_each(|call| rig.world().will(tid, call));
     rig.world().take_log();
     let steps = [other, tid, tid].map(|tid| rig.world().step(tid));
@@ -334,7 +334,7 @@ fn told_after(early: Call, late: Call) -> (Rig, Tid) {
 #[test]
 fn memory_moved_to_a_place_whose_end_is_told_later_keeps_its_bytes() {
     let (freed, grown) = (Extent::new(HOME + 100, 50), Extent::new(HOME + 300, 50));
-    let (mut rig, tid) = told_after(Call::Unmap(freed), Call::Remap(grown, freed.start));
+    let (mut rig, tid) = told_after(Call::Unmap(freed), Call::Remap(grown, grown.at(freed.start)));
     for page in 0..50 {
         assert_eq!(rig.perform(tid, Call::Load(freed.start + page)), Answer::Value(grown.start + page), "page {page}");
     }
@@ -344,7 +344,7 @@ fn memory_moved_to_a_place_whose_end_is_told_later_keeps_its_bytes() {
 #[test]
 fn memory_moved_to_a_place_that_was_left_keeps_its_bytes_and_so_does_what_left() {
     let (left, grown, free) = (Extent::new(HOME + 100, 50), Extent::new(HOME + 300, 50), HOME + 0x800);
-    let (mut rig, tid) = told_after(Call::Remap(left, free), Call::Remap(grown, left.start));
+    let (mut rig, tid) = told_after(Call::Remap(left, left.at(free)), Call::Remap(grown, grown.at(left.start)));
     for page in 0..50 {
         assert_eq!(rig.perform(tid, Call::Load(left.start + page)), Answer::Value(grown.start + page), "page {page}");
         assert_eq!(rig.perform(tid, Call::Load(free + page)), Answer::Value(left.start + page), "page {page}");

@@ -90,7 +90,9 @@ impl Truth {
             | Call::Lock(extent)
             | Call::Unlock(extent) => [Some(extent), None],
             Call::OnFork(extent, _) => [Some(extent), None],
-            Call::Remap(from, to) | Call::RemapKeeping(from, to) => [Some(from), Some(Extent::new(to, from.pages()))],
+            Call::Remap(from, to) => [Some(from), Some(to)],
+            Call::RemapKeeping(from, to) => [Some(from), Some(from.at(to))],
+            Call::Grow(extent, by) => [Some(Extent::new(extent.end, by)), None],
             Call::Load(_)
             | Call::Store(..)
             | Call::UnmapInVain(_)
@@ -120,6 +122,7 @@ impl Truth {
             | Call::OnFork(..)
             | Call::Remap(..)
             | Call::RemapKeeping(..)
+            | Call::Grow(..)
             | Call::Collapse(_)
             | Call::Unpin(_)
             | Call::Fork
@@ -230,6 +233,16 @@ impl Truth {
         self.pages.range_mut((pid, extent.start)..(pid, extent.end)).for_each(|(_, page)| how(page));
     }
 
+    /// A mapping has these pages more, which are as those before them.
+    fn grown(&mut self, pid: Pid, more: Extent) {
+        let Some(&PageTruth { rights, fork, .. }) = self.pages.get(&(pid, more.start - 1)) else {
+            return self.unsure.push((pid, more));
+        };
+        if more.start < more.end {
+            self.map(pid, Mapping { rights, fork, ..Mapping::anon(more.start, more.end) });
+        }
+    }
+
     fn ended(&mut self, tid: Tid, pid: Pid, call: Call, answer: Answer, losses: bool) {
         let done = answer == Answer::Done;
         match call {
@@ -260,17 +273,19 @@ impl Truth {
             }
             Call::Remap(from, to) if done => {
                 let unsure = (from.start..from.end).any(|vpn| self.is_unsure(pid, vpn));
-                self.unsure.extend(unsure.then(|| (pid, Extent::new(to, from.pages()))));
+                self.unsure.extend(unsure.then_some((pid, to)));
+                self.pages.retain(|&(owner, vpn), _| owner != pid || !(to.start..to.end).contains(&vpn));
                 for index in 0..from.pages() {
                     let page = self.pages.remove(&(pid, from.start + index));
                     assert!(page.is_some() || unsure, "what was moved was mapped");
-                    self.pages.extend(page.map(|page| ((pid, to + index), page)));
+                    self.pages.extend(page.map(|page| ((pid, to.start + index), page)));
                 }
+                self.grown(pid, Extent { start: to.start + from.pages(), end: to.end });
             }
             // The target may be gone even so.
-            Call::Remap(from, to) | Call::RemapKeeping(from, to) => {
-                self.each(pid, Extent::new(to, from.pages()), |page| page.value = None)
-            }
+            Call::Remap(_, to) => self.each(pid, to, |page| page.value = None),
+            Call::RemapKeeping(from, to) => self.each(pid, from.at(to), |page| page.value = None),
+            Call::Grow(extent, by) if done => self.grown(pid, Extent::new(extent.end, by)),
             Call::Discard(extent) => {
                 let value = (answer != Answer::Failed(Errno::EINVAL)).then_some(0);
                 self.each(pid, extent, |page| page.value = value);
@@ -288,6 +303,7 @@ impl Truth {
             | Call::GuardRemove(_)
             | Call::Protect(..)
             | Call::OnFork(..)
+            | Call::Grow(..)
             | Call::Lock(_)
             | Call::Unlock(_)
             | Call::Populate(_)
@@ -393,7 +409,7 @@ mod tests {
     #[test]
     fn a_copy_that_is_made_while_pages_move_has_them_at_either_place() {
         let to = 20;
-        let moves = Call::Remap(Extent::new(8, 2), to);
+        let moves = Call::Remap(Extent::new(8, 2), Extent::new(to, 2));
         let copied_within = [Happened::Began(CHANGING, moves), Happened::Copied(FORKING, CHILD)];
         let copied_before = [Happened::Copied(FORKING, CHILD), Happened::Began(CHANGING, moves)];
         for (order, may) in [(copied_within, true), (copied_before, false)] {
