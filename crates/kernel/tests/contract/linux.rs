@@ -156,20 +156,13 @@ fn call(call: Call) -> Result<Ended, Errno> {
             of_pages(k::__NR_mseal, Extent::new(extent.end - 1, 1), 0)?;
             self::call(Call::Unmap(extent))
         }
-        Call::Remap(extent, to) => {
-            // SAFETY: both places are the test's own.
-            unsafe { mem::remap(range(extent), bytes(to.pages()), Remap::To(bytes(to.start))) }.map(|_| Ended::Done)
-        }
         Call::Grow(extent, by) => {
             let (range, len) = (range(extent), bytes(extent.pages() + by));
             // SAFETY: the test's own memory, and what is free behind it.
             unsafe { syscall!(k::__NR_mremap, range.start(), range.len(), len, 0) }.map(|_| Ended::Done)
         }
-        Call::RemapKeeping(extent, to) => {
-            let to = Remap::KeepOldTo(bytes(to));
-            // SAFETY: as above.
-            unsafe { mem::remap(range(extent), bytes(extent.pages()), to) }.map(|_| Ended::Done)
-        }
+        Call::Remap(extent, to) => moves(extent, to.pages(), Remap::To(bytes(to.start))),
+        Call::RemapKeeping(extent, to) => moves(extent, extent.pages(), Remap::KeepOldTo(bytes(to))),
         Call::Discard(extent) => mem::advise(range(extent), Advice::DontNeed).map(|()| Ended::Done),
         Call::Populate(extent) => mem::advise(range(extent), Advice::PopulateWrite).map(|()| Ended::Done),
         Call::Collapse(extent) => advise(extent, MADV_COLLAPSE),
@@ -319,4 +312,9 @@ impl Stage for OnLinux {
 pub(crate) fn frames(pages: u64) -> Mapping {
     let options = mem::AnonOptions { protection: Protection::ReadWrite, populate: false, inherit: true };
     Mapping::anonymous(bytes(pages), options).expect("mmap")
+}
+
+fn moves(extent: Extent, pages: u64, how: Remap) -> Result<Ended, Errno> {
+    // SAFETY: both places are the test's own.
+    unsafe { mem::remap(range(extent), bytes(pages), how) }.map(|_| Ended::Done)
 }
