@@ -158,6 +158,8 @@ int main(int argc, char **argv) {
         memory = prepare();
         EXPECT(mprotect(memory + MIDST * PAGE, PART * PAGE, PROT_READ) == 0);
         EXPECT(mremap(memory, PAGES * PAGE, 2 * PAGES * PAGE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+        to = map(NULL, PAGES, PROT_NONE);
+        EXPECT(mremap(memory, PAGES * PAGE, (PAGES - 1) * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED && errno == EFAULT);
         move(memory);
         memory = prepare();
         EXPECT(madvise(memory + MIDST * PAGE, PART * PAGE, MADV_DONTFORK) == 0);

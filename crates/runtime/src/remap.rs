@@ -54,7 +54,8 @@ pub(crate) fn around(arguments: [usize; 6], mut call: impl FnMut(u32, [usize; 6]
         return move_rest(old..end, target, flags, &mut call);
     }
     let cuts = flags == MAY_MOVE | FIXED && new_bytes != 0 && new_end < end;
-    if cuts && are_apart(old..end, target, new_bytes) {
+    // What is several mappings natively is refused.
+    if cuts && are_apart(old..end, target, new_bytes) && are_alike(&(old..new_end)) {
         return move_and_cut(old..end, new_end, target, &mut call);
     }
     let answer = call(MREMAP, arguments);
@@ -80,16 +81,16 @@ fn are_apart(range: Range<usize>, target: usize, bytes: usize) -> bool {
     target.is_multiple_of(PAGE_BYTES) && end_of(target, bytes).is_some_and(is_behind)
 }
 
-/// What is behind `cut` ends, and the rest moves.
+/// One mapping natively, of which what is behind `cut` ends, and the rest moves.
 fn move_and_cut(
     range: Range<usize>,
     cut: usize,
     target: usize,
     call: &mut impl FnMut(u32, [usize; 6]) -> isize,
 ) -> isize {
-    let (bytes, was_mapped) = (cut - range.start, is_mapped(range.start));
+    let bytes = cut - range.start;
     let mut answer = call(MREMAP, [range.start, bytes, bytes, MAY_MOVE | FIXED, target, 0]);
-    if answer == Errno::EFAULT.negated() && was_mapped {
+    if answer == Errno::EFAULT.negated() {
         answer = move_rest(range.start..cut, target, MAY_MOVE | FIXED, call);
     }
     let rest = if is_error(answer) { 0 } else { call(MUNMAP, [cut, range.end - cut, 0, 0, 0, 0]) };

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! If the edge is worth more than twice as much (eight times, where a page of it is used less than once while the whole of memory comes
-//! in), probation grows by half; if less than a kept page, it shrinks by a sixteenth. A hot set that moves so takes memory from what was hot before after some hundred faults: its pages come back at a rate
-//! that the kept ones no longer have. A loop larger than memory comes back at one distance, far behind the edge: probation
-//! shrinks to next to nothing, and what is kept stays.
+//! in), probation grows by half; if less than a kept page, it shrinks by a sixteenth. A hot set that moves so takes memory from what was
+//! hot before after some hundred faults: its pages come back at a rate that the kept ones no longer have. A loop larger than memory comes
+//! back at one distance, far behind the edge: probation shrinks to next to nothing, and what is kept stays.
 //!
 //! A loop is found at its first return, before anything is kept: most pages that come in were gone for up to two and a half times the
 //! length of probation, while hardly any page was used at a lesser age. Then the oldest pages on probation are those that

@@ -103,7 +103,6 @@ fn drawn(dice: &mut Dice) -> Call {
         0..4 => Call::Map(extent),
         4..6 => Call::Unmap(extent),
         6..9 => Call::Remap(extent, Extent::new(AREA + dice.below(PAGES), pages + dice.below(20))),
-        19 => Call::Grow(extent, 1 + dice.below(20)),
         9..12 => Call::Protect(extent, rights),
         12 => Call::Discard(extent),
         13 => Call::OnFork(extent, policy),
@@ -111,6 +110,7 @@ fn drawn(dice: &mut Dice) -> Call {
         15 => Call::Unlock(extent),
         16 => Call::Fork,
         17 => Call::Load(start),
+        18 => Call::Grow(extent, 1 + dice.below(20)),
         _ => Call::Store(start, start),
     }
 }

@@ -233,6 +233,10 @@ impl Truth {
         self.pages.range_mut((pid, extent.start)..(pid, extent.end)).for_each(|(_, page)| how(page));
     }
 
+    fn unmapped(&mut self, pid: Pid, extent: Extent) {
+        self.pages.retain(|&(owner, vpn), _| owner != pid || !(extent.start..extent.end).contains(&vpn));
+    }
+
     /// A mapping has these pages more, which are as those before them.
     fn grown(&mut self, pid: Pid, more: Extent) {
         let Some(&PageTruth { rights, fork, .. }) = self.pages.get(&(pid, more.start - 1)) else {
@@ -268,13 +272,11 @@ impl Truth {
                 }
             }
             Call::Map(extent) if done => self.map(pid, Mapping::anon(extent.start, extent.end)),
-            Call::Unmap(extent) => {
-                self.pages.retain(|&(owner, vpn), _| owner != pid || !(extent.start..extent.end).contains(&vpn));
-            }
+            Call::Unmap(extent) => self.unmapped(pid, extent),
             Call::Remap(from, to) if done => {
                 let unsure = (from.start..from.end).any(|vpn| self.is_unsure(pid, vpn));
                 self.unsure.extend(unsure.then_some((pid, to)));
-                self.pages.retain(|&(owner, vpn), _| owner != pid || !(to.start..to.end).contains(&vpn));
+                self.unmapped(pid, to);
                 for index in 0..from.pages() {
                     let page = self.pages.remove(&(pid, from.start + index));
                     assert!(page.is_some() || unsure, "what was moved was mapped");
