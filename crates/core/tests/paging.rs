@@ -227,6 +227,47 @@ fn a_cut_goes_on_when_what_could_not_be_moved_for_a_moment_can_be() {
     assert!(world.core.is_settled(), "it goes on for ever");
 }
 
+/// Direct reads that pinned more than the budget: all of it was tried again and again, so that nothing else was done, and not all of it
+/// was ever set aside, which would have told that the budget has to grow.
+#[test]
+fn what_cannot_be_moved_is_seldom_tried_and_goes_soon_after_it_can_be() {
+    const PAGES: u32 = 2048;
+    const MOVE_NS: u64 = 9_000;
+    let mut world = World::simple("pagetide", HostKind::Blind, PAGES, PAGES, 4096);
+    world.audits = false;
+    (0..PAGES - 64).for_each(|p| world.write(p));
+    world.settle();
+    world.event(Event::BudgetChanged { pages: PAGES / 10 });
+    let (freed, end) = (world.now + 5_000_000_000, world.now + 5_400_000_000);
+    let (mut tries, mut moving) = (0, 0);
+    while world.now < end {
+        if let Some(at) = world.pending.iter().position(|order| matches!(order, Pending::Unmap { .. })) {
+            let order = world.pending.remove(at);
+            let Pending::Unmap { range } = order else { unreachable!("it was looked for") };
+            world.now += MOVE_NS * u64::from(range.len);
+            if world.now < freed {
+                tries += range.len;
+                moving += MOVE_NS * u64::from(range.len);
+                world.answer_with(order, Outcome::Failed);
+            } else {
+                world.answer_with(order, Outcome::Done);
+            }
+        } else if world.core.deadline().is_some_and(|at| at <= world.now) {
+            world.event(Event::Timeout);
+        } else if !world.pending.is_empty() {
+            world.answer(0);
+        } else {
+            world.now = world.core.deadline().map_or(end, |at| at.min(end));
+        }
+    }
+    assert!(
+        tries > 5 * PAGES && moving < 1_000_000_000,
+        "{tries} tries of {PAGES} pages took {} ms",
+        moving / 1_000_000
+    );
+    assert!(world.core.charged() <= PAGES / 10, "{} pages of {} are charged", world.core.charged(), PAGES / 10);
+}
+
 /// A budget that is cut to a tenth while the swap file is still small: a thousand writes end one by one, and none of their
 /// ends may look through all pages for one that could go.
 #[test]

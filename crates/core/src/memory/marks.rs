@@ -193,19 +193,21 @@ impl Memory {
         self.table.clear(p, UNEVICTABLE);
     }
 
-    /// Pages that could not be moved some time ago may be looked at again: at most so many now. False if there are more.
-    pub(crate) fn end_busy(&mut self, most: u32) -> bool {
+    /// Pages that could not be moved some time ago may be looked at again: at most so many now. How many were given free, and false if there
+    /// are more.
+    pub(crate) fn end_busy(&mut self, most: u32) -> (u32, bool) {
         let mut p = self.lru.tail(UN);
-        let mut looks = 0;
+        let (mut looks, mut rescued) = (0, 0);
         while p != super::page::NIL && looks < most {
             let prev = self.table.prev(p);
             if self.table.take(p, BUSY) && !self.table.is(p, UNEVICTABLE) {
                 self.lru.putback(&mut self.table, p);
+                rescued += 1;
             }
             p = prev;
             looks += 1;
         }
-        p == super::page::NIL
+        (rescued, p == super::page::NIL)
     }
 
     // Readahead.

@@ -287,6 +287,6 @@ impl Tasks {
             return;
         }
         space.mem.set_aside(p);
-        self.work.schedule_rescue(space.mem.now);
+        self.work.note_immovable(space.mem.now);
     }
 }

@@ -1,5 +1,7 @@
 //! Long work that events of the control kind bring: what needs effects goes on at the deadline, as far as there is room (I1).
 
+use core::ops::RangeInclusive;
+
 use super::Tasks;
 use super::swapoff::Swapoff;
 use crate::effect::Effects;
@@ -8,8 +10,8 @@ use crate::paging::STEP_ROOM;
 use crate::reclaim;
 use crate::types::{Access, Nanos, PageIdx, PageRange};
 
-/// How long a page that could not be moved is left alone.
-const RESCUE_AFTER_NS: u64 = 20_000_000;
+/// How long a page that could not be moved is left alone at least, and at most.
+const RESCUE_AFTER_NS: RangeInclusive<Nanos> = 20_000_000..=160_000_000;
 /// Hints at work at the same time; more are dropped, they are only hints.
 const HINTS_MAX: usize = 16;
 /// Pages of long work looked at in one event.
@@ -29,11 +31,39 @@ pub(crate) struct Work {
     hold_cursor: (usize, u32),
     hints: [(Hint, PageRange); HINTS_MAX],
     hints_len: usize,
-    rescue_at: Option<Nanos>,
+    rescue: Rescue,
     pub(super) swapoff: Option<Swapoff>,
     shrink: bool,
     /// Swapoff needs a frame: not asked for, to be asked for, being made.
     room: Room,
+}
+
+/// Pages that could not be moved. What was tried again in vain waits twice as long for its next try: to try is dear.
+#[derive(Debug)]
+struct Rescue {
+    /// When they are looked at again.
+    at: Option<Nanos>,
+    /// So long after the first of them was set aside.
+    after: Nanos,
+    /// How many the last look gave free.
+    rescued: u32,
+    /// How many were set aside since.
+    set_aside: u32,
+}
+
+impl Rescue {
+    fn set_aside(&mut self, now: Nanos) {
+        self.set_aside = self.set_aside.saturating_add(1);
+        self.at.get_or_insert(now + self.after);
+    }
+
+    /// So many are given free.
+    fn done(&mut self, rescued: u32) {
+        let is_vain = self.rescued > 0 && self.set_aside >= self.rescued - self.rescued / 8;
+        let (least, most) = RESCUE_AFTER_NS.into_inner();
+        self.after = if is_vain { (2 * self.after).min(most) } else { least };
+        (self.rescued, self.set_aside) = (rescued, 0);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +79,7 @@ impl Work {
             hold_cursor: (0, 0),
             hints: [(Hint::WillNeed, PageRange::new(PageIdx(0), 0)); HINTS_MAX],
             hints_len: 0,
-            rescue_at: None,
+            rescue: Rescue { at: None, after: *RESCUE_AFTER_NS.start(), rescued: 0, set_aside: 0 },
             swapoff: None,
             shrink: false,
             room: Room::Enough,
@@ -93,7 +123,7 @@ impl Work {
 
     /// When pages that could not be moved are looked at again.
     pub(super) const fn rescue_at(&self) -> Option<Nanos> {
-        self.rescue_at
+        self.rescue.at
     }
 
     /// When swapoff goes on though nothing ends.
@@ -101,10 +131,9 @@ impl Work {
         self.swapoff.as_ref().and_then(Swapoff::wakes_at)
     }
 
-    pub(super) fn schedule_rescue(&mut self, now: Nanos) {
-        if self.rescue_at.is_none() {
-            self.rescue_at = Some(now + RESCUE_AFTER_NS);
-        }
+    /// A page could not be moved.
+    pub(super) fn note_immovable(&mut self, now: Nanos) {
+        self.rescue.set_aside(now);
     }
 
     pub(crate) fn push_hint(&mut self, hint: Hint, from: u32, to: u32) {
@@ -162,14 +191,14 @@ impl Tasks {
     /// Pages that could not be moved some time ago may be looked at again.
     pub(super) fn rescue(&mut self) {
         let mem = &mut self.paging.space.mem;
-        if self.work.rescue_at.is_none_or(|at| at > mem.now) {
+        let rescue = &mut self.work.rescue;
+        if rescue.at.is_none_or(|at| at > mem.now) {
             return;
         }
-        self.work.rescue_at = None;
         mem.budget.freed();
-        if !mem.end_busy(LOOKS_MAX) {
-            self.work.schedule_rescue(mem.now);
-        }
+        let (rescued, is_all) = mem.end_busy(LOOKS_MAX);
+        rescue.done(rescued);
+        rescue.at = if is_all { None } else { Some(mem.now + rescue.after) };
     }
 
     pub(super) fn run_hints(&mut self, out: &mut Effects) {
