@@ -151,11 +151,14 @@ mod tests {
         assert!(ours * 2 <= kernel, "{ours} major faults, the kernel {kernel}");
     }
 
-    /// 111,605 against 143,372 when reclaim let go at once what it had just begun to watch.
+    /// 111,605 against 143,372 when reclaim let go at once what it had just begun to watch; 11,154 against 9,572 when the first pages used
+    /// after a fill had the unused ones beside them kept.
     #[test]
     fn a_hot_set_that_nearly_fills_memory_is_kept_better_than_by_a_kernel() {
-        let (_, kernel, ours) = majors("hot-120M");
-        assert!(ours * 10 <= kernel * 7, "{ours} major faults, the kernel {kernel}");
+        for (name, percent) in [("hot-120M", 60), ("hot-0.92-99", 95)] {
+            let (_, kernel, ours) = majors(name);
+            assert!(ours * 100 <= kernel * percent, "{name}: {ours} major faults, the kernel {kernel}");
+        }
     }
 
     fn tier_ms(name: &str, packed_bytes: u32) -> (u64, u64) {

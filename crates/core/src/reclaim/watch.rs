@@ -31,8 +31,10 @@
 //!   more is kept than the judge allows, what was hot before tells nothing: none is passed over, up to a third is watched, and a look that
 //!   ends with the page's going is free, for it had to leave the page table anyhow. So a set that is not in use any more goes as fast as
 //!   others come.
-//! - Where nearly all that is watched is used, a soft fault proves its neighbours, too (the group of eight pages, but for its first, so that
-//!   it stays known): they are put back into the page table with it. Of a hot array one page in eight so makes a soft fault.
+//! - Where nearly all that is watched is used, a soft fault speaks for its neighbours, too (the group of eight pages, but for its first, so
+//!   that it stays known): they are put back into the page table with it. Of a hot array one page in eight so makes a soft fault. A page on
+//!   probation has another turn by that, two at most, and is then kept: that pages are used is known long before it is known that others
+//!   are not, so that after a fill whole places look as if all of them were.
 //! - Pages read ahead that nobody has asked for go before all others.
 //! - Little goes at a time while little is asked for (the watermarks go down, see `memory::budget`): the
 //!   few pages that are watched would else be taken out and let go in one step, with no time to be used in between.
@@ -75,6 +77,8 @@ const RIPE_SHARE: u64 = 16;
 const UNMAPS: u32 = 2;
 /// How often a page is passed over at most.
 const LEVEL_MAX: u32 = 3;
+/// Turns on probation that a page may have because a neighbour is used: its level counts them. Then it is kept.
+const TURNS_SPOKEN_FOR: u32 = 2;
 /// Orders that one page's going may take, with the looks that go with it.
 const STEP_EFFECTS: usize = 8;
 
@@ -224,7 +228,15 @@ impl Reclaim {
             return false;
         }
         match mem.watched(p) {
-            Some(Watched::OnProbation) if mem.tried.is_sure(p, CERTAIN) => self.prove(mem, p),
+            Some(Watched::OnProbation) if mem.tried.is_sure(p, CERTAIN) => {
+                let turns = mem.level(p);
+                if turns == TURNS_SPOKEN_FOR {
+                    self.prove(mem, p);
+                } else {
+                    mem.put_on_probation(p);
+                    mem.set_level(p, turns + 1);
+                }
+            }
             Some(Watched::Kept) if mem.kept.is_sure(p, CERTAIN) => keep_on(mem, p),
             _ => return false,
         }

@@ -513,6 +513,7 @@ pub const PROGRAMS: &[StudyProgram] = &[
     program("hot-3/4-99", "hot three quarters, 99 %", MEMORY, 400, |m| hot_eighths(m, 6, 99)),
     program("hot-7/8-95", "hot seven eighths, 95 %", MEMORY, 400, |m| hot_eighths(m, 7, 95)),
     program("hot-7/8-99", "hot seven eighths, 99 %", MEMORY, 400, |m| hot_eighths(m, 7, 99)),
+    program("hot-0.92-99", "hot 0.92 of memory, 99 %", 7_750, 400, |_| hot(32_768, 7_168, 99, 250_000)),
     program("hot-128M", "96 MiB of 512 in 128, 95 %, 1 M accesses", 32_768, 400, |_| {
         hot(131_072, 24_576, 95, 1_000_000)
     }),
