@@ -144,6 +144,18 @@ fn direct_reads_that_pin_more_than_the_budget_go_beyond_it_and_are_told_of_in_bo
     });
 }
 
+/// The kernel hands writes to a thread that it makes. Where it may make none, they came back undone, and were given to it again, without end.
+#[test]
+fn a_user_who_may_have_no_further_thread_is_paged_in_both_modes() {
+    for threads in ["1", "4"] {
+        let alone = |scratch: &Scratch| program(&victim::build(scratch, "alone"), &["60", threads]).deadline_s(60);
+        in_both_modes(30 * MIB, alone, |ended, stats| {
+            assert_eq!(ended.stdout(), "alone: right\n", "{}", ended.report());
+            stats.expect_paging(30 * 256).expect_peak();
+        });
+    }
+}
+
 /// All cases of system calls and forks in one process, with compressed pages at every fork.
 #[test]
 fn system_calls_and_forks_work_with_pages_compressed() {

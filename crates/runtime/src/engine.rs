@@ -101,6 +101,9 @@ pub(crate) struct UringEngine {
     caller: Option<i32>,
     /// Requests that nobody has passed on yet, oldest first, and who has passed on, or is about to, those that are open.
     unsubmitted: VecDeque<u32>,
+    /// Open requests that the kernel has given back undone: the thread that had passed them on has ended, or the kernel may make no thread
+    /// for them (RLIMIT_NPROC, `pids.max` of a cgroup). The home makes them.
+    called_off: Vec<u32>,
     owners: [i32; REQUESTS],
     /// Threads that have requests with them, and pass them on.
     passing: u32,
@@ -178,6 +181,7 @@ impl UringEngine {
             has_all_files: true,
             caller: is_shared.then_some(0),
             unsubmitted: VecDeque::with_capacity(REQUESTS),
+            called_off: Vec::with_capacity(REQUESTS),
             owners: [0; REQUESTS],
             passing: 0,
             last_request: pipe.ok(),
@@ -207,10 +211,25 @@ impl UringEngine {
                 continue;
             }
             let token = u32::try_from(completion.user_data).expect("tokens are 32 bit");
-            self.is_open[token as usize] = false;
             self.owners[token as usize] = 0;
+            if matches!(completion.result, Err(Errno::ECANCELED | Errno::EINTR)) {
+                self.called_off.push(token);
+                continue;
+            }
+            self.is_open[token as usize] = false;
             self.finished.push_back((token, completion.result.map(|bytes| bytes as usize)));
         }
+        while self.is_home()
+            && let Some(token) = self.called_off.pop()
+        {
+            self.carry_out(token);
+        }
+    }
+
+    /// The kernel has it.
+    fn is_passed_on(&self, token: u32) -> bool {
+        let is_ours = self.unsubmitted.contains(&token) || self.called_off.contains(&token);
+        self.is_open[token as usize] && !is_ours
     }
 
     /// What a call that was to pass on `pending` requests answered. False: it did not get on.
@@ -300,9 +319,7 @@ impl UringEngine {
     /// Wait until every request that was passed on is over, and take what it has come to.
     fn await_requests(&mut self, errno: Errno) {
         let end = clock::now().saturating_add(LAST_REQUESTS_NS);
-        let is_passed_on =
-            |engine: &Self, token| engine.is_open[token as usize] && !engine.unsubmitted.contains(&token);
-        while (0..).take(REQUESTS).any(|token: u32| is_passed_on(self, token)) {
+        while (0..).take(REQUESTS).any(|token| self.is_passed_on(token)) {
             let left = end.saturating_sub(clock::now());
             assert!(left > 0, "io_uring is refused ({}), and what it reads or writes does not end", errno.name());
             let Some(ring) = &self.ring else { return };

@@ -200,18 +200,6 @@ impl<K: AddressSpace> LiveMachine<K> {
     }
 
     fn end_request(&mut self, token: u32, result: Result<usize, Errno>, answers: &mut Answers) {
-        if result == Err(Errno::ECANCELED) {
-            // The thread that began it has ended, and the kernel gave up what it had not begun yet.
-            if self.requests.get(token).direction == Direction::Read {
-                self.stalls.end_read(self.space.now());
-            }
-            if self.requests.get(token).is_own {
-                self.engine.submit(token, self.requests.get(token));
-            } else {
-                self.submit(token);
-            }
-            return;
-        }
         self.ended = self.ended.wrapping_add(1);
         let result = self.written_beyond_a_limit(token, result);
         self.note_request(token);
