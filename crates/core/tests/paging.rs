@@ -195,17 +195,23 @@ fn budgets_that_are_cut_again_and_again_leave_room_for_faults() {
     }
 }
 
+/// A world of so many pages, nearly all in use, whose budget is a tenth of it now.
+fn cut_to_a_tenth(pages: u32) -> World {
+    let mut world = World::simple("pagetide", HostKind::Blind, pages, pages, 4096);
+    world.audits = false;
+    (0..pages - 64).for_each(|p| world.write(p));
+    world.settle();
+    world.event(Event::BudgetChanged { pages: pages / 10 });
+    world
+}
+
 /// While a slow disk had all frames that pages leave through, none could be moved, and all that were left were set aside: the budget was
 /// exceeded for good where nobody faulted.
 #[test]
 fn a_cut_goes_on_when_what_could_not_be_moved_for_a_moment_can_be() {
     const PAGES: u32 = 2048;
     const FRAMES: usize = 256;
-    let mut world = World::simple("pagetide", HostKind::Blind, PAGES, PAGES, 4096);
-    world.audits = false;
-    (0..PAGES - 64).for_each(|p| world.write(p));
-    world.settle();
-    world.event(Event::BudgetChanged { pages: PAGES / 10 });
+    let mut world = cut_to_a_tenth(PAGES);
     // The disk writes all it has at once, now and then.
     let (end, mut written) = (world.now + 10_000_000_000, world.now);
     while world.now < end {
@@ -233,11 +239,7 @@ fn a_cut_goes_on_when_what_could_not_be_moved_for_a_moment_can_be() {
 fn what_cannot_be_moved_is_seldom_tried_and_goes_soon_after_it_can_be() {
     const PAGES: u32 = 2048;
     const MOVE_NS: u64 = 9_000;
-    let mut world = World::simple("pagetide", HostKind::Blind, PAGES, PAGES, 4096);
-    world.audits = false;
-    (0..PAGES - 64).for_each(|p| world.write(p));
-    world.settle();
-    world.event(Event::BudgetChanged { pages: PAGES / 10 });
+    let mut world = cut_to_a_tenth(PAGES);
     let (freed, end) = (world.now + 5_000_000_000, world.now + 5_400_000_000);
     let (mut tries, mut moving) = (0, 0);
     while world.now < end {
