@@ -226,12 +226,6 @@ impl UringEngine {
         }
     }
 
-    /// The kernel has it.
-    fn is_passed_on(&self, token: u32) -> bool {
-        let is_ours = self.unsubmitted.contains(&token) || self.called_off.contains(&token);
-        self.is_open[token as usize] && !is_ours
-    }
-
     /// What a call that was to pass on `pending` requests answered. False: it did not get on.
     fn heed(&mut self, pending: u32, answer: Result<u32, Errno>) -> bool {
         match answer {
@@ -319,7 +313,9 @@ impl UringEngine {
     /// Wait until every request that was passed on is over, and take what it has come to.
     fn await_requests(&mut self, errno: Errno) {
         let end = clock::now().saturating_add(LAST_REQUESTS_NS);
-        while (0..).take(REQUESTS).any(|token| self.is_passed_on(token)) {
+        let is_passed_on =
+            |engine: &Self, token| engine.is_open[token as usize] && !engine.unsubmitted.contains(&token);
+        while (0..).take(REQUESTS).any(|token: u32| is_passed_on(self, token)) {
             let left = end.saturating_sub(clock::now());
             assert!(left > 0, "io_uring is refused ({}), and what it reads or writes does not end", errno.name());
             let Some(ring) = &self.ring else { return };
