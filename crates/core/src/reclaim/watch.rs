@@ -230,7 +230,7 @@ impl Reclaim {
         match mem.watched(p) {
             Some(Watched::OnProbation) if mem.tried.is_sure(p, CERTAIN) => {
                 let turns = mem.level(p);
-                if turns == TURNS_SPOKEN_FOR {
+                if turns >= TURNS_SPOKEN_FOR {
                     self.prove(mem, p);
                 } else {
                     mem.put_on_probation(p);
