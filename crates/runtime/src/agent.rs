@@ -102,6 +102,8 @@ pub(crate) struct Managed {
     pinned_pages: u64,
     /// What the machine had counted as busy when they were counted.
     busy_seen: u64,
+    /// Until when they are not counted again, unless a fault waits for it.
+    stuck_rest_until: Nanos,
     stuck_told: bool,
     full_told: bool,
     frames_told: bool,
@@ -380,7 +382,8 @@ impl Agent {
         if is_starved {
             managed.pinned_pages = managed.pinned_pages.max(1);
         }
-        if busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) || is_crowded || is_starved {
+        let is_due = busy > managed.busy_seen + STUCK_BUSY || (is_time && managed.stuck_pages > 0) || is_crowded;
+        if is_starved || (is_due && now >= managed.stuck_rest_until) {
             managed.busy_seen = busy;
             self.measure_stuck(managed);
         }
@@ -570,6 +573,7 @@ impl Managed {
             stuck_pages: 0,
             pinned_pages: 0,
             busy_seen: 0,
+            stuck_rest_until: 0,
             stuck_told: false,
             full_told: false,
             frames_told: false,

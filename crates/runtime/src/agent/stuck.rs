@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use pagetide_core::types::Nanos;
-use pagetide_sys::{proc, thread};
+use pagetide_sys::{clock, proc, thread};
 
 use super::{Agent, Managed, say};
 use crate::limits;
@@ -19,10 +19,13 @@ use crate::space::held::{self, HELD};
 const STARVED_NS: Nanos = 50_000_000;
 /// What was pinned a moment ago is soon again, by the next reads: this share of it less is reckoned with at each look, ten times a second.
 pub(super) const PINNED_FADES: u64 = 8;
+/// A count takes a call or two for each mapping, 0.1 s where a program has very many. So many times as long passes before the next.
+const RESTS: Nanos = 8;
 
 impl Agent {
     /// Count the pages that cannot be taken out. True if there are more than before.
     pub(super) fn measure_stuck(&self, managed: &mut Managed) -> bool {
+        let begun = clock::now();
         let files = limits::for_files();
         let locked = proc::status(None).map_or(0, |status| status.locked_bytes >> PAGE_SHIFT);
         drop(files);
@@ -34,6 +37,8 @@ impl Agent {
         let stuck =
             (read_only + locked + pinned).min(u64::from(managed.session.pager.core().charged())) + in_calls + kept;
         managed.pinned_pages = pinned;
+        let end = clock::now();
+        managed.stuck_rest_until = end + RESTS * (end - begun);
         let is_more = stuck > std::mem::replace(&mut managed.stuck_pages, stuck);
         let share = self.entry().share_pages.load(Ordering::Relaxed);
         if shares::is_stuck(stuck, share) && !managed.stuck_told {
