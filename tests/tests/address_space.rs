@@ -399,3 +399,14 @@ fn thousands_of_small_mappings_are_paged_in_both_modes() {
         stats.expect_peak();
     }
 }
+
+/// Every mapping was asked for its rights at each 64th page that could not be moved: with 20,000 of them reading 40,000 pages took minutes.
+/// And emptying a doorbell took a mapping more, which a program that has them all is not granted.
+#[test]
+fn a_program_that_has_all_mappings_half_of_them_read_only_pages_and_forks_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        if let Some((_, stats)) = run_case_within("all-mappings", mode, 80 * MIB) {
+            stats.expect_paging(80 * 256);
+        }
+    }
+}

@@ -1718,6 +1718,36 @@ static void small_mappings(void) {
     EXPECT(munmap(memory, 2 * SMALL * PAGE) == 0);
 }
 
+// Every second page may not be written any more, a mapping each, and then there are all mappings that the kernel grants: a fork.
+static void all_mappings(void) {
+    enum { SPLIT = 40000, MORE = 60000 };
+    unsigned char *memory = map(SPLIT);
+    fill(memory, SPLIT, 7);
+    for (unsigned page = 0; page < SPLIT; page += 2) {
+        EXPECT(mprotect(memory + page * PAGE, PAGE, PROT_READ) == 0);
+    }
+    for (unsigned page = 0; page < SPLIT; page++) {
+        EXPECT(is_filled(memory, page, 7));
+    }
+    unsigned more = 0;
+    while (more < MORE && mmap(NULL, PAGE, more % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) {
+        more++;
+    }
+    for (unsigned round = 0; round < 2; round++) {
+        pid_t child = fork();
+        EXPECT(child >= 0);
+        for (unsigned page = round; page < SPLIT; page += 50) {
+            EXPECT(is_filled(memory, page, 7));
+        }
+        if (child == 0) {
+            _exit(0);
+        }
+        int status;
+        EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    }
+    EXPECT(munmap(memory, SPLIT * PAGE) == 0);
+}
+
 // A rule set (Landlock) behind which no directory may be read, as of a program that shuts itself in; and a child of it.
 static void behind_rules(void) {
     uint64_t read_directories = 1 << 3;
@@ -1757,6 +1787,7 @@ static const struct {
     {"before-behind-rules", behind_rules},
     {"round-places", round_places},
     {"small-mappings", small_mappings},
+    {"all-mappings", all_mappings},
     {"wipe-on-fork", wipe_on_fork},
     {"wipe-on-clone", wipe_on_clone},
     {"wiped-beside-a-fork", wiped_beside_a_fork},

@@ -60,7 +60,7 @@ use crate::machine::managed;
 use crate::pager::Pager;
 use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
 use crate::space::PAGE_SHIFT;
-use crate::{foothold, limits, own, setup};
+use crate::{foothold, limits, setup};
 
 /// A fork waits this long for memory to be paged out.
 const SHRINK_NS: Nanos = 2_000_000_000;
@@ -629,12 +629,7 @@ const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<RegionRecord>() ==
 
 /// What forks of this process need: nothing is announced yet.
 pub(crate) fn begin(agent: &Agent, pager: &Pager) -> Forks {
-    let prepared = own::map(Doorbells::<mem::Mapping>::PAGES * mem::PAGE_BYTES, false).and_then(|bells| {
-        let witness = own::map(mem::PAGE_BYTES, false)?;
-        mem::advise(witness.range(), mem::Advice::DoFork)?;
-        Doorbells::new(pager.machine().space(), bells, witness)
-    });
-    match prepared {
+    match Doorbells::map(pager.machine().space()) {
         Ok(doorbells) => Forks::new(doorbells, agent.hello().signal_mode.then_some(&seen::TALK)),
         Err(errno) => die(agent.supervisor(), format_args!("forks cannot be prepared: {}", errno.name())),
     }

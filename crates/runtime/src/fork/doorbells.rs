@@ -5,6 +5,11 @@ use pagetide_sys::Errno;
 use pagetide_sys::mem::{self, ManagedRange};
 use pagetide_sys::uffd::Modes;
 
+use crate::own;
+
+/// Mappings that a child does not inherit: one of a program that has all that the kernel grants needs some for its own agent.
+const SPARE: usize = 32;
+
 /// Registered, so that a touch of a bell is told, and so that the kernel tells of every copy: `witness` is in each.
 #[derive(Debug)]
 pub(crate) struct Doorbells<M> {
@@ -34,5 +39,21 @@ impl<M: OwnMapping> Doorbells<M> {
     /// A page for what is read for a child.
     pub(super) fn bounce(&self) -> ManagedRange {
         self.bells.range().page(3)
+    }
+}
+
+impl Doorbells<mem::Mapping> {
+    /// In new memory.
+    pub(super) fn map(space: &impl AddressSpace<Mapping = mem::Mapping>) -> Result<Self, Errno> {
+        let pages = Self::PAGES + SPARE;
+        let bells = own::map(pages * mem::PAGE_BYTES, false)?;
+        let witness = own::map(mem::PAGE_BYTES, false)?;
+        mem::advise(witness.range(), mem::Advice::DoFork)?;
+        // Every page differs from the next, and so is a mapping of its own: a doorbell is emptied without one more. (Nothing is there to be
+        // dumped.) A child of a program that has all may not get them here either.
+        for which in (0..pages).step_by(2) {
+            let _ = mem::advise(bells.range().page(which), mem::Advice::DoDump);
+        }
+        Self::new(space, bells, witness)
     }
 }
