@@ -514,6 +514,8 @@ static void case_faults(void) {
     tell("writev from nowhere", writev(ends[1], (struct iovec *)nowhere, 2));
     tell("recvmsg to nowhere", recvmsg(pair[1], (struct msghdr *)nowhere, 0));
     tell("sigaction from nowhere", syscall(SYS_rt_sigaction, SIGUSR1, nowhere, NULL, 8));
+    tell("sigaction of SIGKILL from nowhere", syscall(SYS_rt_sigaction, SIGKILL, nowhere, NULL, 8));
+    tell("sigaction of no signal from nowhere", syscall(SYS_rt_sigaction, 999, nowhere, NULL, 8));
     tell("sigprocmask from nowhere", syscall(SYS_rt_sigprocmask, SIG_BLOCK, nowhere, NULL, 8));
     tell("clock to nowhere", syscall(SYS_clock_gettime, CLOCK_REALTIME, nowhere));
     tell("execve of nothing", execve(nowhere, (char **)nowhere, (char **)nowhere));

@@ -162,13 +162,14 @@ pub(super) fn take_over() -> Result<(), Errno> {
 /// As rt_sigaction(2).
 pub(super) fn set_action(block: &Thread, [signal, new, old, bytes, ..]: [usize; 6]) -> Result<usize, Errno> {
     let signal = u32::try_from(signal & 0xffff_ffff).unwrap_or(0);
-    if bytes != size_of::<SignalSet>() || signal == 0 || signal as usize > SIGNALS {
+    if bytes != size_of::<SignalSet>() {
         return Err(Errno::EINVAL);
     }
-    if new != 0 && NEVER.has(signal) {
-        return Err(Errno::EINVAL);
-    }
+    // An action that cannot be read is told of before a signal that there is not.
     let wanted = if new == 0 { None } else { Some(read::<Action>(new)?) };
+    if signal == 0 || signal as usize > SIGNALS || wanted.is_some() && NEVER.has(signal) {
+        return Err(Errno::EINVAL);
+    }
     let before = block.actions().with(|list| {
         let place = &mut list[signal as usize - 1];
         let before = *place;
