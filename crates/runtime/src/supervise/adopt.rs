@@ -133,8 +133,9 @@ impl Supervisor {
             Words::Sought(_) => return,
             Words::None => {
                 let pid = process.pid;
+                let Some(why) = image::why_absent(pid, &self.library) else { return };
                 process.is_refused = true;
-                let (name, why) = (name_of(pid), image::why_absent(pid, &self.library));
+                let name = name_of(pid);
                 return self
                     .tell_once("library", &format!("process {name} {why}: its memory counts, and cannot be paged"));
             }

@@ -12,12 +12,13 @@ pub(super) fn is_emulator(pid: i32) -> bool {
     is_static(pid)
 }
 
-/// Why process `pid` has not loaded the object, and what helps. `library` is the object's file name.
-pub(super) fn why_absent(pid: i32, library: &str) -> String {
+/// Why process `pid` has not loaded the object, and what helps. `library` is the object's file name. None: it cannot be asked any more, for
+/// it is at its end.
+pub(super) fn why_absent(pid: i32, library: &str) -> Option<String> {
     if is_static(pid) {
-        return "is statically linked".to_owned();
+        return Some("is statically linked".to_owned());
     }
-    match named(pid, library) {
+    let why = match named(pid, library) {
         Named::Nowhere => {
             "runs without the preloaded library, which its environment does not name any more; hand LD_PRELOAD and \
                            PAGETIDE_RUN down to it"
@@ -34,8 +35,9 @@ pub(super) fn why_absent(pid: i32, library: &str) -> String {
         Named::Forbidden => {
             "may not be looked into (PR_SET_DUMPABLE, or a program file that may not be read)".to_owned()
         }
-        Named::Unknown => "runs without the preloaded library".to_owned(),
-    }
+        Named::Unknown => return None,
+    };
+    Some(why)
 }
 
 /// What the environment of a process says of the object.
@@ -77,4 +79,24 @@ fn is_static(pid: i32) -> bool {
     // It opens the program itself, also where its name is not to be seen from here.
     let kind = File::open(format!("/proc/{pid}/exe")).and_then(|file| elf::kind_of(&file));
     matches!(kind, Ok(Kind::Static { is_library: false, .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// It was said of those that they "run without the preloaded library".
+    #[test]
+    fn nothing_is_said_of_a_process_that_is_at_its_end() {
+        let mut child = Command::new("true").spawn().expect("a program of every system");
+        let pid = i32::try_from(child.id()).expect("a process id");
+        while !proc::is_over(proc::stat(Some(pid)).expect("it is not waited for yet").state) {
+            std::thread::yield_now();
+        }
+        assert_eq!(why_absent(pid, "libpagetide_preload.so"), None);
+        child.wait().expect("our child");
+        assert_eq!(why_absent(pid, "libpagetide_preload.so"), None, "gone");
+    }
 }
