@@ -3,9 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::need::source_directory;
 use crate::scratch::Scratch;
+
+static BUILDS: AtomicU32 = AtomicU32::new(0);
 
 /// The victim `name` (source `victims/NAME.c`) in `scratch`. It is compiled once for all tests, and again when its source or this
 /// program is newer than it.
@@ -15,8 +18,10 @@ pub fn build(scratch: &Scratch, name: &str) -> PathBuf {
     let program = std::env::current_exe().expect("a test knows its own path");
     let kept = program.with_file_name(format!("victim-{name}"));
     if !is_newer(&kept, &[&source, &sources.join("expect.h"), &sources.join("storm.h"), &program]) {
-        // Renamed into its place, so that another test never finds half of it; /var/tmp may be another disk than this.
-        let fresh = program.with_file_name(format!("victim-{name}-{}", std::process::id()));
+        // Renamed into its place, so that another test, of this process or another, never finds half of it; /var/tmp may be another disk
+        // than this.
+        let number = BUILDS.fetch_add(1, Ordering::Relaxed);
+        let fresh = program.with_file_name(format!("victim-{name}-{}-{number}", std::process::id()));
         compile(&source, &fresh, &[]);
         fs::rename(&fresh, &kept).expect("both are in one directory");
     }
