@@ -410,3 +410,11 @@ fn a_program_that_has_all_mappings_half_of_them_read_only_pages_and_forks_in_bot
         }
     }
 }
+
+/// What children ask for comes back where they have it from: each of 24 read 151 pages from the disk that the one before had read.
+#[test]
+fn what_each_child_reads_and_its_maker_does_not_is_read_once_in_both_modes() {
+    for stats in paged_in_both_modes(&["read-by-children"]) {
+        assert!(stats.counter("pgmajfault") < 24 * 151 / 2, "{}", stats.text());
+    }
+}

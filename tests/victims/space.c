@@ -1748,6 +1748,30 @@ static void all_mappings(void) {
     EXPECT(munmap(memory, SPLIT * PAGE) == 0);
 }
 
+// Pages that every child reads, in no order and none beside another, and their maker never does.
+static void read_by_children(void) {
+    enum { READ = 151, APART = 16, CHILDREN = 24 };
+    unsigned char *memory = map(READ * APART);
+    for (unsigned page = 0; page < READ; page++) {
+        fill(memory + page * APART * PAGE, 1, page);
+    }
+    push_out();
+    for (unsigned round = 0; round < CHILDREN; round++) {
+        pid_t child = fork();
+        EXPECT(child >= 0);
+        if (child == 0) {
+            for (unsigned i = 0; i < READ; i++) {
+                unsigned page = (i * 59 + 11) % READ;
+                EXPECT(is_filled(memory + page * APART * PAGE, 0, page));
+            }
+            _exit(0);
+        }
+        int status;
+        EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    }
+    EXPECT(munmap(memory, READ * APART * PAGE) == 0);
+}
+
 // A rule set (Landlock) behind which no directory may be read, as of a program that shuts itself in; and a child of it.
 static void behind_rules(void) {
     uint64_t read_directories = 1 << 3;
@@ -1788,6 +1812,7 @@ static const struct {
     {"round-places", round_places},
     {"small-mappings", small_mappings},
     {"all-mappings", all_mappings},
+    {"read-by-children", read_by_children},
     {"wipe-on-fork", wipe_on_fork},
     {"wipe-on-clone", wipe_on_clone},
     {"wiped-beside-a-fork", wiped_beside_a_fork},

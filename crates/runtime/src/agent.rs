@@ -551,6 +551,9 @@ impl Host<Linux> for Serving<'_> {
         if is_doorbell {
             // What the copy is to get is read of the mappings, and handed over through pipes.
             let _files = limits::for_files();
+            if !self.forks.is_under_way() {
+                self.agent.entry().asked.take(|vpn| pager.bring_for_child(now, vpn));
+            }
             self.forks.ring(pager, now, address);
         }
         is_doorbell

@@ -1,7 +1,7 @@
 //! The page that a managed process shares with its supervisor: its share of the budget, and what it counts.
 //!
 //! The supervisor (`pagetide run`) makes one for each process whose memory is to be managed, in a file of its own: what a process
-//! writes into it, other processes do not see. Plain atomic words, no lock: a process that is killed at any moment leaves at worst a
+//! writes into it, other processes do not see (but for `asked`, which is of a family). Plain atomic words, no lock: a process that is killed at any moment leaves at worst a
 //! number that is a few milliseconds old. A hostile program may write anything: the supervisor uses the words as numbers to
 //! add and compare only.
 //!
@@ -15,6 +15,7 @@ use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::mem::{Mapping, Protection};
 use pagetide_sys::{Errno, file};
 
+use crate::fork::asked::Asked;
 use crate::heat::Heat;
 use crate::protocol::DEVICES_MAX;
 use crate::space::unpaged::UNPAGED;
@@ -220,6 +221,8 @@ pub(crate) struct Entry {
     pub(crate) prices: [AtomicU64; absences::BUCKETS],
     pub(crate) spans: Spans,
     pub(crate) heat: Heat,
+    /// Written by children that were forked from the process.
+    pub(crate) asked: Asked,
 }
 
 /// The mapping.

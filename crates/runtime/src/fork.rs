@@ -30,6 +30,7 @@
 //! A copy of the address space that was not announced (clone without libc), or in which no agent can be started, has no agent of its
 //! own: the parent's agent fills every page into it at once, and it runs natively from then on.
 
+pub(crate) mod asked;
 pub(crate) mod doorbells;
 pub(crate) mod guards;
 mod newborn;
@@ -131,9 +132,9 @@ pub(crate) fn wake_agent() -> bool {
     if doorbells == 0 || foothold::owner() != thread::getpid() {
         return false;
     }
-    // SAFETY: the page behind the doorbells is ours and mapped as long as their address is published, and nothing is there.
-    let page = unsafe { ManagedRange::new(doorbells + 2 * mem::PAGE_BYTES, mem::PAGE_BYTES) };
-    mem::advise(page, mem::Advice::DontNeed).is_ok()
+    // The page behind the doorbells is mapped as long as their address is published, and nothing is there.
+    let behind = (doorbells as u64 >> PAGE_SHIFT) + 2;
+    mem::advise(managed(behind, 1), mem::Advice::DontNeed).is_ok()
 }
 
 /// Read a byte of a missing page: returns when the agent has filled it.

@@ -22,6 +22,7 @@ use pagetide_driver::{Driver, Recorder};
 use pagetide_kernel::{AddressSpace, Linux, Message};
 use pagetide_sys::pagemap::Run;
 
+use crate::fork::asked::Notes;
 use crate::machine::{Answered, LiveMachine, Search};
 use crate::origins;
 use crate::patience::Patience;
@@ -73,6 +74,8 @@ pub(crate) struct Pager<K: AddressSpace = Linux> {
     next_give_back: Nanos,
     /// The threads that fault call `pump_for`.
     is_beside: bool,
+    /// What this process, a forked child, may still note for its maker.
+    notes: Option<Notes>,
 }
 
 /// Memory beside the program's own and its frames, in pages.
@@ -141,6 +144,7 @@ impl<K: AddressSpace> Pager<K> {
             has_grown: false,
             next_give_back: 0,
             is_beside: false,
+            notes: None,
         }
     }
 
@@ -237,9 +241,26 @@ impl<K: AddressSpace> Pager<K> {
         }
         self.patience.on_fault(self.machine().answered_at(), now);
         self.last_fault = now;
+        if view.state == PageState::Swapped && self.notes.as_mut().is_some_and(|notes| !notes.note(vpn)) {
+            self.notes = None;
+        }
         self.machine_mut().note_fault(page, now, thread);
         self.driver.step(now, Event::Fault { page, access, task });
         FaultAnswer::Taken
+    }
+
+    /// What this process asks for first is noted for the one that it was forked from.
+    pub(crate) fn note_for_maker(&mut self, notes: Option<Notes>) {
+        self.notes = notes;
+    }
+
+    /// A child has asked for this page, which it has from here: as if a thread had used it here, for which nobody waits.
+    pub(crate) fn bring_for_child(&mut self, now: Nanos, vpn: u64) {
+        let Some(page) = self.machine().mappings.page(vpn) else { return };
+        let view = self.core().page(page);
+        if view.state == PageState::Swapped && view.flight == Flight::None {
+            self.driver.step(now, Event::Fault { page, access: Access::Read, task: TaskId(0) });
+        }
     }
 
     /// Another page may have come to the address of one that is to be made private, and have left memory; or one was filled for the thread

@@ -9,6 +9,7 @@ use pagetide_sys::socket::{self, Received};
 use pagetide_sys::uffd::Uffd;
 use pagetide_sys::{Errno, clock};
 
+use super::asked;
 use super::snapshot::{RegionRecord, SlotRun, read_records};
 use crate::agent::{Agent, Managed};
 use crate::pager::Pager;
@@ -99,9 +100,11 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, SetupEr
     agent.exclude_initial(&mut pager);
     agent.take_over_regions(&mut pager, now, &inheritance.regions);
     inheritance.take_over_runs(&mut pager, now);
+    pager.note_for_maker(asked::of_maker());
     let forks = super::begin(agent, &pager);
     let managed = Managed::new(pager, agent.hello().floor_bytes, forks, now);
     managed.forks.publish();
+    asked::publish(agent.entry());
     tell_taken(call)?;
     Ok(managed)
 }
