@@ -3,12 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::need::source_directory;
 use crate::scratch::Scratch;
-
-static BUILDS: AtomicU32 = AtomicU32::new(0);
 
 /// The victim `name` (source `victims/NAME.c`) in `scratch`. It is compiled once for all tests, and again when its source or this
 /// program is newer than it.
@@ -19,9 +16,9 @@ pub fn build(scratch: &Scratch, name: &str) -> PathBuf {
     let kept = program.with_file_name(format!("victim-{name}"));
     if !is_newer(&kept, &[&source, &sources.join("expect.h"), &sources.join("storm.h"), &program]) {
         // Renamed into its place, so that another test, of this process or another, never finds half of it; /var/tmp may be another disk
-        // than this.
-        let number = BUILDS.fetch_add(1, Ordering::Relaxed);
-        let fresh = program.with_file_name(format!("victim-{name}-{}-{number}", std::process::id()));
+        // than this. No other scratch directory has the name of this one.
+        let unique = scratch.path().file_name().expect("a directory has a name");
+        let fresh = kept.with_extension(unique);
         compile(&source, &fresh, &[]);
         fs::rename(&fresh, &kept).expect("both are in one directory");
     }

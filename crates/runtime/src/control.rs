@@ -1,11 +1,12 @@
 //! The page that a managed process shares with its supervisor: its share of the budget, and what it counts.
 //!
 //! The supervisor (`pagetide run`) makes one for each process whose memory is to be managed, in a file of its own: what a process
-//! writes into it, other processes do not see (but for `asked`, which is of a family). Plain atomic words, no lock: a process that is killed at any moment leaves at worst a
+//! writes into it, other processes do not see. Plain atomic words, no lock: a process that is killed at any moment leaves at worst a
 //! number that is a few milliseconds old. A hostile program may write anything: the supervisor uses the words as numbers to
 //! add and compare only.
 //!
-//! What is written by whom: `budget_pages`, `share_pages` and `short_places` by the supervisor; everything else by the agent of the process.
+//! What is written by whom: `budget_pages`, `share_pages` and `short_places` by the supervisor; `asked` by forked children, who inherit
+//! the mapping; everything else by the agent of the process.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -221,7 +222,7 @@ pub(crate) struct Entry {
     pub(crate) prices: [AtomicU64; absences::BUCKETS],
     pub(crate) spans: Spans,
     pub(crate) heat: Heat,
-    /// Written by children that were forked from the process.
+    /// What its children ask for.
     pub(crate) asked: Asked,
 }
 

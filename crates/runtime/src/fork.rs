@@ -53,6 +53,7 @@ use pagetide_sys::uffd::{Modes, Stop, Wake};
 use pagetide_sys::{Errno, file, thread};
 
 use crate::agent::{Agent, die};
+use crate::control::Entry;
 use crate::fork::doorbells::Doorbells;
 use crate::fork::newborn::Newborn;
 use crate::fork::seen::{Seen, Talk};
@@ -637,8 +638,9 @@ pub(crate) fn begin(agent: &Agent, pager: &Pager) -> Forks {
 }
 
 impl Forks {
-    /// Memory is managed from now on: forks are announced.
-    pub(crate) fn publish(&self) {
+    /// Memory is managed from now on: forks are announced, and children note what they ask for.
+    pub(crate) fn publish(&self, entry: &Entry) {
+        asked::publish(entry);
         DOORBELLS.store(self.doorbells().start(), Ordering::Release);
     }
 }

@@ -9,7 +9,7 @@ use pagetide_sys::{Errno, clock, proc, thread};
 
 use super::{Agent, Managed, die};
 use crate::control::Phase;
-use crate::fork::{self, asked};
+use crate::fork;
 use crate::serve::Served;
 use crate::space::held::HELD;
 use crate::{foothold, limits, own, setup};
@@ -43,8 +43,7 @@ impl Agent {
         let mut managed = Managed::new(pager, self.hello.floor_bytes, forks, now);
         self.exclude_initial(&mut managed.session.pager);
         self.adopt(&mut managed.session.pager, now);
-        managed.forks.publish();
-        asked::publish(self.entry());
+        managed.forks.publish(self.entry());
         // Who waits for us goes on with the limit that it knows.
         drop(files);
         self.begin_to_serve(managed)

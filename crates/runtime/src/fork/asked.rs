@@ -25,7 +25,7 @@ pub(crate) struct Asked {
 static LIST: AtomicUsize = AtomicUsize::new(0);
 
 /// Children append to the list of this process from now on.
-pub(crate) fn publish(entry: &Entry) {
+pub(super) fn publish(entry: &Entry) {
     LIST.store(std::ptr::from_ref(&entry.asked).expose_provenance(), Ordering::Release);
 }
 

@@ -103,8 +103,7 @@ pub(crate) fn take_over(agent: &mut Agent, call: &Fd) -> Result<Managed, SetupEr
     pager.note_for_maker(asked::of_maker());
     let forks = super::begin(agent, &pager);
     let managed = Managed::new(pager, agent.hello().floor_bytes, forks, now);
-    managed.forks.publish();
-    asked::publish(agent.entry());
+    managed.forks.publish(agent.entry());
     tell_taken(call)?;
     Ok(managed)
 }
