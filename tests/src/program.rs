@@ -19,6 +19,9 @@ use crate::clock;
 use crate::leftovers;
 use crate::scratch::Scratch;
 
+/// A copy of a victim is written for no longer than this.
+const BUSY_MAX: Duration = Duration::from_secs(10);
+
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -125,7 +128,15 @@ impl Program {
         // SAFETY: the closure runs between fork and exec and makes one system call; it allocates nothing and takes no lock.
         unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
         let begin = clock::now();
-        let child = command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.argv));
+        // Another test may fork while a victim is being copied, and has it open for writing until its child executes.
+        let mut spawned = command.spawn();
+        while spawned.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy)
+            && begin.elapsed() < BUSY_MAX
+        {
+            std::thread::yield_now();
+            spawned = command.spawn();
+        }
+        let child = spawned.unwrap_or_else(|error| panic!("{:?}: {error}", self.argv));
         let pid = Pid::from_raw(child.id().cast_signed()).expect("a child has a positive pid");
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("the child is not reaped before wait");
         Running { pid, pidfd, tag, begin, deadline: self.deadline, stdout_path, stderr_path, argv: self.argv.clone() }

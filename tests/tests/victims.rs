@@ -182,6 +182,31 @@ fn processes_that_fill_fresh_memory_at_once_stay_in_a_hard_limit() {
     burst.peak_gap("many processes fill memory natively at once").check(&scratch);
 }
 
+/// Half of the memory was paged out before each fork, and most of it came back: 40 children that ended at once cost 12 MiB in use 40 times.
+#[test]
+fn who_has_brief_children_keeps_what_it_has_in_both_modes() {
+    let brief = |scratch: &Scratch| program(&victim::build(scratch, "brief"), &["64", "20", "40", "0"]).deadline_s(120);
+    in_both_modes(32 * MIB, brief, |ended, stats| {
+        assert_eq!(ended.stdout(), "brief: right\n", "{}", ended.report());
+        stats.expect_peak();
+        let back = stats.counter("pswpin");
+        assert!(back < 20 * 2048, "{back} pages came back\n{}", stats.text());
+    });
+}
+
+/// What is known of children is a guess: one that was expected to end writes all it has, and its maker does, too.
+#[test]
+fn a_child_that_is_not_brief_stays_in_a_hard_limit_in_both_modes() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "brief");
+    let brief = program(&binary, &["240", "20", "4", "3"]).deadline_s(240);
+    Budgeted::new(brief).in_both_modes().peak_gap("copies of what is shared since a fork").check(&scratch);
+}
+
 /// Of one that had become another program before its agent was started it was said that it does not answer, and cannot be paged.
 #[test]
 fn programs_that_execute_themselves_again_and_again_end_right() {

@@ -554,7 +554,8 @@ impl Host<Linux> for Serving<'_> {
             if !self.forks.is_under_way() {
                 self.agent.entry().asked.take(|vpn| pager.bring_for_child(now, vpn));
             }
-            self.forks.ring(pager, now, address);
+            let keeps = self.agent.entry().keeps_at_fork.load(Ordering::Relaxed) != 0;
+            self.forks.ring(pager, now, address, keeps);
         }
         is_doorbell
     }

@@ -8,7 +8,7 @@
 //!
 //! 1. *prepare* (the forking thread, just before): touches doorbell 0, a missing page of ours. Its fault is the message. The
 //!    agent pages out half of what is resident, because what both sides write after the copy exists twice, and the kernel does
-//!    not ask us then. It holds the core (nothing is unmapped any more, everything resident is mapped back), lets what is in
+//!    not ask us then; unless the supervisor knows that children of this process end soon (`supervise/brief.rs`). It holds the core (nothing is unmapped any more, everything resident is mapped back), lets what is in
 //!    flight end, and answers by filling the page.
 //! 2. The kernel copies. The agent reads EVENT_FORK, takes a snapshot (regions, and which page is in which slot), pins those
 //!    slots, tells the supervisor, and serves the child's faults from the snapshot. A page that every child inherits is
@@ -33,6 +33,7 @@
 pub(crate) mod asked;
 pub(crate) mod doorbells;
 pub(crate) mod guards;
+mod handover;
 mod newborn;
 pub(crate) mod seen;
 pub(crate) mod snapshot;
@@ -49,20 +50,20 @@ use pagetide_sys::mem::{self, ManagedRange};
 use pagetide_sys::signal::SignalSet;
 use pagetide_sys::socket::{self, Received};
 use pagetide_sys::sync::Baton;
+use pagetide_sys::thread;
 use pagetide_sys::uffd::{Modes, Stop, Wake};
-use pagetide_sys::{Errno, file, thread};
 
 use crate::agent::{Agent, die};
 use crate::control::Entry;
 use crate::fork::doorbells::Doorbells;
 use crate::fork::newborn::Newborn;
 use crate::fork::seen::{Seen, Talk};
-use crate::fork::snapshot::{RegionRecord, SlotRun, snapshot};
+use crate::fork::snapshot::{SlotRun, snapshot};
 use crate::machine::managed;
 use crate::pager::Pager;
-use crate::protocol::{BORN, COMPLETE, HANDOVER_FDS_MAX, Handover, MORE, OVER, PACKET_FDS};
+use crate::protocol::{BORN, BORN_BESIDE_ALL, COMPLETE, OVER};
 use crate::space::PAGE_SHIFT;
-use crate::{foothold, limits, setup};
+use crate::{foothold, setup};
 
 /// A fork waits this long for memory to be paged out.
 const SHRINK_NS: Nanos = 2_000_000_000;
@@ -178,6 +179,8 @@ pub(crate) struct Forks<K: AddressSpace = Linux> {
     held_at: Nanos,
     /// The fork waits until so many pages are charged, or until this time.
     shrinking: Option<(u32, Nanos)>,
+    /// Nothing was paged out for the fork that is under way.
+    keeps: bool,
     rung: [bool; 2],
     rung_at: Nanos,
 }
@@ -194,6 +197,7 @@ impl<K: AddressSpace> Forks<K> {
             held: false,
             held_at: 0,
             shrinking: None,
+            keeps: false,
             rung: [false; 2],
             rung_at: 0,
         }
@@ -227,8 +231,8 @@ impl<K: AddressSpace> Forks<K> {
         self.answered = Some(call);
     }
 
-    /// A doorbell was touched.
-    pub(crate) fn ring(&mut self, pager: &mut Pager<K>, now: Nanos, address: usize) {
+    /// A doorbell was touched. `keeps`: a fork is to find in memory what is there now.
+    pub(crate) fn ring(&mut self, pager: &mut Pager<K>, now: Nanos, address: usize, keeps: bool) {
         let which = self.which(address);
         self.rung[which] = true;
         self.rung_at = now;
@@ -239,9 +243,11 @@ impl<K: AddressSpace> Forks<K> {
             }
         }
         if which == 0 && !self.held {
-            let half = (pager.core().budget() / 2).max(setup::SHARE_PAGES_MIN);
-            pager.shrink_for_fork(now, half);
-            self.shrinking = Some((half, now + SHRINK_NS));
+            let budget = pager.core().budget();
+            let pages = if keeps { budget } else { (budget / 2).max(setup::SHARE_PAGES_MIN) };
+            pager.shrink_for_fork(now, pages);
+            self.keeps = keeps;
+            self.shrinking = Some((pages, now + SHRINK_NS));
         }
     }
 
@@ -253,7 +259,7 @@ impl<K: AddressSpace> Forks<K> {
     /// What a forking thread waits for, for the person who is told that it waits for long.
     pub(crate) const fn awaited(&self) -> &'static str {
         if self.shrinking.is_some() {
-            "half of the memory to be paged out"
+            "memory to be paged out"
         } else if self.newborn.is_some() {
             "the child's own agent to take over"
         } else {
@@ -266,19 +272,24 @@ impl<K: AddressSpace> Forks<K> {
         self.shrinking.is_some() || self.held
     }
 
-    /// Hold the core once half of the memory is paged out, or of what can leave, or it takes too long.
+    /// Hold the core once no more is charged than is to be, or half of what can leave has left, or it takes too long.
     fn hold_when_small(&mut self, pager: &mut Pager<K>, now: Nanos) -> bool {
-        let Some((half, deadline)) = self.shrinking else { return false };
+        let Some((pages, deadline)) = self.shrinking else { return false };
         let [.., unevictable] = pager.core().list_sizes();
-        if pager.core().charged() > half.max(unevictable + half / 2) && now < deadline {
+        if pager.core().charged() > pages.max(unevictable + pages / 2) && now < deadline {
             return false;
         }
         self.shrinking = None;
         self.held = true;
         self.held_at = now;
-        pager.shrink_for_fork(now, half);
+        pager.shrink_for_fork(now, pages);
         pager.step(now, Event::Hold { on: true });
         true
+    }
+
+    /// What the supervisor is told of a child.
+    const fn birth(&self) -> &'static [u8] {
+        if self.keeps { BORN_BESIDE_ALL } else { BORN }
     }
 
     fn answer(&mut self, pager: &Pager<K>, which: usize) {
@@ -359,7 +370,7 @@ impl<K: AddressSpace> Forks<K> {
             self.pin(pager, now, &mut newborn);
             self.newborn = Some(newborn);
             self.answered = None;
-            voice.tell(BORN);
+            voice.tell(self.birth());
         } else {
             self.fill_completely(voice, pager, &mut newborn);
         }
@@ -563,42 +574,6 @@ impl<K: AddressSpace> Forks<K> {
         while self.serve_faults(voice, pager, newborn) {}
     }
 
-    /// Send the child's agent what it needs.
-    fn hand_over(&mut self, pager: &Pager<K>, newborn: &Newborn<K::Child>, call: &Fd) -> Result<(), Errno> {
-        let snapshot = fd::memfd(c"pagetide-snapshot")?;
-        let raised = limits::for_file_size();
-        file::write_all(&snapshot, bytes_of(&newborn.regions))?;
-        file::write_all(&snapshot, bytes_of(&newborn.content.runs))?;
-        drop(raised);
-        let mut fds: Vec<&Fd> = newborn.faults.iter().filter_map(Faults::descriptor).collect();
-        fds.push(&snapshot);
-        let mut devices = Vec::new();
-        for (id, store) in pager.machine().stores() {
-            let ours = newborn.leases.iter().find(|(device, _)| device == id).map(|(_, lease)| lease);
-            let borrowed = || store.lease().filter(|_| newborn.borrowed.iter().any(|(device, ..)| device == id));
-            // Where the child has no page it needs nothing.
-            if let Some(lease) = ours.or_else(borrowed) {
-                fds.extend([store.file(), store.sums_file(), lease]);
-                devices.push(store.handover(*id));
-            }
-        }
-        if fds.len() > HANDOVER_FDS_MAX {
-            return Err(Errno::E2BIG);
-        }
-        let handover = Handover {
-            seed: pager.machine().seed(),
-            devices,
-            fds: fds.len(),
-            regions: newborn.regions.len(),
-            runs: newborn.content.runs.len(),
-        };
-        let text = handover.encode();
-        for (index, fds) in fds.chunks(PACKET_FDS).enumerate() {
-            socket::send(call, if index == 0 { text.as_bytes() } else { MORE }, fds, true)?;
-        }
-        Ok(())
-    }
-
     fn end_leases(&mut self, pager: &mut Pager<K>, now: Nanos) {
         let mut index = 0;
         while index < self.leases.len() {
@@ -621,13 +596,6 @@ impl<K: AddressSpace> Forks<K> {
 fn is_for_now(stop: Option<Stop>) -> bool {
     matches!(stop, Some(Stop::Again | Stop::NoMemory))
 }
-
-/// The records as bytes.
-fn bytes_of<T: Copy>(records: &[T]) -> &[u8] {
-    // SAFETY: the records are plain integers without padding.
-    unsafe { std::slice::from_raw_parts(records.as_ptr().cast::<u8>(), size_of_val(records)) }
-}
-const _: () = assert!(size_of::<SlotRun>() == 24 && size_of::<RegionRecord>() == 16);
 
 /// What forks of this process need: nothing is announced yet.
 pub(crate) fn begin(agent: &Agent, pager: &Pager) -> Forks {

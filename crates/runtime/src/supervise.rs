@@ -8,6 +8,7 @@ mod adopt;
 mod awake;
 mod near;
 mod brake;
+mod brief;
 mod closer;
 mod commands;
 mod divide;
@@ -48,12 +49,15 @@ use crate::control::{MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
 use crate::foreign;
 use crate::lifeline::Lifeline;
-use crate::protocol::{BORN, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
+use crate::protocol::{
+    BORN, BORN_BESIDE_ALL, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY,
+};
 use crate::setup::{self, SharesChoice};
 use crate::space::PAGE_BYTES;
 use crate::space::unpaged::UNPAGED;
 use crate::spans::ProcessSpans;
 use crate::supervise::awake::Awake;
+use crate::supervise::brief::Brief;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, choose_mode, open_places, open_record};
 use crate::supervise::rest::Resting;
@@ -87,6 +91,8 @@ struct Birth {
     child: Option<i32>,
     /// The parent's agent was answered.
     is_answered: bool,
+    /// The parent has paged out nothing for it.
+    keeps: bool,
 }
 
 /// The supervisor of one run.
@@ -119,6 +125,7 @@ struct Supervisor {
     library: String,
     tree: Tree,
     births: Vec<Birth>,
+    brief: Brief,
     next_scan: Nanos,
     /// The limit on open descriptors that we were started with, if ours is another.
     descriptors: Option<Limit>,
@@ -254,6 +261,7 @@ impl Supervisor {
             library,
             tree: Tree::default(),
             births: Vec::new(),
+            brief: Brief::default(),
             next_scan: 0,
             descriptors,
             totals: Totals::new(),
@@ -323,8 +331,7 @@ impl Supervisor {
 
     /// What of the budget nobody keeps.
     fn left_pages(&self) -> u64 {
-        let counted = |process: &Process| if process.is_managed() { process.resident } else { process.own_part() };
-        self.countable_pages().saturating_sub(self.tree.list.iter().map(counted).fold(0, u64::saturating_add))
+        self.countable_pages().saturating_sub(self.tree.list.iter().map(Process::counted).fold(0, u64::saturating_add))
     }
 
     /// See who is new, if it is time. A tenth of our time at most.
@@ -385,7 +392,10 @@ impl Supervisor {
         let Some(link) = &process.link else { return };
         let parent = process.pid;
         match word {
-            BORN => self.births.push(Birth { parent, child: None, is_answered: false }),
+            BORN | BORN_BESIDE_ALL => {
+                let keeps = word == BORN_BESIDE_ALL;
+                self.births.push(Birth { parent, child: None, is_answered: false, keeps });
+            }
             OVER => self.births.retain(|birth| birth.parent != parent),
             COMPLETE => {
                 for birth in self.births.extract_if(.., |birth| birth.parent == parent) {
@@ -474,6 +484,7 @@ impl Supervisor {
         self.tree.scan_forked();
         self.look_at_shared_memory();
         self.look_at_sharing();
+        self.look_at_brief();
         self.needed_max = self.needed_max.max(self.resident_pages().saturating_add(self.tree.away()));
         self.measure_growth();
         self.answer_bells();

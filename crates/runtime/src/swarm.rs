@@ -139,7 +139,9 @@ impl Swarm {
         let settings = [("profile".to_owned(), profile.to_owned())];
         let device = is_on_device(seed).then(rig::device);
         let ground = Ground::new((seed, quirks), (share, failing_bp), (&settings, device), forks);
-        let first = Some(Rig::over(ground.clone(), seed, Vec::new()));
+        let mut first = Rig::over(ground.clone(), seed, Vec::new());
+        first.keeps_at_fork = seed.is_multiple_of(2);
+        let first = Some(first);
         let mut swarm = Self {
             ground,
             first,

@@ -67,7 +67,8 @@ impl Agent {
     }
 
     fn begin_to_serve(&mut self, managed: Managed) -> &'static Served {
-        // Whoever hears that it is managed finds where its pages are.
+        // Whoever hears that it is managed finds what it keeps, and where its pages are.
+        setup::publish(self.entry(), &managed.session);
         setup::publish_places(self.entry(), &managed.session);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
         foothold::managed();

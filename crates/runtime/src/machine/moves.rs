@@ -30,6 +30,8 @@ pub(super) enum Busy {
 
 /// The event that explains why a page's place is gone comes within this time.
 const PLACELESS_MAX_NS: Nanos = 10_000_000_000;
+/// So many pages are made private ahead of their moves: until those are done, each is there twice.
+const UNSHARING_PAGES: u32 = 256;
 /// Runs up to this length are copied in where moves are dear.
 const COPY_PAGES_MAX: u32 = 8;
 
@@ -325,7 +327,8 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     /// Further ones wait until some of those that were asked for are private.
     pub(super) fn are_many_unsharing(&self) -> bool {
-        self.unsharing.len() >= WAITING_MAX
+        let pages = || self.unsharing.iter().map(|unsharing| unsharing.pages.len).sum::<u32>();
+        self.unsharing.len() >= WAITING_MAX || pages() >= UNSHARING_PAGES
     }
 
     /// Move pages out, from the start of `piece`; the number of pages answered for or deferred.

@@ -259,6 +259,7 @@ impl Supervisor {
         let others = self.tree.list.iter().filter(|process| process.is_about_to_start()).count() as u64;
         let own = self.tree.list[index].resident;
         let share = shares::first(self.countable_pages(), own, self.tree.resident(), others);
+        self.note_linked(pid);
         let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
         let call = birth.and_then(|birth| {
             let (ours, theirs) = socket::pair().ok()?;
@@ -387,7 +388,7 @@ impl Supervisor {
     /// Find the children that agents have told of, and start their agents.
     pub(super) fn serve_births(&mut self) {
         for index in 0..self.births.len() {
-            let Birth { parent, child: None, is_answered: false } = self.births[index] else { continue };
+            let Birth { parent, child: None, is_answered: false, keeps } = self.births[index] else { continue };
             let Some(at) = self.tree.words_of(parent) else { continue };
             self.tree.scan_children(parent);
             let taken: Vec<i32> = self.births.iter().filter_map(|birth| birth.child).collect();
@@ -396,6 +397,8 @@ impl Supervisor {
                 process.parent == parent && is_free && process.is_newborn(at)
             });
             if let Some(child) = child {
+                // What it has decides what it may keep.
+                self.totals.processes += u32::from(self.tree.list[child].look(&self.library));
                 let pid = self.tree.list[child].pid;
                 let is_stopped = is_stopped(pid);
                 if self.hello.signal_mode && is_stopped {
@@ -404,12 +407,14 @@ impl Supervisor {
                 }
                 self.births[index].child = Some(pid);
                 if self.hello.signal_mode {
+                    self.expect_brief(pid, parent, keeps);
                     self.begin(child);
                 } else if is_stopped || self.is_small(parent) {
                     // No thread of it runs, so none of ours would; or an agent would take more than it could save. It goes on
                     // without, and may get one when it has grown.
                     self.answer_alone(pid);
                 } else {
+                    self.expect_brief(pid, parent, keeps);
                     self.begin(child);
                 }
             }

@@ -1,4 +1,4 @@
-//! Stopping the threads of a process while its agent is started.
+//! Stopping the threads of a process while its agent is started, or while they copy faster than pages can leave.
 //!
 //! What a thread fills between the decision that a process is to be managed and the moment it is comes on top of the budget: with a
 //! loaded machine that is tens of MiB. The thread that starts the agent is stopped anyway; this stops those that run beside it. Threads
@@ -12,6 +12,7 @@
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
+use pagetide_core::types::Nanos;
 use pagetide_sys::{clock, proc};
 
 use super::start::{self, Starting};
@@ -31,6 +32,11 @@ pub(super) enum Whom {
     Running,
     /// All threads.
     All,
+    /// Threads that run the program's code, from one look to the next.
+    Storing {
+        /// Threads that serve themselves are let alone.
+        is_signal_mode: bool,
+    },
 }
 
 /// Threads that are stopped as long as this lives, and for a while at most unless all of them are to be held.
@@ -41,12 +47,20 @@ pub(super) struct Brake {
     /// Tells who is stopped for certain, and again when they are held.
     told: Receiver<Vec<i32>>,
     is_settled: bool,
+    pulled: Nanos,
 }
 
 impl Brake {
     /// Stop threads of process `pid` beside `first`. None: there are none.
     pub(super) fn pull(pid: i32, first: i32, whom: Whom) -> Option<Self> {
-        let is_meant = |tid: &i32| *tid != first && (whom == Whom::All || is_in(*tid, b'R'));
+        let is_meant = |tid: &i32| {
+            *tid != first
+                && match whom {
+                    Whom::All => true,
+                    Whom::Running => is_in(*tid, b'R'),
+                    Whom::Storing { .. } => is_in(*tid, b'R') && !is_ours(pid, *tid),
+                }
+        };
         let meant: Vec<i32> = start::threads(pid).into_iter().filter(is_meant).collect();
         if meant.is_empty() {
             return None;
@@ -58,6 +72,9 @@ impl Brake {
             let mut tracees: Vec<Starting> =
                 meant.into_iter().filter_map(|tid| Starting::stop_soon(tid, 0).ok()).collect();
             let stopped = if whom == Whom::All { stop_all(pid, first, &mut tracees) } else { Vec::new() };
+            if whom == (Whom::Storing { is_signal_mode: true }) {
+                let_servers_go(&mut tracees);
+            }
             // With the end of this thread the kernel lets them go.
             let held_max = if stopped.is_empty() { HELD_MAX } else { STOP_MAX };
             let is_wanted = tell.send(stopped.clone()).is_ok() && asked.recv_timeout(held_max).is_ok();
@@ -67,7 +84,12 @@ impl Brake {
         };
         // Without it the budget is kept a little later.
         std::thread::Builder::new().name("brake".into()).stack_size(128 << 10).spawn(stop).ok()?;
-        Some(Self { hold, told, is_settled: false })
+        Some(Self { hold, told, is_settled: false, pulled: clock::now() })
+    }
+
+    /// True as long as threads are stopped that nobody has asked to hold.
+    pub(super) fn holds(&self) -> bool {
+        Duration::from_nanos(clock::now() - self.pulled) < HELD_MAX
     }
 
     /// True once it is known who is stopped.
@@ -111,6 +133,22 @@ fn stop_all(pid: i32, first: i32, tracees: &mut Vec<Starting>) -> Vec<i32> {
     let mut all = tracees.iter_mut();
     stopped.retain(|_| all.next().is_some_and(|tracee| tracee.is_stopped() == Ok(true)));
     stopped
+}
+
+/// Let those go on that serve themselves, or another thread, and so may have what our threads need.
+fn let_servers_go(tracees: &mut Vec<Starting>) {
+    for mut tracee in std::mem::take(tracees) {
+        if tracee.is_stopped() == Ok(true) && tracee.is_in_handler() {
+            tracee.let_go();
+        } else {
+            tracees.push(tracee);
+        }
+    }
+}
+
+/// True of a thread of ours in process `pid`, by its name.
+fn is_ours(pid: i32, tid: i32) -> bool {
+    std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).is_ok_and(|name| name.starts_with(b"pagetide"))
 }
 
 fn is_in(tid: i32, state: u8) -> bool {

@@ -128,6 +128,10 @@ impl Probe {
             self.parts = PROBE_PARTS;
             (self.major_faults, self.next) = (major_faults, now + self.pause);
         }
+        if self.next == 0 {
+            // Of a new one nothing is known; and what a forked child gives up at once its maker would have to copy.
+            self.next = now + self.pause;
+        }
         if !is_asked || now < self.next {
             self.keeps = self.keeps.filter(|_| is_asked);
             return;
@@ -263,6 +267,7 @@ mod tests {
             probe.keeps
         };
         let mut resident = 12_800;
+        assert_eq!(step(&mut probe, 0, 0, resident), None, "it is new");
         let mut left = Vec::new();
         while resident > 9_000 {
             resident = step(&mut probe, 0, 0, resident).expect("it is asked");

@@ -6,6 +6,7 @@ use pagetide_sys::clock;
 use crate::setup;
 use crate::space::PAGE_BYTES;
 use crate::supervise::Supervisor;
+use crate::supervise::brief::LOOK_NS;
 use crate::supervise::start::Starting;
 
 /// How fast a program can fill fresh memory natively, generously: sets how often we look.
@@ -43,6 +44,9 @@ impl Supervisor {
         if let Some(first) = starting.next() {
             let holds = first.is_held() || starting.any(Starting::is_held);
             return if holds { HELD_LOOK_NS } else { 1_000_000 };
+        }
+        if self.brief.is_watching() {
+            return LOOK_NS;
         }
         let natives = self.tree.list.iter().any(|process| !process.is_managed());
         if !natives {

@@ -69,6 +69,11 @@ impl Process {
         self.resident.saturating_sub(self.shared_pages())
     }
 
+    /// What of it is counted where the budget is divided: all, if it is told what it may keep.
+    pub(super) fn counted(&self) -> u64 {
+        if self.is_managed() { self.resident } else { self.own_part() }
+    }
+
     pub(super) fn shared_pages(&self) -> u64 {
         self.shared.map_or(0, |shared| shared.pages)
     }
@@ -162,7 +167,7 @@ impl Supervisor {
     pub(super) fn countable_pages(&self) -> u64 {
         let paging = || self.tree.list.iter().filter(|process| process.is_managed());
         let [shared, fixed] = [Process::shared_pages, Process::fixed_pages].map(|pages| paging().map(pages).sum());
-        self.budget_pages + self.sharing.beyond(self.budget_pages, shared, fixed)
+        self.budget_pages + self.sharing.beyond(self.budget_pages, shared, fixed).max(self.pages_beside())
     }
 
     /// What is resident, as far as is known: a page that several processes map counts once.

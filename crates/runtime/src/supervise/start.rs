@@ -175,6 +175,11 @@ impl Starting {
         Ok(self.is_stopped()? && self.brake.as_mut().is_none_or(Brake::is_settled))
     }
 
+    /// The stopped thread is in a handler of ours, which blocks all signals.
+    pub(super) fn is_in_handler(&self) -> bool {
+        self.tracee.save().is_ok_and(|saved| saved.mask() == SignalSet::ALL)
+    }
+
     /// Let the stopped thread go on as it was.
     pub(super) fn let_go(self) {
         // It may have ended meanwhile.

@@ -15,6 +15,7 @@ use pagetide_sys::proc::{self, Statm, StatmFile};
 use crate::control::{Control, Entry};
 use crate::foothold::View;
 use crate::space::PAGE_SHIFT;
+use crate::supervise::brief::Children;
 use crate::supervise::divide::{Exchange, Lent, Probe};
 use crate::supervise::rest::RestTimer;
 use crate::supervise::sharing::Shared;
@@ -90,6 +91,8 @@ pub(super) struct Process {
     pub(super) probe: Probe,
     pub(super) exchange: Exchange,
     pub(super) worth: Worth,
+    /// What its children were like.
+    pub(super) children: Children,
     /// Pages of files and of shared memory that it had at the last look.
     not_own: u64,
     /// Those of shared memory when they were asked for last, and how much `not_own` was then.
@@ -129,6 +132,7 @@ impl Process {
             probe: Probe::default(),
             exchange: Exchange::default(),
             worth: Worth::new(),
+            children: Children::new(),
             not_own: 0,
             shared_memory: 0,
             asked_at: 0,
@@ -148,6 +152,11 @@ impl Process {
     /// Pages of it that are paged out, and not in memory as well.
     pub(super) fn swapped_pages(&self) -> u64 {
         self.told(|entry| &entry.away_pages)
+    }
+
+    /// Frames that hold nothing and tables of its agent.
+    pub(super) fn overhead_pages(&self) -> u64 {
+        self.told(|entry| &entry.overhead_pages)
     }
 
     /// What its agent says; 0 without one.

@@ -1,0 +1,267 @@
+//! Children that end soon, and what their makers keep for that.
+//!
+//! Before a fork half of the memory is paged out, because a store to a page that is shared since makes a copy, of which the kernel tells
+//! nobody: parent and child may have twice as much in a moment. But most children end, or execute another program, before they have
+//! written much (perl's `system`, what a test harness forks, tasks of a server), and then the parent has written for nothing and reads back
+//! all that it uses. So it is seen how children end, and who had some brief ones keeps at the next fork what it has.
+//!
+//! Of what a child and its maker have then, the child's part counts beyond the budget as long as it is shared: what it has at its birth, less
+//! all minor faults of both since, each of which may have made a copy, but for those on the tables of its agent. That is never too much, so what the copies need is paged out as
+//! they are made. Who is expected to be brief and is not may write faster than any disk does: while too much is counted and copies are made,
+//! the threads that make them are stopped (`brake.rs`). A child that stays counts whole after a while, as all do.
+
+use std::sync::atomic::Ordering;
+
+use pagetide_core::types::Nanos;
+use pagetide_sys::proc::StatmFile;
+use pagetide_sys::{clock, proc};
+
+use super::Supervisor;
+use super::brake::{Brake, Whom};
+use super::tree::Process;
+
+/// A brief child has ended, or executed another program, within this time.
+const BRIEF_NS: Nanos = 1_000_000_000;
+/// It and its maker have made no more copies than these meanwhile, as far as that is known: 8 MiB.
+const COPIES_MAX: u64 = 2048;
+/// So many brief children one after the other, and the next one is expected to be; twice as many after each that was not.
+const PROOFS: u32 = 2;
+const PROOFS_MAX: u32 = 1024;
+/// Time between two looks at children that share what is not counted.
+pub(super) const LOOK_NS: Nanos = 1_000_000;
+/// So much may be counted too much before threads are stopped: 4 MiB, half of what may be in excess.
+const EXCESS_PAGES: u64 = 1024;
+/// Copies from one look to the next that make it worth to stop who makes them.
+const COPYING_PAGES: u64 = 64;
+/// What was copied too much leaves within this time, or it is not the copies.
+const SETTLE_NS: Nanos = 10_000_000_000;
+
+/// The children that a process has had.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Children {
+    /// Brief ones, one after the other.
+    brief: u32,
+    /// So many are needed.
+    proofs: u32,
+}
+
+impl Children {
+    pub(super) const fn new() -> Self {
+        Self { brief: 0, proofs: PROOFS }
+    }
+
+    fn note(&mut self, is_brief: bool) {
+        if is_brief {
+            self.brief = self.brief.saturating_add(1);
+        } else {
+            let was_wrong = self.are_brief();
+            *self = Self { brief: 0, proofs: if was_wrong { (self.proofs * 2).min(PROOFS_MAX) } else { self.proofs } };
+        }
+    }
+
+    const fn are_brief(&self) -> bool {
+        self.brief >= self.proofs
+    }
+}
+
+/// A forked child, from when it is told of until it is known whether it was brief.
+#[derive(Debug)]
+pub(super) struct Child {
+    pid: i32,
+    maker: i32,
+    since: Nanos,
+    /// Its maker has kept what it had. What the child has of it, once its agent is started; None: all that it keeps.
+    kept: Option<Option<u64>>,
+    /// It has, or had, an agent.
+    is_linked: bool,
+    /// Its life is over, or was too long: it counts whole.
+    is_judged: bool,
+    /// Minor faults of it and of its maker when it was told of.
+    first: [u64; 2],
+    /// At the last look.
+    faults: [u64; 2],
+    /// Those of both since the look before.
+    recent: u64,
+    /// What its agent's tables take: as many minor faults, which make no copies.
+    tables: u64,
+}
+
+impl Child {
+    /// Copies that it and its maker may have made.
+    fn copies(&self) -> u64 {
+        let [own, makers] = [0, 1].map(|index| self.faults[index].saturating_sub(self.first[index]));
+        own.saturating_sub(self.tables).saturating_add(makers)
+    }
+
+    /// So many faults were counted by now.
+    fn note(&mut self, faults: [u64; 2]) {
+        let sum = |faults: [u64; 2]| faults.into_iter().fold(0, u64::saturating_add);
+        self.recent = sum(faults).saturating_sub(sum(self.faults));
+        self.faults = faults;
+    }
+
+    /// What of its pages, of which it keeps `resident`, is its maker's as well.
+    fn shared(&self, resident: u64) -> u64 {
+        let Some(kept) = self.kept.filter(|_| !self.is_judged) else { return 0 };
+        kept.map_or(resident, |pages| pages.saturating_sub(self.copies()).min(resident))
+    }
+}
+
+/// What is known of children of late, and the brakes on those that copy.
+#[derive(Debug, Default)]
+pub(super) struct Brief {
+    children: Vec<Child>,
+    brakes: Vec<Brake>,
+}
+
+impl Brief {
+    /// Some are to be looked at soon.
+    pub(super) fn is_watching(&self) -> bool {
+        self.children.iter().any(|child| child.kept.is_some())
+    }
+}
+
+/// How many minor faults a process had; None: it has ended.
+fn minor_faults(pid: i32) -> Option<u64> {
+    proc::stat(Some(pid)).ok().filter(|stat| !proc::is_over(stat.state)).map(|stat| stat.minor_faults)
+}
+
+impl Supervisor {
+    /// Process `pid` was forked, and its agent is to be started. `keeps`: its maker has paged out nothing.
+    pub(super) fn expect_brief(&mut self, pid: i32, maker: i32, keeps: bool) {
+        let first = [pid, maker].map(|pid| minor_faults(pid).unwrap_or(0));
+        let kept = keeps.then_some(None);
+        self.brief.children.push(Child {
+            pid,
+            maker,
+            since: clock::now(),
+            kept,
+            is_linked: false,
+            is_judged: false,
+            first,
+            faults: first,
+            recent: 0,
+            tables: 0,
+        });
+    }
+
+    /// The agent of a process is started, and nothing has run in it since it was copied.
+    pub(super) fn note_linked(&mut self, pid: i32) {
+        for child in self.brief.children.iter_mut().filter(|child| child.pid == pid) {
+            child.is_linked = true;
+            let resident = || StatmFile::open(pid).and_then(|statm| statm.read()).map_or(0, |statm| statm.anon_pages());
+            child.kept = child.kept.map(|_| Some(resident()));
+        }
+    }
+
+    /// Pages that count beyond the budget: those of children that their makers have as well.
+    pub(super) fn pages_beside(&self) -> u64 {
+        let resident = |pid| self.tree.list.iter().find(|process| process.pid == pid).map_or(0, |child| child.resident);
+        self.brief.children.iter().map(|child| child.shared(resident(child.pid))).sum()
+    }
+
+    /// See who has ended or stays, and who copies.
+    pub(super) fn look_at_brief(&mut self) {
+        if self.brief.children.is_empty() {
+            return;
+        }
+        let now = clock::now();
+        let excess = self.tree.list.iter().map(Process::counted).sum::<u64>().saturating_sub(self.countable_pages());
+        let mut brief = std::mem::take(&mut self.brief);
+        for child in &mut brief.children {
+            let process = self.tree.list.iter().find(|process| process.pid == child.pid);
+            let lives = process.is_some_and(|process| !child.is_linked || process.link.is_some());
+            if lives && let (Some(own), Some(makers)) = (minor_faults(child.pid), minor_faults(child.maker)) {
+                child.note([own, makers]);
+            }
+            child.tables = process.map_or(child.tables, Process::overhead_pages);
+            let is_late = now > child.since + BRIEF_NS;
+            if !child.is_judged && (!lives || is_late) {
+                child.is_judged = true;
+                // Of one whose maker has paged out half most copies are of pages that leave.
+                let is_brief = !is_late && (child.kept.is_none() || child.copies() <= COPIES_MAX);
+                if let Some(maker) = self.tree.list.iter_mut().find(|process| process.pid == child.maker) {
+                    maker.note_child(is_brief);
+                }
+            }
+        }
+        let is_settled = excess <= EXCESS_PAGES;
+        if is_settled {
+            brief.brakes.clear();
+        }
+        brief.brakes.retain(Brake::holds);
+        for child in brief.children.iter_mut().filter(|child| !is_settled && child.kept.is_some()) {
+            if std::mem::take(&mut child.recent) >= COPYING_PAGES {
+                let whom = Whom::Storing { is_signal_mode: self.hello.signal_mode };
+                brief.brakes.extend([child.pid, child.maker].into_iter().filter_map(|pid| Brake::pull(pid, 0, whom)));
+            }
+        }
+        let is_over = |child: &Child| child.kept.is_none() || is_settled || now > child.since + SETTLE_NS;
+        brief.children.retain(|child| !child.is_judged || !is_over(child));
+        self.brief = brief;
+    }
+}
+
+impl Process {
+    /// A child of it has lived, briefly or not.
+    fn note_child(&mut self, is_brief: bool) {
+        self.children.note(is_brief);
+        if let Some(link) = &self.link {
+            link.control.entry().keeps_at_fork.store(u32::from(self.children.are_brief()), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guess_that_was_wrong_needs_twice_the_proof_the_next_time() {
+        let mut children = Children::new();
+        let proofs = |children: &mut Children| {
+            let needed = (1..5000).find(|_| {
+                children.note(true);
+                children.are_brief()
+            });
+            children.note(false);
+            assert!(!children.are_brief());
+            needed
+        };
+        assert_eq!([proofs(&mut children), proofs(&mut children), proofs(&mut children)], [Some(2), Some(4), Some(8)]);
+        children.note(true);
+        children.note(false);
+        assert_eq!(proofs(&mut children), Some(16), "nothing was guessed");
+        (0..20).for_each(|_| _ = proofs(&mut children));
+        assert_eq!(proofs(&mut children), Some(1024));
+    }
+
+    #[test]
+    fn what_a_child_shares_is_what_it_was_born_with_less_the_copies_of_both() {
+        let mut child = Child {
+            pid: 2,
+            maker: 1,
+            since: 0,
+            kept: Some(None),
+            is_linked: false,
+            is_judged: false,
+            first: [100, 1000],
+            faults: [100, 1000],
+            recent: 0,
+            tables: 0,
+        };
+        assert_eq!(child.shared(5000), 5000, "it has not run yet");
+        child.kept = Some(Some(4800));
+        assert_eq!(child.shared(5000), 4800, "its agent's tables are its own");
+        child.note([300, 1100]);
+        assert_eq!((child.shared(5000), child.recent), (4500, 300));
+        assert_eq!(child.shared(30), 30, "no more than it keeps");
+        child.note([200, u64::MAX]);
+        assert_eq!(child.shared(5000), 0);
+        child.note([100, 1000]);
+        child.is_judged = true;
+        assert_eq!(child.shared(5000), 0, "it has stayed");
+        (child.is_judged, child.kept) = (false, None);
+        assert_eq!(child.shared(5000), 0, "its maker has paged out half");
+    }
+}
