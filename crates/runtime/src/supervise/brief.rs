@@ -93,6 +93,11 @@ impl Child {
         own.saturating_sub(self.tables).saturating_add(makers)
     }
 
+    /// Copies of what they shared.
+    fn copied(&self) -> u64 {
+        self.kept.flatten().map_or(0, |pages| pages.min(self.copies()))
+    }
+
     /// So many faults were counted by now.
     fn note(&mut self, faults: [u64; 2]) {
         let sum = |faults: [u64; 2]| faults.into_iter().fold(0, u64::saturating_add);
@@ -102,9 +107,21 @@ impl Child {
 
     /// What of its pages, of which it keeps `resident`, is its maker's as well.
     fn shared(&self, resident: u64) -> u64 {
-        let Some(kept) = self.kept.filter(|_| !self.is_judged) else { return 0 };
+        let Some(kept) = self.kept else { return 0 };
         kept.map_or(resident, |pages| pages.saturating_sub(self.copies()).min(resident))
     }
+
+    /// What of that counts beyond the budget.
+    fn beside(&self, resident: u64) -> u64 {
+        if self.is_judged { 0 } else { self.shared(resident) }
+    }
+}
+
+/// True if copies are why so much is kept too much, `once` of which is there once. What is kept for other reasons does not leave while who
+/// copies stands.
+const fn are_cause(copied: u64, excess: u64, once: u64) -> bool {
+    let twice = excess.saturating_sub(once);
+    twice > EXCESS_PAGES && twice <= EXCESS_PAGES + copied
 }
 
 /// What is known of children of late, and the brakes on those that copy.
@@ -157,7 +174,7 @@ impl Supervisor {
     /// Pages that count beyond the budget: those of children that their makers have as well.
     pub(super) fn pages_beside(&self) -> u64 {
         let resident = |pid| self.tree.list.iter().find(|process| process.pid == pid).map_or(0, |child| child.resident);
-        self.brief.children.iter().map(|child| child.shared(resident(child.pid))).sum()
+        self.brief.children.iter().map(|child| child.beside(resident(child.pid))).sum()
     }
 
     /// See who has ended or stays, and who copies.
@@ -190,8 +207,14 @@ impl Supervisor {
             brief.brakes.clear();
         }
         brief.brakes.retain(Brake::holds);
+        let resident = |pid| self.tree.list.iter().find(|process| process.pid == pid).map_or(0, |child| child.resident);
+        let [copied, once] = brief.children.iter().fold([0_u64; 2], |[copied, once], child| {
+            let resident = resident(child.pid);
+            [copied + child.copied(), once + child.shared(resident) - child.beside(resident)]
+        });
+        let is_cause = are_cause(copied, excess, once);
         for child in brief.children.iter_mut().filter(|child| !is_settled && child.kept.is_some()) {
-            if std::mem::take(&mut child.recent) >= COPYING_PAGES {
+            if std::mem::take(&mut child.recent) >= COPYING_PAGES && is_cause {
                 let whom = Whom::Storing { is_signal_mode: self.hello.signal_mode };
                 brief.brakes.extend([child.pid, child.maker].into_iter().filter_map(|pid| Brake::pull(pid, 0, whom)));
             }
@@ -237,6 +260,16 @@ mod tests {
     }
 
     #[test]
+    fn who_copies_is_stopped_for_what_is_there_twice_and_for_nothing_else() {
+        assert!(!are_cause(0, 5_000, 0), "nothing was copied");
+        assert!(!are_cause(4_000, EXCESS_PAGES, 0), "not too much");
+        assert!(are_cause(4_000, EXCESS_PAGES + 1, 0) && are_cause(4_000, EXCESS_PAGES + 4_000, 0));
+        assert!(!are_cause(4_000, EXCESS_PAGES + 4_001, 0), "more than was copied");
+        assert!(!are_cause(4_000, 6_000, 6_000), "it counts whole, and is there once");
+        assert!(are_cause(4_000, 6_000 + EXCESS_PAGES + 1, 6_000));
+    }
+
+    #[test]
     fn what_a_child_shares_is_what_it_was_born_with_less_the_copies_of_both() {
         let mut child = Child {
             pid: 2,
@@ -254,14 +287,15 @@ mod tests {
         child.kept = Some(Some(4800));
         assert_eq!(child.shared(5000), 4800, "its agent's tables are its own");
         child.note([300, 1100]);
+        assert_eq!(child.copied(), 300);
         assert_eq!((child.shared(5000), child.recent), (4500, 300));
         assert_eq!(child.shared(30), 30, "no more than it keeps");
         child.note([200, u64::MAX]);
-        assert_eq!(child.shared(5000), 0);
+        assert_eq!((child.shared(5000), child.copied()), (0, 4800), "there were no more");
         child.note([100, 1000]);
         child.is_judged = true;
-        assert_eq!(child.shared(5000), 0, "it has stayed");
-        (child.is_judged, child.kept) = (false, None);
+        assert_eq!((child.shared(5000), child.beside(5000)), (4800, 0), "it has stayed");
+        child.kept = None;
         assert_eq!(child.shared(5000), 0, "its maker has paged out half");
     }
 }
