@@ -182,7 +182,7 @@ fn processes_that_fill_fresh_memory_at_once_stay_in_a_hard_limit() {
     burst.peak_gap("many processes fill memory natively at once").check(&scratch);
 }
 
-/// Half of the memory was paged out before each fork, and most of it came back: 40 children that ended at once cost 12 MiB in use 40 times.
+/// Half of the memory was paged out before each fork, whatever the child did, and most of it came back: 20 MiB of 32 are in use.
 #[test]
 fn who_has_brief_children_keeps_what_it_has_in_both_modes() {
     let brief = |scratch: &Scratch| program(&victim::build(scratch, "brief"), &["64", "20", "40", "0"]).deadline_s(120);

@@ -5,8 +5,8 @@
 //! number that is a few milliseconds old. A hostile program may write anything: the supervisor uses the words as numbers to
 //! add and compare only.
 //!
-//! What is written by whom: `budget_pages`, `share_pages`, `keeps_at_fork` and `short_places` by the supervisor; `asked` by forked children, who inherit
-//! the mapping; everything else by the agent of the process.
+//! What is written by whom: `budget_pages`, `share_pages`, `keeps_at_fork` and `short_places` by the supervisor; `asked` by forked
+//! children, who inherit the mapping; everything else by the agent of the process.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

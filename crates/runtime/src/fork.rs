@@ -8,8 +8,8 @@
 //!
 //! 1. *prepare* (the forking thread, just before): touches doorbell 0, a missing page of ours. Its fault is the message. The
 //!    agent pages out half of what is resident, because what both sides write after the copy exists twice, and the kernel does
-//!    not ask us then; unless the supervisor knows that children of this process end soon (`supervise/brief.rs`). It holds the core (nothing is unmapped any more, everything resident is mapped back), lets what is in
-//!    flight end, and answers by filling the page.
+//!    not ask us then; unless the supervisor knows that children of this process end soon (`supervise/brief.rs`). It holds the core
+//!    (nothing is unmapped any more, everything resident is mapped back), lets what is in flight end, and answers by filling the page.
 //! 2. The kernel copies. The agent reads EVENT_FORK, takes a snapshot (regions, and which page is in which slot), pins those
 //!    slots, tells the supervisor, and serves the child's faults from the snapshot. A page that every child inherits is
 //!    registered, so the event comes even if all large memory is left out of the copy.

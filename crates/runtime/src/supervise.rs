@@ -65,7 +65,7 @@ use crate::supervise::sharing::Sharing;
 use crate::supervise::signals::{CPU_TIMER, SignalQueue};
 use crate::supervise::teller::Teller;
 use crate::supervise::totals::Totals;
-use crate::supervise::tree::{Process, Tree};
+use crate::supervise::tree::Tree;
 use crate::supervise::watched::Watched;
 
 pub use crate::control::LatencySummary;
@@ -331,7 +331,7 @@ impl Supervisor {
 
     /// What of the budget nobody keeps.
     fn left_pages(&self) -> u64 {
-        self.countable_pages().saturating_sub(self.tree.list.iter().map(Process::counted).fold(0, u64::saturating_add))
+        self.countable_pages().saturating_sub(self.counted_pages())
     }
 
     /// See who is new, if it is time. A tenth of our time at most.

@@ -259,7 +259,7 @@ impl Supervisor {
         let others = self.tree.list.iter().filter(|process| process.is_about_to_start()).count() as u64;
         let own = self.tree.list[index].resident;
         let share = shares::first(self.countable_pages(), own, self.tree.resident(), others);
-        self.note_linked(pid);
+        self.note_linked(pid, own);
         let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
         let call = birth.and_then(|birth| {
             let (ours, theirs) = socket::pair().ok()?;

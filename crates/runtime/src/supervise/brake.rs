@@ -51,7 +51,7 @@ pub(super) struct Brake {
 }
 
 impl Brake {
-    /// Stop threads of process `pid` beside `first`. None: there are none.
+    /// Stop threads of process `pid` beside `first` (0: it leaves nobody out). None: there are none.
     pub(super) fn pull(pid: i32, first: i32, whom: Whom) -> Option<Self> {
         let is_meant = |tid: &i32| {
             *tid != first
@@ -148,7 +148,7 @@ fn let_servers_go(tracees: &mut Vec<Starting>) {
 
 /// True of a thread of ours in process `pid`, by its name.
 fn is_ours(pid: i32, tid: i32) -> bool {
-    std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).is_ok_and(|name| name.starts_with(b"pagetide"))
+    start::thread_name(pid, tid).starts_with(b"pagetide")
 }
 
 fn is_in(tid: i32, state: u8) -> bool {

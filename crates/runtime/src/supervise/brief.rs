@@ -5,20 +5,20 @@
 //! written much (perl's `system`, what a test harness forks, tasks of a server), and then the parent has written for nothing and reads back
 //! all that it uses. So it is seen how children end, and who had some brief ones keeps at the next fork what it has.
 //!
-//! Of what a child and its maker have then, the child's part counts beyond the budget as long as it is shared: what it has at its birth, less
-//! all minor faults of both since, each of which may have made a copy, but for those on the tables of its agent. That is never too much, so what the copies need is paged out as
-//! they are made. Who is expected to be brief and is not may write faster than any disk does: while too much is counted and copies are made,
-//! the threads that make them are stopped (`brake.rs`). A child that stays counts whole after a while, as all do.
+//! Of what a child and its maker have then, the child's part counts beyond the budget as long as it is shared: what it has at its birth,
+//! less all minor faults of both since, each of which may have made a copy, but for those on the tables of its agent. That is never too
+//! much, so what the copies need is paged out as they are made. Who is expected to be brief and is not may write faster than any disk
+//! does: while too much is counted and copies are made, the threads that make them are stopped (`brake.rs`). A child that stays counts
+//! whole after a while, as all do.
 
 use std::sync::atomic::Ordering;
 
 use pagetide_core::types::Nanos;
-use pagetide_sys::proc::StatmFile;
 use pagetide_sys::{clock, proc};
 
 use super::Supervisor;
 use super::brake::{Brake, Whom};
-use super::tree::Process;
+use super::tree::{Process, Tree};
 
 /// A brief child has ended, or executed another program, within this time.
 const BRIEF_NS: Nanos = 1_000_000_000;
@@ -70,10 +70,10 @@ pub(super) struct Child {
     pid: i32,
     maker: i32,
     since: Nanos,
-    /// Its maker has kept what it had. What the child has of it, once its agent is started; None: all that it keeps.
-    kept: Option<Option<u64>>,
-    /// It has, or had, an agent.
-    is_linked: bool,
+    /// Its maker has kept what it had.
+    is_beside_all: bool,
+    /// What it kept when its agent was started, before it ran; None: that is to come.
+    born_with: Option<u64>,
     /// Its life is over, or was too long: it counts whole.
     is_judged: bool,
     /// Minor faults of it and of its maker when it was told of.
@@ -93,9 +93,9 @@ impl Child {
         own.saturating_sub(self.tables).saturating_add(makers)
     }
 
-    /// Copies of what they shared.
+    /// Copies of what they shared, where that counts beyond the budget.
     fn copied(&self) -> u64 {
-        self.kept.flatten().map_or(0, |pages| pages.min(self.copies()))
+        self.born_with.filter(|_| self.is_beside_all).map_or(0, |pages| pages.min(self.copies()))
     }
 
     /// So many faults were counted by now.
@@ -105,10 +105,30 @@ impl Child {
         self.faults = faults;
     }
 
+    /// See whether it lives, and what it has copied; judge it if it is time.
+    fn look(&mut self, now: Nanos, tree: &mut Tree) {
+        let process = tree.list.iter().find(|process| process.pid == self.pid);
+        let lives = process.is_some_and(|process| self.born_with.is_none() || process.link.is_some());
+        if lives && let (Some(own), Some(makers)) = (minor_faults(self.pid), minor_faults(self.maker)) {
+            self.note([own, makers]);
+        }
+        self.tables = process.map_or(self.tables, Process::overhead_pages);
+        let is_late = now > self.since + BRIEF_NS;
+        if self.is_judged || (lives && !is_late) {
+            return;
+        }
+        self.is_judged = true;
+        // Of one whose maker has paged out half most copies are of pages that leave.
+        let is_brief = !is_late && (!self.is_beside_all || self.copies() <= COPIES_MAX);
+        if let Some(maker) = tree.list.iter_mut().find(|process| process.pid == self.maker) {
+            maker.note_child(is_brief);
+        }
+    }
+
     /// What of its pages, of which it keeps `resident`, is its maker's as well.
     fn shared(&self, resident: u64) -> u64 {
-        let Some(kept) = self.kept else { return 0 };
-        kept.map_or(resident, |pages| pages.saturating_sub(self.copies()).min(resident))
+        let all = self.born_with.map_or(resident, |pages| pages.saturating_sub(self.copies()).min(resident));
+        if self.is_beside_all { all } else { 0 }
     }
 
     /// What of that counts beyond the budget.
@@ -134,7 +154,7 @@ pub(super) struct Brief {
 impl Brief {
     /// Some are to be looked at soon.
     pub(super) fn is_watching(&self) -> bool {
-        self.children.iter().any(|child| child.kept.is_some())
+        self.children.iter().any(|child| child.is_beside_all)
     }
 }
 
@@ -144,16 +164,15 @@ fn minor_faults(pid: i32) -> Option<u64> {
 }
 
 impl Supervisor {
-    /// Process `pid` was forked, and its agent is to be started. `keeps`: its maker has paged out nothing.
-    pub(super) fn expect_brief(&mut self, pid: i32, maker: i32, keeps: bool) {
+    /// Process `pid` was forked, and its agent is to be started. `is_beside_all`: its maker has paged out nothing.
+    pub(super) fn expect_brief(&mut self, pid: i32, maker: i32, is_beside_all: bool) {
         let first = [pid, maker].map(|pid| minor_faults(pid).unwrap_or(0));
-        let kept = keeps.then_some(None);
         self.brief.children.push(Child {
             pid,
             maker,
             since: clock::now(),
-            kept,
-            is_linked: false,
+            is_beside_all,
+            born_with: None,
             is_judged: false,
             first,
             faults: first,
@@ -162,19 +181,17 @@ impl Supervisor {
         });
     }
 
-    /// The agent of a process is started, and nothing has run in it since it was copied.
-    pub(super) fn note_linked(&mut self, pid: i32) {
+    /// The agent of a process is started, which keeps so much. If it was forked, it has not run since.
+    pub(super) fn note_linked(&mut self, pid: i32, resident: u64) {
         for child in self.brief.children.iter_mut().filter(|child| child.pid == pid) {
-            child.is_linked = true;
-            let resident = || StatmFile::open(pid).and_then(|statm| statm.read()).map_or(0, |statm| statm.anon_pages());
-            child.kept = child.kept.map(|_| Some(resident()));
+            child.born_with = Some(resident);
         }
     }
 
     /// Pages that count beyond the budget: those of children that their makers have as well.
     pub(super) fn pages_beside(&self) -> u64 {
-        let resident = |pid| self.tree.list.iter().find(|process| process.pid == pid).map_or(0, |child| child.resident);
-        self.brief.children.iter().map(|child| child.beside(resident(child.pid))).sum()
+        let beside = |child: &Child| child.beside(self.tree.resident_of(child.pid));
+        self.brief.children.iter().map(beside).sum()
     }
 
     /// See who has ended or stays, and who copies.
@@ -183,45 +200,34 @@ impl Supervisor {
             return;
         }
         let now = clock::now();
-        let excess = self.tree.list.iter().map(Process::counted).sum::<u64>().saturating_sub(self.countable_pages());
-        let mut brief = std::mem::take(&mut self.brief);
-        for child in &mut brief.children {
-            let process = self.tree.list.iter().find(|process| process.pid == child.pid);
-            let lives = process.is_some_and(|process| !child.is_linked || process.link.is_some());
-            if lives && let (Some(own), Some(makers)) = (minor_faults(child.pid), minor_faults(child.maker)) {
-                child.note([own, makers]);
-            }
-            child.tables = process.map_or(child.tables, Process::overhead_pages);
-            let is_late = now > child.since + BRIEF_NS;
-            if !child.is_judged && (!lives || is_late) {
-                child.is_judged = true;
-                // Of one whose maker has paged out half most copies are of pages that leave.
-                let is_brief = !is_late && (child.kept.is_none() || child.copies() <= COPIES_MAX);
-                if let Some(maker) = self.tree.list.iter_mut().find(|process| process.pid == child.maker) {
-                    maker.note_child(is_brief);
-                }
-            }
-        }
+        let excess = self.counted_pages().saturating_sub(self.countable_pages());
         let is_settled = excess <= EXCESS_PAGES;
-        if is_settled {
-            brief.brakes.clear();
+        for child in &mut self.brief.children {
+            child.look(now, &mut self.tree);
         }
-        brief.brakes.retain(Brake::holds);
-        let resident = |pid| self.tree.list.iter().find(|process| process.pid == pid).map_or(0, |child| child.resident);
-        let [copied, once] = brief.children.iter().fold([0_u64; 2], |[copied, once], child| {
-            let resident = resident(child.pid);
+        self.brake(excess, is_settled);
+        let is_over = |child: &Child| !child.is_beside_all || is_settled || now > child.since + SETTLE_NS;
+        self.brief.children.retain(|child| !child.is_judged || !is_over(child));
+    }
+
+    /// Stop those that copy while too much is counted because of it, and let them go.
+    fn brake(&mut self, excess: u64, is_settled: bool) {
+        let Brief { children, brakes } = &mut self.brief;
+        brakes.retain(|brake| !is_settled && brake.holds());
+        if is_settled {
+            return;
+        }
+        let [copied, once] = children.iter().fold([0_u64; 2], |[copied, once], child| {
+            let resident = self.tree.resident_of(child.pid);
             [copied + child.copied(), once + child.shared(resident) - child.beside(resident)]
         });
         let is_cause = are_cause(copied, excess, once);
-        for child in brief.children.iter_mut().filter(|child| !is_settled && child.kept.is_some()) {
+        let whom = Whom::Storing { is_signal_mode: self.hello.signal_mode };
+        for child in children.iter_mut().filter(|child| child.is_beside_all) {
             if std::mem::take(&mut child.recent) >= COPYING_PAGES && is_cause {
-                let whom = Whom::Storing { is_signal_mode: self.hello.signal_mode };
-                brief.brakes.extend([child.pid, child.maker].into_iter().filter_map(|pid| Brake::pull(pid, 0, whom)));
+                brakes.extend([child.pid, child.maker].into_iter().filter_map(|pid| Brake::pull(pid, 0, whom)));
             }
         }
-        let is_over = |child: &Child| child.kept.is_none() || is_settled || now > child.since + SETTLE_NS;
-        brief.children.retain(|child| !child.is_judged || !is_over(child));
-        self.brief = brief;
     }
 }
 
@@ -275,8 +281,8 @@ mod tests {
             pid: 2,
             maker: 1,
             since: 0,
-            kept: Some(None),
-            is_linked: false,
+            is_beside_all: true,
+            born_with: None,
             is_judged: false,
             first: [100, 1000],
             faults: [100, 1000],
@@ -284,7 +290,7 @@ mod tests {
             tables: 0,
         };
         assert_eq!(child.shared(5000), 5000, "it has not run yet");
-        child.kept = Some(Some(4800));
+        child.born_with = Some(4800);
         assert_eq!(child.shared(5000), 4800, "its agent's tables are its own");
         child.note([300, 1100]);
         assert_eq!(child.copied(), 300);
@@ -295,7 +301,7 @@ mod tests {
         child.note([100, 1000]);
         child.is_judged = true;
         assert_eq!((child.shared(5000), child.beside(5000)), (4800, 0), "it has stayed");
-        child.kept = None;
-        assert_eq!(child.shared(5000), 0, "its maker has paged out half");
+        child.is_beside_all = false;
+        assert_eq!((child.shared(5000), child.copied()), (0, 0), "its maker has paged out half");
     }
 }

@@ -170,6 +170,11 @@ impl Supervisor {
         self.budget_pages + self.sharing.beyond(self.budget_pages, shared, fixed).max(self.pages_beside())
     }
 
+    /// What of that they count, and what the others keep.
+    pub(super) fn counted_pages(&self) -> u64 {
+        self.tree.list.iter().map(Process::counted).fold(0, u64::saturating_add)
+    }
+
     /// What is resident, as far as is known: a page that several processes map counts once.
     pub(super) fn resident_pages(&self) -> u64 {
         self.tree.list.iter().map(Process::own_part).fold(0, u64::saturating_add)

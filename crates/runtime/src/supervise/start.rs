@@ -345,9 +345,12 @@ fn has_ended(tid: i32) -> bool {
 
 /// The agent's thread: the newest that has its name.
 fn agent_of(pid: i32) -> Option<i32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
-    let is_agent = |path: std::path::PathBuf| std::fs::read(path.join("comm")).is_ok_and(|name| name == b"pagetide\n");
-    tasks.filter(|task| is_agent(task.path())).filter_map(|task| task.file_name().to_str()?.parse().ok()).max()
+    threads(pid).into_iter().filter(|&tid| thread_name(pid, tid) == b"pagetide\n").max()
+}
+
+/// The name of a thread, with the line end; empty: it is gone.
+pub(super) fn thread_name(pid: i32, tid: i32) -> Vec<u8> {
+    std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default()
 }
 
 /// The words of a process at an address. Once `done` is what was asked for, the answer is the one to it, and the state is no older than

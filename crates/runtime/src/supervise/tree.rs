@@ -335,6 +335,11 @@ impl Tree {
         self.list.iter().map(|process| process.resident).fold(0, u64::saturating_add)
     }
 
+    /// What one process keeps; 0: it is gone.
+    pub(super) fn resident_of(&self, pid: i32) -> u64 {
+        self.list.iter().find(|process| process.pid == pid).map_or(0, |process| process.resident)
+    }
+
     /// What is in swap space and not in memory as well.
     pub(super) fn away(&self) -> u64 {
         self.list.iter().map(Process::swapped_pages).fold(0, u64::saturating_add)
