@@ -160,6 +160,10 @@ impl AddressSpace for Linux {
         self.pagemap.as_ref().ok_or(Errno::ENOENT)?.leading(range, there)
     }
 
+    fn shared(&self, range: ManagedRange) -> Result<usize, Errno> {
+        self.pagemap.as_ref().ok_or(Errno::ENOENT)?.shared(range)
+    }
+
     fn give_back(&self, range: ManagedRange) -> Result<(), Errno> {
         mem::advise(range, Advice::DontNeed)
     }

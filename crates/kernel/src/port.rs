@@ -199,6 +199,12 @@ pub trait AddressSpace: Faults {
     /// The page table cannot be looked at.
     fn leading(&self, range: ManagedRange, there: bool) -> Result<usize, Errno>;
 
+    /// Bytes of the pages at the start of `range` that are in memory, and in that of another process as well.
+    ///
+    /// # Errors
+    /// The page table cannot be looked at.
+    fn shared(&self, range: ManagedRange) -> Result<usize, Errno>;
+
     /// Give back the memory of `range`, which is the caller's and not registered.
     ///
     /// # Errors

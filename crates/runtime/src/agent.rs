@@ -554,8 +554,8 @@ impl Host<Linux> for Serving<'_> {
             if !self.forks.is_under_way() {
                 self.agent.entry().asked.take(|vpn| pager.bring_for_child(now, vpn));
             }
-            let keeps = self.agent.entry().keeps_at_fork.load(Ordering::Relaxed) != 0;
-            self.forks.ring(pager, now, address, keeps);
+            let given = self.agent.entry().given_at_fork.load(Ordering::Relaxed);
+            self.forks.ring(pager, now, address, u32::try_from(given).unwrap_or(u32::MAX));
         }
         is_doorbell
     }

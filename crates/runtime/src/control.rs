@@ -5,7 +5,7 @@
 //! number that is a few milliseconds old. A hostile program may write anything: the supervisor uses the words as numbers to
 //! add and compare only.
 //!
-//! What is written by whom: `budget_pages`, `share_pages`, `keeps_at_fork` and `short_places` by the supervisor; `asked` by forked
+//! What is written by whom: `budget_pages`, `share_pages`, `given_at_fork` and `short_places` by the supervisor; `asked` by forked
 //! children, who inherit the mapping; everything else by the agent of the process.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -183,8 +183,8 @@ pub(crate) struct Entry {
     pub(crate) budget_pages: AtomicU64,
     /// What the process may keep resident.
     pub(crate) share_pages: AtomicU64,
-    /// Not 0: nothing is paged out for a fork.
-    pub(crate) keeps_at_fork: AtomicU32,
+    /// Pages that it pages out before a fork, up to half of what it may keep.
+    pub(crate) given_at_fork: AtomicU64,
     /// Places whose room processes need that find none: a bit for each, by its number.
     pub(crate) short_places: AtomicU64,
     /// What it keeps: program, our frames and our metadata.

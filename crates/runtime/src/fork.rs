@@ -7,8 +7,8 @@
 //! The protocol, parent on the left:
 //!
 //! 1. *prepare* (the forking thread, just before): touches doorbell 0, a missing page of ours. Its fault is the message. The
-//!    agent pages out half of what is resident, because what both sides write after the copy exists twice, and the kernel does
-//!    not ask us then; unless the supervisor knows that children of this process end soon (`supervise/brief.rs`). It holds the core
+//!    agent makes room first, because what both sides write after the copy exists twice, and the kernel does not ask us then: how much,
+//!    the supervisor says by what is free and what earlier children were like (`supervise/brief.rs`). It holds the core
 //!    (nothing is unmapped any more, everything resident is mapped back), lets what is in flight end, and answers by filling the page.
 //! 2. The kernel copies. The agent reads EVENT_FORK, takes a snapshot (regions, and which page is in which slot), pins those
 //!    slots, tells the supervisor, and serves the child's faults from the snapshot. A page that every child inherits is
@@ -61,7 +61,7 @@ use crate::fork::seen::{Seen, Talk};
 use crate::fork::snapshot::{SlotRun, snapshot};
 use crate::machine::managed;
 use crate::pager::Pager;
-use crate::protocol::{BORN, BORN_BESIDE_ALL, COMPLETE, OVER};
+use crate::protocol::{BORN, COMPLETE, OVER};
 use crate::space::PAGE_SHIFT;
 use crate::{foothold, setup};
 
@@ -179,8 +179,6 @@ pub(crate) struct Forks<K: AddressSpace = Linux> {
     held_at: Nanos,
     /// The fork waits until so many pages are charged, or until this time.
     shrinking: Option<(u32, Nanos)>,
-    /// Nothing was paged out for the fork that is under way.
-    keeps: bool,
     rung: [bool; 2],
     rung_at: Nanos,
 }
@@ -197,7 +195,6 @@ impl<K: AddressSpace> Forks<K> {
             held: false,
             held_at: 0,
             shrinking: None,
-            keeps: false,
             rung: [false; 2],
             rung_at: 0,
         }
@@ -231,8 +228,8 @@ impl<K: AddressSpace> Forks<K> {
         self.answered = Some(call);
     }
 
-    /// A doorbell was touched. `keeps`: a fork is to find in memory what is there now.
-    pub(crate) fn ring(&mut self, pager: &mut Pager<K>, now: Nanos, address: usize, keeps: bool) {
+    /// A doorbell was touched. So many pages are to be `given` before a fork, up to half of the budget.
+    pub(crate) fn ring(&mut self, pager: &mut Pager<K>, now: Nanos, address: usize, given: u32) {
         let which = self.which(address);
         self.rung[which] = true;
         self.rung_at = now;
@@ -243,10 +240,10 @@ impl<K: AddressSpace> Forks<K> {
             }
         }
         if which == 0 && !self.held {
-            let budget = pager.core().budget();
-            let pages = if keeps { budget } else { (budget / 2).max(setup::SHARE_PAGES_MIN) };
+            let (budget, charged) = (pager.core().budget(), pager.core().charged());
+            let kept = if given == 0 { budget } else { charged.saturating_sub(given).min(budget) };
+            let pages = kept.max(budget / 2).max(setup::SHARE_PAGES_MIN);
             pager.shrink_for_fork(now, pages);
-            self.keeps = keeps;
             self.shrinking = Some((pages, now + SHRINK_NS));
         }
     }
@@ -285,11 +282,6 @@ impl<K: AddressSpace> Forks<K> {
         pager.shrink_for_fork(now, pages);
         pager.step(now, Event::Hold { on: true });
         true
-    }
-
-    /// What the supervisor is told of a child.
-    const fn birth(&self) -> &'static [u8] {
-        if self.keeps { BORN_BESIDE_ALL } else { BORN }
     }
 
     fn answer(&mut self, pager: &Pager<K>, which: usize) {
@@ -370,7 +362,7 @@ impl<K: AddressSpace> Forks<K> {
             self.pin(pager, now, &mut newborn);
             self.newborn = Some(newborn);
             self.answered = None;
-            voice.tell(self.birth());
+            voice.tell(BORN);
         } else {
             self.fill_completely(voice, pager, &mut newborn);
         }

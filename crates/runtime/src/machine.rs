@@ -17,6 +17,7 @@ mod compressed;
 mod cost;
 mod deferred;
 mod moves;
+mod sparing;
 mod staging;
 pub(crate) mod stalls;
 mod told;
@@ -39,6 +40,8 @@ use crate::io::{Direction, Engine, Requests, Signs, Transfer};
 use crate::own;
 use crate::session::command::PlaceId;
 use crate::space::held::Held;
+use sparing::Sparing;
+
 use crate::space::unshare::{MakePrivate, WAITING_MAX};
 use crate::space::{Mappings, PAGE_SHIFT, is_aside};
 use crate::spans::Span;
@@ -137,6 +140,7 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     /// Pages to be moved out that are being made private, in the order asked.
     unsharing: VecDeque<Unsharing>,
     unshared: u32,
+    sparing: Sparing,
     /// Spare memory cannot be given back.
     is_stuck: bool,
     /// Requests that have ended; wraps.
@@ -209,6 +213,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             held: parts.held,
             unsharing: VecDeque::with_capacity(WAITING_MAX),
             unshared: 0,
+            sparing: Sparing::new(),
             is_stuck: false,
             ended: 0,
             placeless: None,

@@ -26,8 +26,6 @@ pub(crate) const HANDSHAKE: &[u8] = b"handshake";
 pub(crate) const REFUSED: &[u8] = b"refused";
 /// An agent to the supervisor: a child was forked, which waits for an agent.
 pub(crate) const BORN: &[u8] = b"born";
-/// The same, and its parent has kept what it had.
-pub(crate) const BORN_BESIDE_ALL: &[u8] = b"born beside all";
 /// An agent to the supervisor: the child of `BORN` is on its own, or gone.
 pub(crate) const OVER: &[u8] = b"over";
 /// The supervisor to an agent, with a socket: that of its child's agent.

@@ -49,15 +49,13 @@ use crate::control::{MACHINE_COUNTERS, summary};
 use crate::error::{Error, ErrorKind};
 use crate::foreign;
 use crate::lifeline::Lifeline;
-use crate::protocol::{
-    BORN, BORN_BESIDE_ALL, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY,
-};
+use crate::protocol::{BORN, CLOSE, COMPLETE, DID, HANDSHAKE, Hello, OVER, PACKET_BYTES, REFUSED, SAY};
 use crate::setup::{self, SharesChoice};
 use crate::space::PAGE_BYTES;
 use crate::space::unpaged::UNPAGED;
 use crate::spans::ProcessSpans;
 use crate::supervise::awake::Awake;
-use crate::supervise::brief::Brief;
+use crate::supervise::brief::Child;
 use crate::supervise::commands::Commands;
 use crate::supervise::places::{FLOOR_BYTES, Place, choose_mode, open_places, open_record};
 use crate::supervise::rest::Resting;
@@ -91,8 +89,6 @@ struct Birth {
     child: Option<i32>,
     /// The parent's agent was answered.
     is_answered: bool,
-    /// The parent has paged out nothing for it.
-    keeps: bool,
 }
 
 /// The supervisor of one run.
@@ -125,7 +121,8 @@ struct Supervisor {
     library: String,
     tree: Tree,
     births: Vec<Birth>,
-    brief: Brief,
+    /// Forked ones that have not been judged.
+    children: Vec<Child>,
     next_scan: Nanos,
     /// The limit on open descriptors that we were started with, if ours is another.
     descriptors: Option<Limit>,
@@ -259,9 +256,9 @@ impl Supervisor {
             opened: None,
             unwatched,
             library,
-            tree: Tree::default(),
+            tree: Tree::new(fault_mode == FaultMode::Signal),
             births: Vec::new(),
-            brief: Brief::default(),
+            children: Vec::new(),
             next_scan: 0,
             descriptors,
             totals: Totals::new(),
@@ -272,7 +269,7 @@ impl Supervisor {
             looked: clock::now(),
             resting: Resting::default(),
             filled_pages_per_ms: 0,
-            sharing: Sharing::new(),
+            sharing: Sharing::default(),
             exchanged_in: Nanos::MAX,
             shares: choices.shares,
             next_weighing: 0,
@@ -392,10 +389,7 @@ impl Supervisor {
         let Some(link) = &process.link else { return };
         let parent = process.pid;
         match word {
-            BORN | BORN_BESIDE_ALL => {
-                let keeps = word == BORN_BESIDE_ALL;
-                self.births.push(Birth { parent, child: None, is_answered: false, keeps });
-            }
+            BORN => self.births.push(Birth { parent, child: None, is_answered: false }),
             OVER => self.births.retain(|birth| birth.parent != parent),
             COMPLETE => {
                 for birth in self.births.extract_if(.., |birth| birth.parent == parent) {
@@ -476,7 +470,7 @@ impl Supervisor {
             if process.is_gone {
                 self.unlink(index);
                 let gone = self.tree.remove(index);
-                self.tree.end_sharing(&gone);
+                self.tree.end_sharing(gone.shared_pages(), self.tree.sharers());
             } else {
                 index += 1;
             }
@@ -484,7 +478,7 @@ impl Supervisor {
         self.tree.scan_forked();
         self.look_at_shared_memory();
         self.look_at_sharing();
-        self.look_at_brief();
+        self.look_at_children();
         self.needed_max = self.needed_max.max(self.resident_pages().saturating_add(self.tree.away()));
         self.measure_growth();
         self.answer_bells();

@@ -140,7 +140,7 @@ impl Swarm {
         let device = is_on_device(seed).then(rig::device);
         let ground = Ground::new((seed, quirks), (share, failing_bp), (&settings, device), forks);
         let mut first = Rig::over(ground.clone(), seed, Vec::new());
-        first.keeps_at_fork = seed.is_multiple_of(2);
+        first.given_at_fork = if seed.is_multiple_of(2) { 0 } else { u32::MAX };
         let first = Some(first);
         let mut swarm = Self {
             ground,

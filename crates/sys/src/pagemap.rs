@@ -174,13 +174,23 @@ impl Pagemap {
     /// Bytes of the pages at the start of `range` that are all there (in memory, in the kernel's swap or on their way), or all
     /// missing. On every kernel.
     pub fn leading(&self, range: ManagedRange, there: bool) -> Result<usize, Errno> {
+        self.while_words(range, |word| (word & THERE != 0) == there)
+    }
+
+    /// Bytes of the pages at the start of `range` that are in memory, and that other page tables have as well. On every kernel.
+    pub fn shared(&self, range: ManagedRange) -> Result<usize, Errno> {
+        self.while_words(range, |word| word & (PRESENT | ALONE) == PRESENT)
+    }
+
+    /// Bytes of the pages at the start of `range` of whose words this is true.
+    fn while_words(&self, range: ManagedRange, is_meant: impl Fn(u64) -> bool) -> Result<usize, Errno> {
         let mut words = [0u64; 256];
         let mut addr = range.start();
         while addr < range.end() {
             let left = ((range.end() - addr) / PAGE_BYTES).min(words.len());
             let count = self.read_words(addr, &mut words[..left])?;
             for &word in &words[..count] {
-                if (word & THERE != 0) != there {
+                if !is_meant(word) {
                     return Ok(addr - range.start());
                 }
                 addr += PAGE_BYTES;
@@ -206,6 +216,9 @@ impl Pagemap {
 
 /// The bits of a word of the table that a page without content has not: present, swapped.
 const THERE: u64 = 3 << 62;
+/// Present; in no other page table (Linux 4.2).
+const PRESENT: u64 = 1 << 63;
+const ALONE: u64 = 1 << 56;
 
 /// The categories that a word of the table shows.
 const fn categories_of(word: u64) -> Categories {

@@ -507,6 +507,15 @@ impl AddressSpace for Model {
         Ok(leading * PAGE_BYTES)
     }
 
+    fn shared(&self, range: ManagedRange) -> Result<usize, Errno> {
+        let world = self.world();
+        let (vpn, end) = pages(range);
+        let entries = &world.process(self.pid).entries;
+        let is_shared =
+            |vpn: &u64| matches!(entries.get(vpn), Some(&Entry::Page { page, .. }) if world.page(page).mapped > 1);
+        Ok((vpn..end).take_while(is_shared).count() * PAGE_BYTES)
+    }
+
     fn give_back(&self, range: ManagedRange) -> Result<(), Errno> {
         let (vpn, end) = pages(range);
         let mut world = self.enter();

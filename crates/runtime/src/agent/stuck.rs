@@ -82,8 +82,8 @@ fn unmovable(managed: &Managed) -> u64 {
 pub(super) fn is_starved(managed: &Managed, now: Nanos) -> bool {
     let machine = managed.session.pager.machine();
     let Some((_, since)) = machine.oldest_fault() else { return false };
-    // Pages that are shared since a fork can be moved once they are private again.
-    let will_be_movable = managed.forks.is_under_way() || machine.first_private().is_some();
+    // Pages that are shared since a fork can be moved once they are private again, and those that are spared a while later.
+    let will_be_movable = managed.forks.is_under_way() || machine.first_private().is_some() || machine.is_sparing();
     let core = managed.session.pager.core();
     let [movable @ .., _] = core.list_sizes();
     now.saturating_sub(since.max(managed.resumed)) > STARVED_NS

@@ -24,7 +24,7 @@ use super::snapshot::{SlotRun, snapshot};
 use super::{DOORBELLS, FORKING, Forks, Voice, touch};
 use crate::foothold;
 use crate::pager::Pager;
-use crate::protocol::OVER;
+use crate::protocol::{BORN, OVER};
 
 /// What is held must be where a child finds it within this time, or there is no fork. Busy disks have taken more than 10 s for a write.
 const REFUSE_NS: Nanos = 60_000_000_000;
@@ -144,7 +144,7 @@ impl<K: AddressSpace> Forks<K> {
             seen.expected = Some(newborn);
         }
         self.answered = None;
-        voice.tell(self.birth());
+        voice.tell(BORN);
         true
     }
 

@@ -50,6 +50,11 @@ impl<K: AddressSpace> LiveMachine<K> {
         waits && self.space.leading(managed(vpn, 1), true) == Ok(0)
     }
 
+    /// True if pages stay because others map them as well, and will be tried again.
+    pub(crate) fn is_sparing(&self) -> bool {
+        self.sparing.spares(self.space.now())
+    }
+
     /// True if a page that the program has at present may be taken out at any moment, without another order of the core.
     pub(crate) fn is_taking_out(&self) -> bool {
         let leaves = |effect: &Effect| matches!(effect, Effect::Unmap { .. });

@@ -32,6 +32,8 @@ pub(super) enum Busy {
 const PLACELESS_MAX_NS: Nanos = 10_000_000_000;
 /// So many pages are made private ahead of their moves: until those are done, each is there twice.
 const UNSHARING_PAGES: u32 = 256;
+/// This part of the budget too much, and what is shared leaves as all else does.
+const FAR_PART: u32 = 4;
 /// Runs up to this length are copied in where moves are dear.
 const COPY_PAGES_MAX: u32 = 8;
 
@@ -240,6 +242,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             let range = PageRange::new(piece.first, done);
             self.count_answered(range, matches!(rest, Effect::Map { source: Source::Zero, .. }));
             self.woken = range;
+            self.sparing.note_mapped(range);
             self.placeless = None;
             answers.push(Event::Mapped { range, answer: MoveAnswer::Done });
         }
@@ -331,6 +334,20 @@ impl<K: AddressSpace> LiveMachine<K> {
         self.unsharing.len() >= WAITING_MAX || pages() >= UNSHARING_PAGES
     }
 
+    /// Of these pages, the first of which could not be moved, so many at the start that all leave, or all stay because others map them as well.
+    fn leaving_of(&mut self, core: &Core, vpn: u64, pages: PageRange) -> (PageRange, bool) {
+        let is_far_too_much = core.charged() > core.budget() + core.budget() / FAR_PART;
+        let shared = if is_far_too_much { 0 } else { self.space.shared(managed(vpn, pages.len)).map_or(0, pages_of) };
+        if shared == 0 {
+            return (pages, true);
+        }
+        let (now, since) = (self.space.now(), self.oldest_fault().map(|(_, since)| since));
+        match self.sparing.take(now, since, PageRange::new(pages.first, shared)) {
+            0 => (PageRange::new(pages.first, shared), false),
+            leaving => (PageRange::new(pages.first, leaving), true),
+        }
+    }
+
     /// Move pages out, from the start of `piece`; the number of pages answered for or deferred.
     pub(super) fn unmap_run(
         &mut self,
@@ -368,6 +385,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             return self.unmap_run(core, vpn, half, busy, answers);
         }
         if done > 0 {
+            self.sparing.note_left(done);
             self.answer_unmapped(core, PageRange::new(piece.first, done), answers);
         }
         let Some(stop) = answer.stop.filter(|_| done < piece.len) else { return done };
@@ -383,10 +401,15 @@ impl<K: AddressSpace> LiveMachine<K> {
                 return piece.len;
             }
             Stop::Busy if busy == Busy::MakePrivate && self.unsharer.is_some() => {
-                let memory = managed(vpn + u64::from(done), rest.len);
-                if self.unsharer.as_mut().is_some_and(|unsharer| unsharer.ask(memory)) {
-                    self.unsharing.push_back(Unsharing { pages: rest, asked: (vpn + u64::from(done), rest.len) });
-                    return piece.len;
+                let from = vpn + u64::from(done);
+                let (rest, leaves) = self.leaving_of(core, from, rest);
+                if !leaves {
+                    answers.push(Event::Unmapped { range: rest, answer: MoveAnswer::Busy });
+                    return done + rest.len;
+                }
+                if self.unsharer.as_mut().is_some_and(|unsharer| unsharer.ask(managed(from, rest.len))) {
+                    self.unsharing.push_back(Unsharing { pages: rest, asked: (from, rest.len) });
+                    return done + rest.len;
                 }
                 self.stats.busy_pages += 1;
                 answers.push(Event::Unmapped { range: next, answer: MoveAnswer::Busy });

@@ -255,11 +255,14 @@ impl Supervisor {
     /// The agent has started: tell it what it needs.
     fn link(&mut self, index: usize, socket: Fd) {
         let Process { pid, thread, .. } = self.tree.list[index];
+        let given = self.given_at_fork(&self.tree.list[index]);
         let control = Control::create();
         let others = self.tree.list.iter().filter(|process| process.is_about_to_start()).count() as u64;
         let own = self.tree.list[index].resident;
-        let share = shares::first(self.countable_pages(), own, self.tree.resident(), others);
-        self.note_linked(pid, own);
+        self.note_linked(pid);
+        // From now on it counts whole, as do those with an agent.
+        let again = self.tree.list[index].shared_pages();
+        let share = shares::first(self.countable_pages() + again, own, self.counted_pages() + again, others);
         let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
         let call = birth.and_then(|birth| {
             let (ours, theirs) = socket::pair().ok()?;
@@ -273,6 +276,7 @@ impl Supervisor {
             let relaxed = Ordering::Relaxed;
             control.entry().budget_pages.store(self.budget_pages, relaxed);
             control.entry().share_pages.store(share, relaxed);
+            control.entry().given_at_fork.store(given, relaxed);
             if self.draws_spans {
                 control.entry().spans.want();
             }
@@ -388,7 +392,7 @@ impl Supervisor {
     /// Find the children that agents have told of, and start their agents.
     pub(super) fn serve_births(&mut self) {
         for index in 0..self.births.len() {
-            let Birth { parent, child: None, is_answered: false, keeps } = self.births[index] else { continue };
+            let Birth { parent, child: None, is_answered: false } = self.births[index] else { continue };
             let Some(at) = self.tree.words_of(parent) else { continue };
             self.tree.scan_children(parent);
             let taken: Vec<i32> = self.births.iter().filter_map(|birth| birth.child).collect();
@@ -407,14 +411,14 @@ impl Supervisor {
                 }
                 self.births[index].child = Some(pid);
                 if self.hello.signal_mode {
-                    self.expect_brief(pid, parent, keeps);
+                    self.expect_sparing(pid, parent);
                     self.begin(child);
                 } else if is_stopped || self.is_small(parent) {
                     // No thread of it runs, so none of ours would; or an agent would take more than it could save. It goes on
                     // without, and may get one when it has grown.
                     self.answer_alone(pid);
                 } else {
-                    self.expect_brief(pid, parent, keeps);
+                    self.expect_sparing(pid, parent);
                     self.begin(child);
                 }
             }

@@ -1,87 +1,88 @@
-//! Children that end soon, and what their makers keep for that.
+//! Children that end soon, or store little, and what their makers keep for that.
 //!
-//! Before a fork half of the memory is paged out, because a store to a page that is shared since makes a copy, of which the kernel tells
-//! nobody: parent and child may have twice as much in a moment. But most children end, or execute another program, before they have
-//! written much (perl's `system`, what a test harness forks, tasks of a server), and then the parent has written for nothing and reads back
-//! all that it uses. So it is seen how children end, and who had some brief ones keeps at the next fork what it has.
-//!
-//! Of what a child and its maker have then, the child's part counts beyond the budget as long as it is shared: what it has at its birth,
-//! less all minor faults of both since, each of which may have made a copy, but for those on the tables of its agent. That is never too
-//! much, so what the copies need is paged out as they are made. Who is expected to be brief and is not may write faster than any disk
-//! does: while too much is counted and copies are made, the threads that make them are stopped (`brake.rs`). A child that stays counts
-//! whole after a while, as all do.
+//! A store to a page that is shared since a fork makes a copy, of which the kernel tells nobody: parent and child may have twice as much in a
+//! moment. So room is made before a fork. But most children end, or execute another program, before they have written much (perl's
+//! `system`, what a test harness forks, tasks of a server), or only read what they share, and then the parent has written for nothing and
+//! reads back all that it uses. So it is seen what children do: for one of whom nothing is known a quarter of the budget is free, after some
+//! sparing ones a sixteenth, after one that copied a half. A guess can be wrong: the copies are seen as they are made (`sharing.rs`), and the
+//! next guess needs more proof.
 
 use std::sync::atomic::Ordering;
 
 use pagetide_core::types::Nanos;
-use pagetide_sys::{clock, proc};
+use pagetide_sys::clock;
 
 use super::Supervisor;
-use super::brake::{Brake, Whom};
-use super::tree::{Process, Tree};
+use super::tree::Process;
 
-/// A brief child has ended, or executed another program, within this time.
-const BRIEF_NS: Nanos = 1_000_000_000;
-/// It and its maker have made no more copies than these meanwhile, as far as that is known: 8 MiB.
+/// A child is judged when it has ended, or executed another program, and after this time at the latest.
+const JUDGED_NS: Nanos = 1_000_000_000;
+/// A sparing one and its maker have made no more copies than these until then: 8 MiB.
 const COPIES_MAX: u64 = 2048;
-/// So many brief children one after the other, and the next one is expected to be; twice as many after each that was not.
+/// So many sparing children one after the other, and the next one is expected to be; twice as many after each that was not.
 const PROOFS: u32 = 2;
 const PROOFS_MAX: u32 = 1024;
-/// Time between two looks at children that share what is not counted.
-pub(super) const LOOK_NS: Nanos = 1_000_000;
-/// So much may be counted too much before threads are stopped: 4 MiB, half of what may be in excess.
-const EXCESS_PAGES: u64 = 1024;
-/// Copies from one look to the next that make it worth to stop who makes them.
-const COPYING_PAGES: u64 = 64;
-/// What was copied too much leaves within this time, or it is not the copies.
-const SETTLE_NS: Nanos = 10_000_000_000;
+/// One part in so many of the budget is to be free when a child is made that is expected to be sparing; of which nothing is known; and whose
+/// predecessor was not sparing.
+const SPARING_PART: u64 = 16;
+const UNKNOWN_PART: u64 = 4;
+const WASTEFUL_PART: u64 = 2;
+/// Less than one part in so many is not worth to page out.
+const LITTLE_PART: u64 = 64;
 
 /// The children that a process has had.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Children {
-    /// Brief ones, one after the other.
-    brief: u32,
+    /// Sparing ones, one after the other.
+    sparing: u32,
     /// So many are needed.
     proofs: u32,
+    /// The last one was not.
+    are_wasteful: bool,
 }
 
 impl Children {
     pub(super) const fn new() -> Self {
-        Self { brief: 0, proofs: PROOFS }
+        Self { sparing: 0, proofs: PROOFS, are_wasteful: false }
     }
 
-    fn note(&mut self, is_brief: bool) {
-        if is_brief {
-            self.brief = self.brief.saturating_add(1);
+    fn note(&mut self, is_sparing: bool) {
+        if is_sparing {
+            (self.sparing, self.are_wasteful) = (self.sparing.saturating_add(1), false);
         } else {
-            let was_wrong = self.are_brief();
-            *self = Self { brief: 0, proofs: if was_wrong { (self.proofs * 2).min(PROOFS_MAX) } else { self.proofs } };
+            let was_wrong = self.are_sparing();
+            let proofs = if was_wrong { (self.proofs * 2).min(PROOFS_MAX) } else { self.proofs };
+            *self = Self { sparing: 0, proofs, are_wasteful: true };
         }
     }
 
-    const fn are_brief(&self) -> bool {
-        self.brief >= self.proofs
+    /// The next one is expected to be sparing.
+    const fn are_sparing(&self) -> bool {
+        self.sparing >= self.proofs
+    }
+
+    /// One part in so many of the budget is to be free when the next one is made.
+    const fn part(&self) -> u64 {
+        match (self.are_sparing(), self.are_wasteful) {
+            (true, _) => SPARING_PART,
+            (false, false) => UNKNOWN_PART,
+            (false, true) => WASTEFUL_PART,
+        }
     }
 }
 
-/// A forked child, from when it is told of until it is known whether it was brief.
+/// A forked child that has not been judged.
 #[derive(Debug)]
 pub(super) struct Child {
     pid: i32,
     maker: i32,
     since: Nanos,
-    /// Its maker has kept what it had.
-    is_beside_all: bool,
-    /// What it kept when its agent was started, before it ran; None: that is to come.
-    born_with: Option<u64>,
-    /// Its life is over, or was too long: it counts whole.
-    is_judged: bool,
-    /// Minor faults of it and of its maker when it was told of.
-    first: [u64; 2],
-    /// At the last look.
-    faults: [u64; 2],
-    /// Those of both since the look before.
-    recent: u64,
+    /// So many pages it shared when it was told of.
+    shared: u64,
+    /// Its agent was started.
+    is_linked: bool,
+    /// Stores of it and of its maker when it was told of, and at the last look.
+    stores: [[u64; 2]; 2],
     /// What its agent's tables take: as many minor faults, which make no copies.
     tables: u64,
 }
@@ -89,155 +90,69 @@ pub(super) struct Child {
 impl Child {
     /// Copies that it and its maker may have made.
     fn copies(&self) -> u64 {
-        let [own, makers] = [0, 1].map(|index| self.faults[index].saturating_sub(self.first[index]));
+        let [first, last] = self.stores;
+        let [own, makers] = [0, 1].map(|index| last[index].saturating_sub(first[index]));
         own.saturating_sub(self.tables).saturating_add(makers)
     }
 
-    /// Copies of what they shared, where that counts beyond the budget.
-    fn copied(&self) -> u64 {
-        self.born_with.filter(|_| self.is_beside_all).map_or(0, |pages| pages.min(self.copies()))
+    /// What it was like. `left`: of one that lives, what it shares still.
+    fn is_sparing(&self, left: Option<u64>) -> bool {
+        self.copies() <= COPIES_MAX || left.is_some_and(|left| left >= self.shared / 2)
     }
-
-    /// So many faults were counted by now.
-    fn note(&mut self, faults: [u64; 2]) {
-        let sum = |faults: [u64; 2]| faults.into_iter().fold(0, u64::saturating_add);
-        self.recent = sum(faults).saturating_sub(sum(self.faults));
-        self.faults = faults;
-    }
-
-    /// See whether it lives, and what it has copied; judge it if it is time.
-    fn look(&mut self, now: Nanos, tree: &mut Tree) {
-        let process = tree.list.iter().find(|process| process.pid == self.pid);
-        let lives = process.is_some_and(|process| self.born_with.is_none() || process.link.is_some());
-        if lives && let (Some(own), Some(makers)) = (minor_faults(self.pid), minor_faults(self.maker)) {
-            self.note([own, makers]);
-        }
-        self.tables = process.map_or(self.tables, Process::overhead_pages);
-        let is_late = now > self.since + BRIEF_NS;
-        if self.is_judged || (lives && !is_late) {
-            return;
-        }
-        self.is_judged = true;
-        // Of one whose maker has paged out half most copies are of pages that leave.
-        let is_brief = !is_late && (!self.is_beside_all || self.copies() <= COPIES_MAX);
-        if let Some(maker) = tree.list.iter_mut().find(|process| process.pid == self.maker) {
-            maker.note_child(is_brief);
-        }
-    }
-
-    /// What of its pages, of which it keeps `resident`, is its maker's as well.
-    fn shared(&self, resident: u64) -> u64 {
-        let all = self.born_with.map_or(resident, |pages| pages.saturating_sub(self.copies()).min(resident));
-        if self.is_beside_all { all } else { 0 }
-    }
-
-    /// What of that counts beyond the budget.
-    fn beside(&self, resident: u64) -> u64 {
-        if self.is_judged { 0 } else { self.shared(resident) }
-    }
-}
-
-/// True if copies are why so much is kept too much, `once` of which is there once. What is kept for other reasons does not leave while who
-/// copies stands.
-const fn are_cause(copied: u64, excess: u64, once: u64) -> bool {
-    let twice = excess.saturating_sub(once);
-    twice > EXCESS_PAGES && twice <= EXCESS_PAGES + copied
-}
-
-/// What is known of children of late, and the brakes on those that copy.
-#[derive(Debug, Default)]
-pub(super) struct Brief {
-    children: Vec<Child>,
-    brakes: Vec<Brake>,
-}
-
-impl Brief {
-    /// Some are to be looked at soon.
-    pub(super) fn is_watching(&self) -> bool {
-        self.children.iter().any(|child| child.is_beside_all)
-    }
-}
-
-/// How many minor faults a process had; None: it has ended.
-fn minor_faults(pid: i32) -> Option<u64> {
-    proc::stat(Some(pid)).ok().filter(|stat| !proc::is_over(stat.state)).map(|stat| stat.minor_faults)
 }
 
 impl Supervisor {
-    /// Process `pid` was forked, and its agent is to be started. `is_beside_all`: its maker has paged out nothing.
-    pub(super) fn expect_brief(&mut self, pid: i32, maker: i32, is_beside_all: bool) {
-        let first = [pid, maker].map(|pid| minor_faults(pid).unwrap_or(0));
-        self.brief.children.push(Child {
-            pid,
-            maker,
-            since: clock::now(),
-            is_beside_all,
-            born_with: None,
-            is_judged: false,
-            first,
-            faults: first,
-            recent: 0,
-            tables: 0,
-        });
+    /// Process `pid` was forked, and its agent is to be started.
+    pub(super) fn expect_sparing(&mut self, pid: i32, maker: i32) {
+        let stores = [[pid, maker].map(|pid| self.tree.stores_of(pid).unwrap_or(0)); 2];
+        let sharers = self.tree.sharers();
+        let shared =
+            self.tree.list.iter().find(|process| process.pid == pid).map_or(0, |process| process.shared_among(sharers));
+        let since = clock::now();
+        self.children.push(Child { pid, maker, since, shared, is_linked: false, stores, tables: 0 });
     }
 
-    /// The agent of a process is started, which keeps so much. If it was forked, it has not run since.
-    pub(super) fn note_linked(&mut self, pid: i32, resident: u64) {
-        for child in self.brief.children.iter_mut().filter(|child| child.pid == pid) {
-            child.born_with = Some(resident);
-        }
+    /// The agent of a process is started.
+    pub(super) fn note_linked(&mut self, pid: i32) {
+        self.children.iter_mut().filter(|child| child.pid == pid).for_each(|child| child.is_linked = true);
     }
 
-    /// Pages that count beyond the budget: those of children that their makers have as well.
-    pub(super) fn pages_beside(&self) -> u64 {
-        let beside = |child: &Child| child.beside(self.tree.resident_of(child.pid));
-        self.brief.children.iter().map(beside).sum()
-    }
-
-    /// See who has ended or stays, and who copies.
-    pub(super) fn look_at_brief(&mut self) {
-        if self.brief.children.is_empty() {
-            return;
-        }
+    /// See who has ended, and who stays.
+    pub(super) fn look_at_children(&mut self) {
         let now = clock::now();
-        let excess = self.counted_pages().saturating_sub(self.countable_pages());
-        let is_settled = excess <= EXCESS_PAGES;
-        for child in &mut self.brief.children {
-            child.look(now, &mut self.tree);
-        }
-        self.brake(excess, is_settled);
-        let is_over = |child: &Child| !child.is_beside_all || is_settled || now > child.since + SETTLE_NS;
-        self.brief.children.retain(|child| !child.is_judged || !is_over(child));
-    }
-
-    /// Stop those that copy while too much is counted because of it, and let them go.
-    fn brake(&mut self, excess: u64, is_settled: bool) {
-        let Brief { children, brakes } = &mut self.brief;
-        brakes.retain(|brake| !is_settled && brake.holds());
-        if is_settled {
-            return;
-        }
-        let [copied, once] = children.iter().fold([0_u64; 2], |[copied, once], child| {
-            let resident = self.tree.resident_of(child.pid);
-            [copied + child.copied(), once + child.shared(resident) - child.beside(resident)]
+        let tree = &mut self.tree;
+        self.children.retain_mut(|child| {
+            let process = tree.list.iter().find(|process| process.pid == child.pid);
+            let lives = process.is_some_and(|process| !child.is_linked || process.link.is_some());
+            if let Some(process) = process.filter(|_| lives)
+                && let (Some(own), Some(makers)) = (tree.stores_of(child.pid), tree.stores_of(child.maker))
+            {
+                child.stores[1] = [own, makers];
+                child.tables = process.overhead_pages();
+            }
+            if lives && now <= child.since + JUDGED_NS {
+                return true;
+            }
+            let left = process.filter(|_| lives).map(|process| process.shared_among(tree.sharers()));
+            let is_sparing = child.is_sparing(left);
+            if let Some(maker) = tree.list.iter_mut().find(|process| process.pid == child.maker) {
+                maker.children.note(is_sparing);
+            }
+            false
         });
-        let is_cause = are_cause(copied, excess, once);
-        let whom = Whom::Storing { is_signal_mode: self.hello.signal_mode };
-        for child in children.iter_mut().filter(|child| child.is_beside_all) {
-            if std::mem::take(&mut child.recent) >= COPYING_PAGES && is_cause {
-                brakes.extend([child.pid, child.maker].into_iter().filter_map(|pid| Brake::pull(pid, 0, whom)));
+        for process in &self.tree.list {
+            if let Some(link) = &process.link {
+                link.control.entry().given_at_fork.store(self.given_at_fork(process), Ordering::Relaxed);
             }
         }
     }
-}
 
-impl Process {
-    /// A child of it has lived, briefly or not.
-    fn note_child(&mut self, is_brief: bool) {
-        self.children.note(is_brief);
-        if let Some(link) = &self.link {
-            link.control.entry().keeps_at_fork.store(u32::from(self.children.are_brief()), Ordering::Relaxed);
-        }
+    /// What a process pages out before it forks. What it shares with other children would free nothing.
+    pub(super) fn given_at_fork(&self, process: &Process) -> u64 {
+        let free = self.budget_pages.saturating_sub(self.resident_pages());
+        let given = (self.budget_pages / process.children.part()).saturating_sub(free);
+        let own = process.resident.saturating_sub(process.shared_among(self.tree.sharers()));
+        if given.min(own) < self.budget_pages / LITTLE_PART { 0 } else { given.min(own) }
     }
 }
 
@@ -251,10 +166,10 @@ mod tests {
         let proofs = |children: &mut Children| {
             let needed = (1..5000).find(|_| {
                 children.note(true);
-                children.are_brief()
+                children.are_sparing()
             });
             children.note(false);
-            assert!(!children.are_brief());
+            assert!(!children.are_sparing());
             needed
         };
         assert_eq!([proofs(&mut children), proofs(&mut children), proofs(&mut children)], [Some(2), Some(4), Some(8)]);
@@ -266,42 +181,31 @@ mod tests {
     }
 
     #[test]
-    fn who_copies_is_stopped_for_what_is_there_twice_and_for_nothing_else() {
-        assert!(!are_cause(0, 5_000, 0), "nothing was copied");
-        assert!(!are_cause(4_000, EXCESS_PAGES, 0), "not too much");
-        assert!(are_cause(4_000, EXCESS_PAGES + 1, 0) && are_cause(4_000, EXCESS_PAGES + 4_000, 0));
-        assert!(!are_cause(4_000, EXCESS_PAGES + 4_001, 0), "more than was copied");
-        assert!(!are_cause(4_000, 6_000, 6_000), "it counts whole, and is there once");
-        assert!(are_cause(4_000, 6_000 + EXCESS_PAGES + 1, 6_000));
-    }
-
-    #[test]
-    fn what_a_child_shares_is_what_it_was_born_with_less_the_copies_of_both() {
-        let mut child = Child {
+    fn a_child_is_sparing_that_stores_little_or_still_shares() {
+        let child = Child {
             pid: 2,
             maker: 1,
             since: 0,
-            is_beside_all: true,
-            born_with: None,
-            is_judged: false,
-            first: [100, 1000],
-            faults: [100, 1000],
-            recent: 0,
-            tables: 0,
+            shared: 10_000,
+            is_linked: true,
+            stores: [[100, 1000], [600, 3000]],
+            tables: 452,
         };
-        assert_eq!(child.shared(5000), 5000, "it has not run yet");
-        child.born_with = Some(4800);
-        assert_eq!(child.shared(5000), 4800, "its agent's tables are its own");
-        child.note([300, 1100]);
-        assert_eq!(child.copied(), 300);
-        assert_eq!((child.shared(5000), child.recent), (4500, 300));
-        assert_eq!(child.shared(30), 30, "no more than it keeps");
-        child.note([200, u64::MAX]);
-        assert_eq!((child.shared(5000), child.copied()), (0, 4800), "there were no more");
-        child.note([100, 1000]);
-        child.is_judged = true;
-        assert_eq!((child.shared(5000), child.beside(5000)), (4800, 0), "it has stayed");
-        child.is_beside_all = false;
-        assert_eq!((child.shared(5000), child.copied()), (0, 0), "its maker has paged out half");
+        assert!(child.is_sparing(None) && child.is_sparing(Some(0)), "2048 copies");
+        let child = Child { tables: 451, ..child };
+        assert!(!child.is_sparing(None));
+        assert!(child.is_sparing(Some(5_000)) && !child.is_sparing(Some(4_999)), "what it stored was its own");
+    }
+
+    #[test]
+    fn the_less_is_known_of_children_the_more_is_free_for_them() {
+        let mut children = Children::new();
+        let mut part = |is_sparing| {
+            children.note(is_sparing);
+            children.part()
+        };
+        assert_eq!(Children::new().part(), 4);
+        assert_eq!([part(true), part(true), part(false), part(true), part(true)], [4, 16, 2, 4, 4]);
+        assert_eq!([part(true), part(true)], [4, 16], "it was wrong once");
     }
 }

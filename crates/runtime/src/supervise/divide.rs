@@ -155,7 +155,8 @@ impl Supervisor {
         let natives: u64 = list.iter().filter(|process| !claims(process)).map(Process::own_part).sum();
         let now = clock::now();
         let floor = floor(self.budget_pages, managed.len());
-        let mut claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index, floor, now)).collect();
+        let sharers = self.tree.sharers();
+        let mut claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index, floor, sharers, now)).collect();
         self.weigh(now, &managed, &mut claims);
         let times = managed.iter().filter_map(|&index| self.tree.list[index].exchange.takes);
         self.exchanged_in = times.min().unwrap_or(Nanos::MAX);
@@ -191,7 +192,7 @@ impl Supervisor {
         }
     }
 
-    fn claim(&mut self, index: usize, floor: u64, now: Nanos) -> Claim {
+    fn claim(&mut self, index: usize, floor: u64, sharers: u64, now: Nanos) -> Claim {
         let exchanged_in = self.exchanged_in;
         let process = &mut self.tree.list[index];
         let entry = process.link.as_ref().map(|link| link.control.entry());
@@ -205,7 +206,9 @@ impl Supervisor {
         process.exchange.look(now, swapped_in, process.resident, read(|entry| &entry.away_pages));
         // Who has pages read without a fault is drained (swapoff): it sleeps, and needs what it had.
         let others = Some(exchanged_in).filter(|&time| time < Nanos::MAX && process.exchange.takes.is_none());
-        let least = floor.saturating_add(read(|entry| &entry.pinned_pages).min(process.resident));
+        // What it shares frees nothing when it leaves here alone.
+        let stays = read(|entry| &entry.pinned_pages).saturating_add(process.shared_among(sharers));
+        let least = floor.saturating_add(stays.min(process.resident));
         process.lent.look(now, others, process.resident, least);
         let first_touches = read(|entry| &entry.counters[Counter::pgfault as usize])
             .saturating_sub(major_faults)

@@ -6,7 +6,6 @@ use pagetide_sys::clock;
 use crate::setup;
 use crate::space::PAGE_BYTES;
 use crate::supervise::Supervisor;
-use crate::supervise::brief::LOOK_NS;
 use crate::supervise::start::Starting;
 
 /// How fast a program can fill fresh memory natively, generously: sets how often we look.
@@ -17,6 +16,8 @@ const FILLED_NS: Nanos = 10_000_000;
 const BIRTH_LOOK_NS: Nanos = 100_000;
 /// Time between two looks while threads are stopped until the memory of their process is managed.
 const HELD_LOOK_NS: Nanos = 200_000;
+/// Time between two looks while copies are made of what is shared, and little is left for them.
+const COPYING_LOOK_NS: Nanos = 1_000_000;
 /// Least time between two looks while native processes fill memory.
 const GROWING_LOOK_NS: Nanos = 250_000;
 /// Less growth between two looks says nothing of the next: 256 KiB.
@@ -45,8 +46,8 @@ impl Supervisor {
             let holds = first.is_held() || starting.any(Starting::is_held);
             return if holds { HELD_LOOK_NS } else { 1_000_000 };
         }
-        if self.brief.is_watching() {
-            return LOOK_NS;
+        if self.is_copied_soon() {
+            return COPYING_LOOK_NS;
         }
         let natives = self.tree.list.iter().any(|process| !process.is_managed());
         if !natives {
@@ -77,9 +78,11 @@ impl Supervisor {
             return;
         }
         let is_family = self.tree.list.len() > 1;
+        let is_signal_mode = self.tree.is_signal_mode;
         let list = &mut self.tree.list;
-        for process in list.iter_mut().filter(|process| is_family && process.shared.is_none() && process.may_start()) {
-            process.measure_sharing();
+        for process in list.iter_mut().filter(|process| is_family && !process.is_sharing_known() && process.may_start())
+        {
+            process.measure_sharing(is_signal_mode);
         }
         let mut natives: Vec<usize> = (0..list.len()).filter(|&index| list[index].may_start()).collect();
         natives.sort_by_key(|&index| std::cmp::Reverse(list[index].own_part()));

@@ -1,48 +1,99 @@
 //! Pages that several processes map since a fork: each process counts them, the budget counts them once.
 //!
 //! The kernel walks all that is mapped to tell what is shared (`Pss_Anon`), so it is asked where the processes seem to keep more than half
-//! of the budget, and for at most a twentieth of the time. A store to a shared page makes a copy, of which nobody is told but the count of
-//! minor faults: each since then may have made one. In a process without an agent that is as if it filled fresh memory, and there is as much
-//! room for it. Those that page are to keep to their shares, so they may count less beyond the budget than what they share:
+//! of the budget, and for at most a twentieth of the time. Of a forked child it is known without asking: at its birth it shares all that it has
+//! with its maker. A store to a shared page makes a copy, of which nobody is told but the count of minor faults: each since then that the
+//! process's agent has not answered may have made one, up to what the process shares. So what is counted once is never more than what is
+//! shared, and what copies need is paged out as they are made.
 //!
-//! - What has stayed shared for a while: most copies are made soon after a fork.
-//! - No more than [`most`]: if copies of all of it were made between two looks, a run of a budget `B` would still keep to `1.10 B + 32 MiB`.
-//!   Beside it all that is in mappings that may not be written, of which no store makes a copy. That is most of what the processes of a browser
-//!   share (what the loader has relocated in a large library: 14 of 16 MiB of each), and since none of it can be paged either, it would
-//!   else be all that they keep. What may be written is told mapping by mapping (/proc/PID/smaps), which takes longer: it is asked for
-//!   seldom.
+//! No store copies what is in mappings that may not be written. That is most of what the processes of a browser share (what the loader has
+//! relocated in a large library: 14 of 16 MiB of each), and they have many minor faults that are no copies. It is told mapping by mapping
+//! (/proc/PID/smaps), which takes longer: it is asked for seldom, and only where memory is short.
+//!
+//! Stores are faster than any disk. While copies are made and too much is kept because of them, the threads that run in the processes that
+//! make them are stopped (`brake.rs`).
+
+use std::sync::atomic::Ordering;
 
 use pagetide_core::types::Nanos;
+use pagetide_core::vmstat::Counter;
+use pagetide_sys::proc::StatmFile;
 use pagetide_sys::{clock, maps, proc};
 
 use super::Supervisor;
+use super::brake::{Brake, Whom};
 use super::tree::{Process, Tree};
 use crate::space::PAGE_BYTES;
 
-/// What is counted has stayed shared for so long, and up to twice as long.
-const AGE_NS: Nanos = 200_000_000;
 /// One part of so many of the time goes into asking the kernel.
 const TIME_SHARE: u64 = 20;
 /// Least time between two measurements.
 const PAUSE_NS: Nanos = 20_000_000;
 /// What may not be written is looked for in a process so often, and where it was found.
 const SEEK_FIXED_NS: Nanos = 1_000_000_000;
+/// While what may be written is more than this part of the budget.
+const SEEK_FIXED_PART: u64 = 16;
 const FIXED_AGAIN_NS: Nanos = 10_000_000_000;
 /// So long at a time (a process takes some milliseconds).
 const SEEK_NS: Nanos = 50_000_000;
-/// What the processes that page may count beyond the budget, beside a sixteenth of it: 16 MiB.
-const BEYOND_PAGES: u64 = 4096;
+/// So much may be kept too much before threads are stopped: 4 MiB, half of what may be in excess.
+const EXCESS_PAGES: u64 = 1024;
+/// While copies are made, or may be soon, and less than this is left, it is looked more often: 32 MiB, more than two CPUs copy from one look
+/// to the next.
+const ROOM_PAGES: u64 = 8192;
+/// Copies of a process from one look to the next that make it worth to stop it.
+const COPYING_PAGES: u64 = 64;
 
 /// What one process shares.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shared {
     /// Its part of what is counted more than once: what it maps, less an Nth of each page that N processes map.
     pages: u64,
     /// The same in mappings that may not be written; and when it may be asked for again.
     fixed: u64,
     next_fixed: Nanos,
-    /// Its minor faults, when that was known.
-    faults: u64,
+    /// Its stores since that was known, each of which may have made a copy.
+    stores: u64,
+    /// Those since the last look.
+    recent: u64,
+    /// All it has had by then.
+    all_stores: u64,
+    /// It was forked, and has not run yet.
+    is_newborn: bool,
+    /// Part of it is known from births alone.
+    is_guess: bool,
+}
+
+impl Shared {
+    /// So many stores were counted by now.
+    const fn note(&mut self, all_stores: u64) {
+        self.recent = all_stores.saturating_sub(self.all_stores);
+        self.stores = self.stores.saturating_add(self.recent);
+        self.all_stores = all_stores;
+    }
+
+    /// Of its part, what may be written.
+    const fn writable(&self) -> u64 {
+        self.pages.saturating_sub(self.fixed)
+    }
+
+    /// Copies that it may have made. Of a page that two map each has half, and each of them may copy it.
+    fn copies(&self) -> u64 {
+        self.stores.min(self.writable().saturating_mul(2))
+    }
+}
+
+/// What of this is counted more than once, at least: any copy may be of a page that others share.
+fn counted_again<'a>(all: impl Iterator<Item = &'a Shared>) -> u64 {
+    let [fixed, writable, copies] = all.fold([0_u64; 3], |[fixed, writable, copies], shared| {
+        [fixed + (shared.pages - shared.writable()), writable + shared.writable(), copies + shared.copies()]
+    });
+    fixed + writable.saturating_sub(copies)
+}
+
+/// True if copies are why so much is kept too much, or will be. What is kept for other reasons does not leave while who copies stands.
+const fn are_cause(copied: u64, excess: u64) -> bool {
+    copied > 0 && excess <= EXCESS_PAGES + copied
 }
 
 /// What these mappings (the text of smaps) share and no store copies, in pages: a page that N processes map counts less an Nth.
@@ -69,27 +120,43 @@ impl Process {
         self.resident.saturating_sub(self.shared_pages())
     }
 
-    /// What of it is counted where the budget is divided: all, if it is told what it may keep.
+    /// What of it is counted where the budget is divided: all, if it has an agent.
     pub(super) fn counted(&self) -> u64 {
-        if self.is_managed() { self.resident } else { self.own_part() }
+        if self.link.is_some() { self.resident } else { self.own_part() }
     }
 
+    /// Its part of what is counted more than once.
     pub(super) fn shared_pages(&self) -> u64 {
-        self.shared.map_or(0, |shared| shared.pages)
+        self.shared.map_or(0, |shared| shared.pages - shared.copies().min(shared.writable()))
     }
 
-    /// Of these, what no store copies.
-    fn fixed_pages(&self) -> u64 {
-        self.shared.map_or(0, |shared| shared.fixed.min(shared.pages))
+    /// What it shares, if that is with all of so many (itself included): of each page an Nth is its own.
+    pub(super) fn shared_among(&self, sharers: u64) -> u64 {
+        let sharers = sharers.max(2);
+        self.shared_pages().saturating_mul(sharers) / (sharers - 1)
+    }
+
+    /// Its minor faults, but for those that its agent has answered. In signal mode these are none in the kernel's count.
+    pub(super) fn stores(&self, is_signal_mode: bool) -> Option<u64> {
+        let entry = self.link.as_ref().map(|link| link.control.entry()).filter(|_| !is_signal_mode);
+        // Before the kernel's count: what is answered between is taken for a store.
+        let answered = entry.map_or(0, |entry| entry.counters[Counter::pgfault as usize].load(Ordering::Relaxed));
+        Some(proc::stat(Some(self.pid)).ok()?.minor_faults.saturating_sub(answered))
+    }
+
+    /// True if the kernel was asked, and it has not forked since.
+    pub(super) fn is_sharing_known(&self) -> bool {
+        self.shared.is_some_and(|shared| !shared.is_guess)
     }
 
     /// Ask the kernel. The part of what it maps that is its own; None: it has ended.
-    pub(super) fn measure_sharing(&mut self) -> Option<u64> {
-        let (fixed, next_fixed) = self.shared.take().map_or((0, 0), |shared| (shared.fixed, shared.next_fixed));
-        let faults = proc::stat(Some(self.pid)).ok()?.minor_faults;
+    pub(super) fn measure_sharing(&mut self, is_signal_mode: bool) -> Option<u64> {
+        let before = self.shared.take().unwrap_or_default();
+        let all_stores = self.stores(is_signal_mode)?;
         let sizes = proc::anon_sizes(self.pid).ok()?;
         let pages = (sizes.mapped_bytes - sizes.share_bytes) / PAGE_BYTES;
-        self.shared = Some(Shared { pages, fixed, next_fixed, faults });
+        self.shared =
+            Some(Shared { pages, stores: 0, recent: 0, all_stores, is_newborn: false, is_guess: false, ..before });
         Some(sizes.share_bytes / PAGE_BYTES)
     }
 
@@ -104,21 +171,79 @@ impl Process {
         shared.next_fixed = now + if shared.fixed > 0 { FIXED_AGAIN_NS } else { SEEK_FIXED_NS };
     }
 
-    /// It may have made copies, if it has run since `looked`.
-    fn note_copies(&mut self, looked: Nanos) {
+    /// It shares so many pages more.
+    fn share_more(&mut self, pages: u64, is_signal_mode: bool) {
+        if self.shared.is_none() {
+            let all_stores = self.stores(is_signal_mode).unwrap_or(0);
+            self.shared = Some(Shared { all_stores, ..Shared::default() });
+        }
+        if let Some(shared) = &mut self.shared {
+            (shared.pages, shared.is_guess) = (shared.pages + pages, true);
+        }
+    }
+
+    /// See how many copies it may have made, if it has run since `looked`.
+    fn note_stores(&mut self, looked: Nanos, is_signal_mode: bool) {
+        let is_managed = self.is_managed();
         let has_run = self.used.is_none_or(|(_, since)| since >= looked);
-        let Some(shared) = self.shared.as_mut().filter(|shared| shared.pages > 0 && has_run) else { return };
-        let Ok(stat) = proc::stat(Some(self.pid)) else { return };
-        let made = stat.minor_faults.saturating_sub(shared.faults);
-        let pages = shared.pages.saturating_sub(made).max(shared.fixed.min(shared.pages));
-        *shared = Shared { pages, faults: stat.minor_faults, ..*shared };
+        let Some(before) = self.shared else { return };
+        let all_stores = if has_run { self.stores(is_signal_mode) } else { Some(before.all_stores) };
+        let (Some(shared), Some(all_stores)) = (&mut self.shared, all_stores) else { return };
+        if shared.is_newborn && is_managed {
+            // It begins now: what it did before was its agent's.
+            *shared = Shared { stores: 0, recent: 0, all_stores, is_newborn: false, ..*shared };
+        } else {
+            shared.note(all_stores);
+        }
     }
 }
 
 impl Tree {
-    /// A process has ended: what it shared with one other is that one's alone. Taken off whoever shares, until it is measured.
-    pub(super) fn end_sharing(&mut self, gone: &Process) {
-        let mut left = gone.shared_pages();
+    /// Process `pid`, which is new, is a copy of `maker`: it shares all that it has, with all that share if its maker does.
+    pub(super) fn begin_sharing(&mut self, pid: i32, maker: i32) {
+        let Some(makers) = self.list.iter().find(|process| process.pid == maker) else { return };
+        let are_many = makers.shared_pages() > 0;
+        let resident = StatmFile::open(pid).and_then(|statm| statm.read()).map_or(0, |statm| statm.anon_pages());
+        let before = if are_many { self.sharers() } else { 1 };
+        let is_signal_mode = self.is_signal_mode;
+        for process in &mut self.list {
+            if process.pid == pid {
+                // An Nth of it is its own, and an Nth less that of the others together.
+                process.share_more(resident * before / (before + 1), is_signal_mode);
+                process.shared.iter_mut().for_each(|shared| shared.is_newborn = true);
+            } else if process.pid == maker || (are_many && process.shared_pages() > 0) {
+                process.share_more(resident / (before + 1) / before, is_signal_mode);
+            }
+        }
+    }
+
+    /// Processes that share something.
+    pub(super) fn sharers(&self) -> u64 {
+        self.list.iter().filter(|process| process.shared_pages() > 0).count() as u64
+    }
+
+    /// Stores of one process, each of which may have made a copy; None: it has ended.
+    pub(super) fn stores_of(&self, pid: i32) -> Option<u64> {
+        self.list.iter().find(|process| process.pid == pid)?.stores(self.is_signal_mode)
+    }
+
+    /// Who keeps less than it shared has given it back, or executed another program.
+    fn shrink_sharing(&mut self) {
+        for index in 0..self.list.len() {
+            let Process { resident, shared: Some(shared), .. } = &mut self.list[index] else { continue };
+            let gone = shared.pages.saturating_sub(*resident);
+            // One that is new has not been looked at.
+            if gone > 0 && *resident > 0 {
+                shared.pages -= gone;
+                self.end_sharing(gone, self.sharers().saturating_sub(1));
+            }
+        }
+    }
+
+    /// A process shares so much less with so many others. Of what N share each counts an Nth once, and there is one less that counts: the others
+    /// lose its part divided among them. Taken off whoever shares, until it is measured.
+    pub(super) fn end_sharing(&mut self, part: u64, others: u64) {
+        let mut left = part / others.max(1);
         for shared in self.list.iter_mut().filter_map(|process| process.shared.as_mut()) {
             let part = left.min(shared.pages);
             shared.pages -= part;
@@ -127,47 +252,26 @@ impl Tree {
     }
 }
 
-/// What those that page share, over time.
-#[derive(Clone, Copy, Debug)]
+/// When it was measured, and who is stopped because it copies.
+#[derive(Debug, Default)]
 pub(super) struct Sharing {
-    /// The least in the span of [`AGE_NS`] that is under way, and in the one before.
-    least: [u64; 2],
-    /// When the span under way began.
-    since: Nanos,
     /// When it may be measured again.
     next: Nanos,
-}
-
-impl Sharing {
-    pub(super) const fn new() -> Self {
-        Self { least: [0; 2], since: 0, next: 0 }
-    }
-
-    /// So many pages that may be written are counted more than once.
-    fn note(&mut self, at: Nanos, pages: u64) {
-        if at >= self.since + AGE_NS {
-            (self.least, self.since) = ([u64::MAX, self.least[0]], at);
-        }
-        self.least[0] = self.least[0].min(pages);
-    }
-
-    /// What may be counted beyond a budget, of `pages` that are counted more than once now, `fixed` of which no store copies.
-    fn beyond(&self, budget_pages: u64, pages: u64, fixed: u64) -> u64 {
-        fixed + self.least[0].min(self.least[1]).min(pages - fixed).min(most(budget_pages))
-    }
-}
-
-/// What may be counted beyond a budget at most, of what may be written.
-const fn most(budget_pages: u64) -> u64 {
-    budget_pages / 16 + BEYOND_PAGES
+    /// Copies that may have been made since too much is kept.
+    copied: u64,
+    brakes: Vec<Brake>,
 }
 
 impl Supervisor {
     /// Pages that those that page may count together, and what the others keep.
     pub(super) fn countable_pages(&self) -> u64 {
-        let paging = || self.tree.list.iter().filter(|process| process.is_managed());
-        let [shared, fixed] = [Process::shared_pages, Process::fixed_pages].map(|pages| paging().map(pages).sum());
-        self.budget_pages + self.sharing.beyond(self.budget_pages, shared, fixed).max(self.pages_beside())
+        self.budget_pages + self.counted_again()
+    }
+
+    /// What those that page count more than once.
+    fn counted_again(&self) -> u64 {
+        let paging = self.tree.list.iter().filter(|process| process.link.is_some());
+        counted_again(paging.filter_map(|process| process.shared.as_ref()))
     }
 
     /// What of that they count, and what the others keep.
@@ -180,37 +284,66 @@ impl Supervisor {
         self.tree.list.iter().map(Process::own_part).fold(0, u64::saturating_add)
     }
 
+    /// Stop those that copy while too much is counted because of it, or will be by the next look, and let them go. `copied`: since the last one.
+    fn brake(&mut self, copied: u64) {
+        let excess = self.counted_pages().saturating_sub(self.countable_pages());
+        if excess <= EXCESS_PAGES {
+            self.sharing.copied = 0;
+        }
+        self.sharing.copied += copied;
+        if self.counted_pages() + copied <= self.countable_pages() + EXCESS_PAGES {
+            self.sharing.brakes.clear();
+            return;
+        }
+        self.sharing.brakes.retain(Brake::holds);
+        if copied < COPYING_PAGES || !are_cause(self.sharing.copied, excess) {
+            return;
+        }
+        let whom = Whom::Storing { is_signal_mode: self.hello.signal_mode };
+        let copies = |process: &&Process| process.shared.is_some_and(|shared| shared.recent >= COPYING_PAGES);
+        let copying = self.tree.list.iter().filter(|process| process.is_managed()).filter(copies);
+        self.sharing.brakes.extend(copying.filter_map(|process| Brake::pull(process.pid, 0, whom)));
+    }
+
+    /// True while copies of what is shared could be too many until the next look: some are made, or a child was just forked.
+    pub(super) fn is_copied_soon(&self) -> bool {
+        let may_copy = self.sharing.copied >= COPYING_PAGES || !self.children.is_empty();
+        may_copy && self.counted_again() > 0 && self.counted_pages() + ROOM_PAGES > self.countable_pages()
+    }
+
     /// See what is counted more than once, and what the most is that was resident.
     pub(super) fn look_at_sharing(&mut self) {
         let counted = self.tree.resident();
+        let shared_before = self.counted_again();
+        let is_signal_mode = self.tree.is_signal_mode;
         let list = &mut self.tree.list;
         if list.len() == 1 {
-            self.sharing = Sharing::new();
+            self.sharing = Sharing::default();
             list[0].shared = None;
             self.resident_max = self.resident_max.max(counted);
             return;
         }
-        list.iter_mut().for_each(|process| process.note_copies(self.looked));
+        list.iter_mut().for_each(|process| process.note_stores(self.looked, is_signal_mode));
+        self.tree.shrink_sharing();
+        self.brake(shared_before.saturating_sub(self.counted_again()));
         let begin = clock::now();
         if begin < self.sharing.next || counted <= self.resident_max.min(self.budget_pages / 2) {
             return;
         }
-        let own = list.iter_mut().filter(|process| !process.is_borrower);
-        let resident = own.filter_map(Process::measure_sharing).sum::<u64>().min(counted);
+        let own = self.tree.list.iter_mut().filter(|process| !process.is_borrower);
+        let resident = own.filter_map(|process| process.measure_sharing(is_signal_mode)).sum::<u64>().min(counted);
         let end = clock::now();
         self.sharing.next = end + (TIME_SHARE * (end - begin)).max(PAUSE_NS);
-        let paging = |list: &[Process], pages: fn(&Process) -> u64| -> u64 {
-            list.iter().filter(|process| process.is_managed()).map(pages).sum()
-        };
-        if paging(list, Process::shared_pages) > most(self.budget_pages) {
-            for process in list.iter_mut().filter(|process| process.is_managed()) {
+        let writable: u64 =
+            self.tree.list.iter().filter_map(|process| process.shared).map(|shared| shared.writable()).sum();
+        if writable > self.budget_pages / SEEK_FIXED_PART {
+            for process in self.tree.list.iter_mut().filter(|process| process.is_managed()) {
                 let now = clock::now();
                 if now < end + SEEK_NS {
                     process.measure_fixed(now);
                 }
             }
         }
-        self.sharing.note(end, paging(list, |process| process.shared_pages() - process.fixed_pages()));
         self.resident_max = self.resident_max.max(resident);
         self.tell_of_floors(resident);
     }
@@ -220,33 +353,33 @@ impl Supervisor {
 mod tests {
     use super::*;
 
-    const ALL: u64 = 1 << 30;
-
     #[test]
-    fn what_has_stayed_shared_for_a_while_counts_once() {
-        let mut sharing = Sharing::new();
-        let beyond = |sharing: &Sharing| sharing.beyond(1 << 20, ALL, 0);
-        sharing.note(10 * AGE_NS, 500);
-        assert_eq!(beyond(&sharing), 0, "it may be written in a moment");
-        sharing.note(10 * AGE_NS + 1, 400);
-        sharing.note(11 * AGE_NS, 600);
-        assert_eq!(beyond(&sharing), 400);
-        sharing.note(12 * AGE_NS, 700);
-        assert_eq!(beyond(&sharing), 600);
-        sharing.note(12 * AGE_NS + 1, 300);
-        assert_eq!(beyond(&sharing), 300, "what is less is known at once");
-        assert_eq!(sharing.beyond(1 << 20, 200, 0), 200, "copies may have been made since");
+    fn what_counts_once_is_what_is_shared_less_the_copies_of_all() {
+        let half = Shared { pages: 500, all_stores: 70, ..Shared::default() };
+        let mut family = [half, half, Shared { pages: 0, ..half }];
+        let counted = |family: &[Shared]| counted_again(family.iter());
+        assert_eq!(counted(&family), 1000);
+        family[0].note(370);
+        assert_eq!((counted(&family), family[0].recent), (700, 300));
+        family[0].note(370);
+        assert_eq!((counted(&family), family[0].recent), (700, 0), "it has not run");
+        family[2].note(170);
+        assert_eq!(counted(&family), 700, "it shares nothing");
+        family[0].note(870);
+        assert_eq!(counted(&family), 200, "the other's part is no more than that");
+        family[0].fixed = 200;
+        assert_eq!(counted(&family), 200 + 200, "no store copies that");
+        family[0].note(u64::MAX);
+        assert_eq!(counted(&family), 200 + 200);
+        family[1].note(u64::MAX);
+        assert_eq!(counted(&family), 200);
     }
 
     #[test]
-    fn copies_of_all_that_is_shared_stay_within_a_hard_limit() {
-        let mut sharing = Sharing::new();
-        (1..=3).for_each(|span| sharing.note(span * AGE_NS, ALL));
-        for budget in [1 << 11, 1 << 14, 1 << 20] {
-            let excess = sharing.beyond(budget, ALL, 0) + budget / 50 + 2048;
-            assert!(excess > 2048 && excess <= budget / 10 + 8192, "{budget}");
-            assert_eq!(sharing.beyond(budget, ALL, 777), sharing.beyond(budget, ALL, 0) + 777, "no store copies that");
-        }
+    fn who_copies_is_stopped_for_what_was_copied_and_for_nothing_else() {
+        assert!(!are_cause(0, 5_000), "nothing was copied");
+        assert!(are_cause(4_000, 0) && are_cause(4_000, EXCESS_PAGES + 4_000));
+        assert!(!are_cause(4_000, EXCESS_PAGES + 4_001), "more than was copied");
     }
 
     #[test]

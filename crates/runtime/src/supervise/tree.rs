@@ -249,10 +249,16 @@ impl Process {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) list: Vec<Process>,
+    pub(super) is_signal_mode: bool,
     known: BTreeSet<i32>,
 }
 
 impl Tree {
+    /// None are known yet.
+    pub(super) fn new(is_signal_mode: bool) -> Self {
+        Self { is_signal_mode, ..Self::default() }
+    }
+
     /// Walk all lists of children from `root` on, which is not of the tree itself.
     pub(super) fn scan(&mut self, root: i32) {
         let mut next = vec![root];
@@ -314,7 +320,12 @@ impl Tree {
     /// Process `pid`, a child of `parent`, is of the run.
     pub(super) fn add(&mut self, pid: i32, parent: i32) {
         if self.known.insert(pid) {
-            self.list.push(Process::new(pid, parent));
+            let process = Process::new(pid, parent);
+            let is_copy = !process.is_borrower;
+            self.list.push(process);
+            if is_copy {
+                self.begin_sharing(pid, parent);
+            }
         }
     }
 
@@ -333,11 +344,6 @@ impl Tree {
 
     pub(super) fn resident(&self) -> u64 {
         self.list.iter().map(|process| process.resident).fold(0, u64::saturating_add)
-    }
-
-    /// What one process keeps; 0: it is gone.
-    pub(super) fn resident_of(&self, pid: i32) -> u64 {
-        self.list.iter().find(|process| process.pid == pid).map_or(0, |process| process.resident)
     }
 
     /// What is in swap space and not in memory as well.

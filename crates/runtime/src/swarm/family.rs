@@ -11,7 +11,7 @@ use pagetide_sys::socket;
 use super::rig::{ForkMode, Rig};
 use super::seen::Making;
 use super::{AREA, Actor, Dice, Swarm};
-use crate::protocol::{BORN, BORN_BESIDE_ALL, COMPLETE, OVER};
+use crate::protocol::{BORN, COMPLETE, OVER};
 
 /// Children at a time.
 const CHILDREN_MAX: usize = 4;
@@ -278,7 +278,7 @@ impl Swarm {
         }
         for (parent, word) in words {
             match word.as_slice() {
-                BORN | BORN_BESIDE_ALL => family.births.push(Birth { parent, child: None, is_answered: false }),
+                BORN => family.births.push(Birth { parent, child: None, is_answered: false }),
                 OVER => family.births.retain(|birth| birth.parent != parent),
                 COMPLETE => {
                     for birth in family.births.extract_if(.., |birth| birth.parent == parent) {
@@ -339,7 +339,7 @@ impl Swarm {
         let child = &mut family.children[index];
         let Life::Waits(Some(call)) = &child.life else { unreachable!("it was looked for") };
         if let Some(mut rig) = Rig::of_child(&self.ground, child.pid, call, family.is_careless) {
-            rig.keeps_at_fork = child.pid.0.is_multiple_of(2);
+            rig.given_at_fork = if child.pid.0.is_multiple_of(2) { 0 } else { u32::MAX };
             if rig.ground.forks == ForkMode::Seen {
                 rig.world().will(child.tid, Call::ForbidHuge(false));
             }

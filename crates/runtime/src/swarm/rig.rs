@@ -160,7 +160,7 @@ pub(super) struct Rig {
     pub(super) talk: Option<&'static Talk>,
     said: Said,
     /// Its children are known to be brief.
-    pub(super) keeps_at_fork: bool,
+    pub(super) given_at_fork: u32,
     /// The thread that makes pages private.
     pub(super) private: Tid,
     /// No thread can be had that makes pages private.
@@ -220,7 +220,7 @@ impl Rig {
         let talk = (ground.forks == ForkMode::Seen).then(|| &*Box::leak(Box::new(Talk::new())));
         let forks = Forks::new(doorbells(&space), talk);
         let said = Said::default();
-        Self { ground, session, forks, talk, said, keeps_at_fork: false, private, is_refused, out_of_memory: false }
+        Self { ground, session, forks, talk, said, given_at_fork: 0, private, is_refused, out_of_memory: false }
     }
 
     /// The agent of a forked child, which takes over what comes through `call`. None: its parent has ended. `is_careless`: by mistake some of
@@ -285,15 +285,15 @@ impl Rig {
     /// As the agent adopts.
     pub(super) fn adopt(&mut self) {
         let now = self.now();
-        let Self { session, forks, said, keeps_at_fork: keeps, .. } = self;
-        Serving { forks, said, keeps: *keeps }.look(&mut session.pager, now, None);
+        let Self { session, forks, said, given_at_fork: given, .. } = self;
+        Serving { forks, said, given: *given }.look(&mut session.pager, now, None);
     }
 
     /// One turn of the loop.
     pub(super) fn turn(&mut self, dice: &mut Dice) {
         let now = self.now();
-        let Self { session, forks, said, keeps_at_fork: keeps, .. } = self;
-        let mut serving = Serving { forks, said, keeps: *keeps };
+        let Self { session, forks, said, given_at_fork: given, .. } = self;
+        let mut serving = Serving { forks, said, given: *given };
         session.read_messages(now, &mut serving).expect("the model can be read");
         serving.forks.look_at_copy(serving.said, &mut session.pager, now);
         if !serving.forks.is_frozen() {
@@ -338,8 +338,8 @@ impl Rig {
 
     fn tick(&mut self) {
         let (now, anon_pages) = (self.now(), self.resident());
-        let Self { session, forks, said, keeps_at_fork: keeps, .. } = self;
-        let mut serving = Serving { forks, said, keeps: *keeps };
+        let Self { session, forks, said, given_at_fork: given, .. } = self;
+        let mut serving = Serving { forks, said, given: *given };
         session.pager.begin_writes(now);
         // Mappings may have changed since the last look.
         let mappings = MappingsMark { size_pages: now, asked: 0 };
@@ -429,8 +429,8 @@ impl Rig {
 struct Serving<'a> {
     forks: &'a mut Forks<Model>,
     said: &'a Said,
-    /// Nothing is paged out for a fork.
-    keeps: bool,
+    /// Pages that are paged out before a fork.
+    given: u32,
 }
 
 impl Host<Model> for Serving<'_> {
@@ -457,7 +457,7 @@ impl Host<Model> for Serving<'_> {
         let address = usize::try_from(address).expect("addresses are 64 bit");
         let is_doorbell = self.forks.is_doorbell(address);
         if is_doorbell {
-            self.forks.ring(pager, now, address, self.keeps);
+            self.forks.ring(pager, now, address, self.given);
         }
         is_doorbell
     }
