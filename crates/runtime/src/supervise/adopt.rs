@@ -255,7 +255,6 @@ impl Supervisor {
     /// The agent has started: tell it what it needs.
     fn link(&mut self, index: usize, socket: Fd) {
         let Process { pid, thread, .. } = self.tree.list[index];
-        let given = self.given_at_fork(&self.tree.list[index]);
         let control = Control::create();
         let others = self.tree.list.iter().filter(|process| process.is_about_to_start()).count() as u64;
         let own = self.tree.list[index].resident;
@@ -276,7 +275,6 @@ impl Supervisor {
             let relaxed = Ordering::Relaxed;
             control.entry().budget_pages.store(self.budget_pages, relaxed);
             control.entry().share_pages.store(share, relaxed);
-            control.entry().given_at_fork.store(given, relaxed);
             if self.draws_spans {
                 control.entry().spans.want();
             }
@@ -301,6 +299,7 @@ impl Supervisor {
         match linked {
             Ok(link) => {
                 self.tree.list[index].link = Some(link);
+                self.say_what_is_given();
                 self.greet(pid, is_forked);
             }
             Err(errno) => {

@@ -13,7 +13,6 @@ use pagetide_core::types::Nanos;
 use pagetide_sys::clock;
 
 use super::Supervisor;
-use super::tree::Process;
 
 /// A child is judged when it has ended, or executed another program, and after this time at the latest.
 const JUDGED_NS: Nanos = 1_000_000_000;
@@ -140,19 +139,20 @@ impl Supervisor {
             }
             false
         });
-        for process in &self.tree.list {
-            if let Some(link) = &process.link {
-                link.control.entry().given_at_fork.store(self.given_at_fork(process), Ordering::Relaxed);
-            }
-        }
+        self.say_what_is_given();
     }
 
-    /// What a process pages out before it forks. What it shares with other children would free nothing.
-    pub(super) fn given_at_fork(&self, process: &Process) -> u64 {
+    /// Tell all that page what they page out before a fork. What one shares with other children would free nothing.
+    pub(super) fn say_what_is_given(&self) {
         let free = self.budget_pages.saturating_sub(self.resident_pages());
-        let given = (self.budget_pages / process.children.part()).saturating_sub(free);
-        let own = process.resident.saturating_sub(process.shared_among(self.tree.sharers()));
-        if given.min(own) < self.budget_pages / LITTLE_PART { 0 } else { given.min(own) }
+        let sharers = self.tree.sharers();
+        for process in &self.tree.list {
+            let Some(link) = &process.link else { continue };
+            let wanted = (self.budget_pages / process.children.part()).saturating_sub(free);
+            let given = wanted.min(process.resident.saturating_sub(process.shared_among(sharers)));
+            let given = if given < self.budget_pages / LITTLE_PART { 0 } else { given };
+            link.control.entry().given_at_fork.store(given, Ordering::Relaxed);
+        }
     }
 }
 

@@ -186,7 +186,7 @@ impl Process {
     fn note_stores(&mut self, looked: Nanos, is_signal_mode: bool) {
         let is_managed = self.is_managed();
         let has_run = self.used.is_none_or(|(_, since)| since >= looked);
-        let Some(before) = self.shared else { return };
+        let Some(before) = self.shared.filter(|shared| shared.pages > 0) else { return };
         let all_stores = if has_run { self.stores(is_signal_mode) } else { Some(before.all_stores) };
         let (Some(shared), Some(all_stores)) = (&mut self.shared, all_stores) else { return };
         if shared.is_newborn && is_managed {
@@ -201,9 +201,16 @@ impl Process {
 impl Tree {
     /// Process `pid`, which is new, is a copy of `maker`: it shares all that it has, with all that share if its maker does.
     pub(super) fn begin_sharing(&mut self, pid: i32, maker: i32) {
-        let Some(makers) = self.list.iter().find(|process| process.pid == maker) else { return };
-        let are_many = makers.shared_pages() > 0;
-        let resident = StatmFile::open(pid).and_then(|statm| statm.read()).map_or(0, |statm| statm.anon_pages());
+        if self.list.iter().any(|process| process.pid == maker) {
+            let resident = StatmFile::open(pid).and_then(|statm| statm.read()).map_or(0, |statm| statm.anon_pages());
+            self.share_among(pid, maker, resident);
+        }
+    }
+
+    /// A new process has `resident` pages, all of them its maker's.
+    fn share_among(&mut self, pid: i32, maker: i32, resident: u64) {
+        let makers = self.list.iter().find(|process| process.pid == maker);
+        let are_many = makers.is_some_and(|process| process.shared_pages() > 0);
         let before = if are_many { self.sharers() } else { 1 };
         let is_signal_mode = self.is_signal_mode;
         for process in &mut self.list {
@@ -244,10 +251,12 @@ impl Tree {
     /// lose its part divided among them. Taken off whoever shares, until it is measured.
     pub(super) fn end_sharing(&mut self, part: u64, others: u64) {
         let mut left = part / others.max(1);
-        for shared in self.list.iter_mut().filter_map(|process| process.shared.as_mut()) {
-            let part = left.min(shared.pages);
-            shared.pages -= part;
-            left -= part;
+        for most in [left / others.max(1), u64::MAX] {
+            for shared in self.list.iter_mut().filter_map(|process| process.shared.as_mut()) {
+                let part = left.min(most).min(shared.pages);
+                shared.pages -= part;
+                left -= part;
+            }
         }
     }
 }
@@ -373,6 +382,25 @@ mod tests {
         assert_eq!(counted(&family), 200 + 200);
         family[1].note(u64::MAX);
         assert_eq!(counted(&family), 200);
+    }
+
+    #[test]
+    fn each_birth_and_each_end_is_of_all_that_is_shared() {
+        let mut tree = Tree::new(false);
+        let all = |tree: &Tree| tree.list.iter().map(Process::shared_pages).collect::<Vec<_>>();
+        // None of these numbers is of a process.
+        for (pid, expected) in [(-1, vec![0]), (-2, vec![600; 2]), (-3, vec![800; 3]), (-4, vec![900; 4])] {
+            tree.add(pid, -1);
+            if pid != -1 {
+                tree.share_among(pid, -1, 1200);
+            }
+            assert_eq!(all(&tree), expected);
+        }
+        for (others, left) in [(3, 2400), (2, 1200), (1, 0)] {
+            let gone = tree.list.remove(0);
+            tree.end_sharing(gone.shared_pages(), tree.sharers());
+            assert_eq!((all(&tree).len(), all(&tree).iter().sum::<u64>()), (others, left));
+        }
     }
 
     #[test]
