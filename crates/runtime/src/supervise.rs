@@ -256,7 +256,7 @@ impl Supervisor {
             opened: None,
             unwatched,
             library,
-            tree: Tree::new(fault_mode == FaultMode::Signal),
+            tree: Tree::default(),
             births: Vec::new(),
             children: Vec::new(),
             next_scan: 0,

@@ -68,7 +68,7 @@ impl Process {
 impl Tree {
     /// Where the words of process `pid` are.
     pub(super) fn words_of(&self, pid: i32) -> Option<u64> {
-        self.list.iter().find(|process| process.pid == pid).and_then(|process| match process.words {
+        self.process(pid).and_then(|process| match process.words {
             Words::At(at) => Some(at),
             Words::Sought(_) | Words::None => None,
         })
@@ -265,7 +265,7 @@ impl Supervisor {
         let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
         let call = birth.and_then(|birth| {
             let (ours, theirs) = socket::pair().ok()?;
-            let parent = self.tree.list.iter().find(|process| process.pid == birth.parent)?.link.as_ref()?;
+            let parent = self.tree.process(birth.parent)?.link.as_ref()?;
             socket::send(&parent.socket, CHILD, &[&ours], false).ok()?;
             birth.is_answered = true;
             Some(theirs)
@@ -294,7 +294,7 @@ impl Supervisor {
             fds.extend(&self.record_directory);
             fds.extend(&self.uffd_device);
             socket::send(&socket, hello.encode().as_bytes(), &fds, false)?;
-            Ok(Link { socket, control })
+            Ok(Link { socket, control, is_signal_mode: self.hello.signal_mode })
         });
         match linked {
             Ok(link) => {
@@ -382,7 +382,7 @@ impl Supervisor {
         let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
         let Some(birth) = birth else { return };
         birth.is_answered = true;
-        let parent = self.tree.list.iter().find(|process| process.pid == birth.parent);
+        let parent = self.tree.process(birth.parent);
         if let Some(link) = parent.and_then(|parent| parent.link.as_ref()) {
             let _ = socket::send(&link.socket, ALONE, &[], false);
         }
@@ -426,7 +426,7 @@ impl Supervisor {
 
     /// True if so little of a process is managed that a child of it need not be.
     fn is_small(&self, pid: i32) -> bool {
-        let process = self.tree.list.iter().find(|process| process.pid == pid);
+        let process = self.tree.process(pid);
         let link = process.and_then(|process| process.link.as_ref());
         let managed = |link: &Link| link.control.entry().managed_pages_max.load(Ordering::Relaxed);
         link.is_some_and(|link| managed(link) <= 4 * BUDGET_PAGES_MIN)

@@ -105,8 +105,7 @@ impl Supervisor {
     pub(super) fn expect_sparing(&mut self, pid: i32, maker: i32) {
         let stores = [[pid, maker].map(|pid| self.tree.stores_of(pid).unwrap_or(0)); 2];
         let sharers = self.tree.sharers();
-        let shared =
-            self.tree.list.iter().find(|process| process.pid == pid).map_or(0, |process| process.shared_among(sharers));
+        let shared = self.tree.process(pid).map_or(0, |process| process.shared_among(sharers));
         let since = clock::now();
         self.children.push(Child { pid, maker, since, shared, is_linked: false, stores, tables: 0 });
     }
@@ -121,7 +120,7 @@ impl Supervisor {
         let now = clock::now();
         let tree = &mut self.tree;
         self.children.retain_mut(|child| {
-            let process = tree.list.iter().find(|process| process.pid == child.pid);
+            let process = tree.process(child.pid);
             let lives = process.is_some_and(|process| !child.is_linked || process.link.is_some());
             if let Some(process) = process.filter(|_| lives)
                 && let (Some(own), Some(makers)) = (tree.stores_of(child.pid), tree.stores_of(child.maker))

@@ -375,7 +375,7 @@ impl Supervisor {
             .collect();
         let mut needed_in_all = 0_u64;
         for (pid, words) in self.words_of_place(place.offer.place) {
-            let Some(process) = self.tree.list.iter().find(|process| process.pid == pid) else { continue };
+            let Some(process) = self.tree.process(pid) else { continue };
             let Some(entry) = process.link.as_ref().map(|link| link.control.entry()) else { continue };
             let needed = words.pages();
             needed_in_all = needed_in_all.saturating_add(needed);

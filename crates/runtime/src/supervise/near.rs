@@ -78,11 +78,10 @@ impl Supervisor {
             return;
         }
         let is_family = self.tree.list.len() > 1;
-        let is_signal_mode = self.tree.is_signal_mode;
         let list = &mut self.tree.list;
         for process in list.iter_mut().filter(|process| is_family && !process.is_sharing_known() && process.may_start())
         {
-            process.measure_sharing(is_signal_mode);
+            process.measure_sharing();
         }
         let mut natives: Vec<usize> = (0..list.len()).filter(|&index| list[index].may_start()).collect();
         natives.sort_by_key(|&index| std::cmp::Reverse(list[index].own_part()));

@@ -17,7 +17,6 @@ use std::sync::atomic::Ordering;
 
 use pagetide_core::types::Nanos;
 use pagetide_core::vmstat::Counter;
-use pagetide_sys::proc::StatmFile;
 use pagetide_sys::{clock, maps, proc};
 
 use super::Supervisor;
@@ -137,8 +136,8 @@ impl Process {
     }
 
     /// Its minor faults, but for those that its agent has answered. In signal mode these are none in the kernel's count.
-    pub(super) fn stores(&self, is_signal_mode: bool) -> Option<u64> {
-        let entry = self.link.as_ref().map(|link| link.control.entry()).filter(|_| !is_signal_mode);
+    pub(super) fn stores(&self) -> Option<u64> {
+        let entry = self.link.as_ref().filter(|link| !link.is_signal_mode).map(|link| link.control.entry());
         // Before the kernel's count: what is answered between is taken for a store.
         let answered = entry.map_or(0, |entry| entry.counters[Counter::pgfault as usize].load(Ordering::Relaxed));
         Some(proc::stat(Some(self.pid)).ok()?.minor_faults.saturating_sub(answered))
@@ -150,9 +149,9 @@ impl Process {
     }
 
     /// Ask the kernel. The part of what it maps that is its own; None: it has ended.
-    pub(super) fn measure_sharing(&mut self, is_signal_mode: bool) -> Option<u64> {
+    pub(super) fn measure_sharing(&mut self) -> Option<u64> {
         let before = self.shared.take().unwrap_or_default();
-        let all_stores = self.stores(is_signal_mode)?;
+        let all_stores = self.stores()?;
         let sizes = proc::anon_sizes(self.pid).ok()?;
         let pages = (sizes.mapped_bytes - sizes.share_bytes) / PAGE_BYTES;
         self.shared =
@@ -172,22 +171,18 @@ impl Process {
     }
 
     /// It shares so many pages more.
-    fn share_more(&mut self, pages: u64, is_signal_mode: bool) {
-        if self.shared.is_none() {
-            let all_stores = self.stores(is_signal_mode).unwrap_or(0);
-            self.shared = Some(Shared { all_stores, ..Shared::default() });
-        }
-        if let Some(shared) = &mut self.shared {
-            (shared.pages, shared.is_guess) = (shared.pages + pages, true);
-        }
+    fn share_more(&mut self, pages: u64) {
+        let begin = || Shared { all_stores: self.stores().unwrap_or(0), ..Shared::default() };
+        let shared = self.shared.unwrap_or_else(begin);
+        self.shared = Some(Shared { pages: shared.pages + pages, is_guess: true, ..shared });
     }
 
     /// See how many copies it may have made, if it has run since `looked`.
-    fn note_stores(&mut self, looked: Nanos, is_signal_mode: bool) {
+    fn note_stores(&mut self, looked: Nanos) {
         let is_managed = self.is_managed();
         let has_run = self.used.is_none_or(|(_, since)| since >= looked);
         let Some(before) = self.shared.filter(|shared| shared.pages > 0) else { return };
-        let all_stores = if has_run { self.stores(is_signal_mode) } else { Some(before.all_stores) };
+        let all_stores = if has_run { self.stores() } else { Some(before.all_stores) };
         let (Some(shared), Some(all_stores)) = (&mut self.shared, all_stores) else { return };
         if shared.is_newborn && is_managed {
             // It begins now: what it did before was its agent's.
@@ -199,27 +194,17 @@ impl Process {
 }
 
 impl Tree {
-    /// Process `pid`, which is new, is a copy of `maker`: it shares all that it has, with all that share if its maker does.
-    pub(super) fn begin_sharing(&mut self, pid: i32, maker: i32) {
-        if self.list.iter().any(|process| process.pid == maker) {
-            let resident = StatmFile::open(pid).and_then(|statm| statm.read()).map_or(0, |statm| statm.anon_pages());
-            self.share_among(pid, maker, resident);
-        }
-    }
-
-    /// A new process has `resident` pages, all of them its maker's.
-    fn share_among(&mut self, pid: i32, maker: i32, resident: u64) {
-        let makers = self.list.iter().find(|process| process.pid == maker);
-        let are_many = makers.is_some_and(|process| process.shared_pages() > 0);
+    /// Process `pid`, which is new, is a copy of `maker` and has `resident` pages: it shares all of them, with all that share if its maker does.
+    pub(super) fn share_among(&mut self, pid: i32, maker: i32, resident: u64) {
+        let are_many = self.process(maker).is_some_and(|process| process.shared_pages() > 0);
         let before = if are_many { self.sharers() } else { 1 };
-        let is_signal_mode = self.is_signal_mode;
         for process in &mut self.list {
             if process.pid == pid {
                 // An Nth of it is its own, and an Nth less that of the others together.
-                process.share_more(resident * before / (before + 1), is_signal_mode);
+                process.share_more(resident * before / (before + 1));
                 process.shared.iter_mut().for_each(|shared| shared.is_newborn = true);
             } else if process.pid == maker || (are_many && process.shared_pages() > 0) {
-                process.share_more(resident / (before + 1) / before, is_signal_mode);
+                process.share_more(resident / (before + 1) / before);
             }
         }
     }
@@ -231,7 +216,7 @@ impl Tree {
 
     /// Stores of one process, each of which may have made a copy; None: it has ended.
     pub(super) fn stores_of(&self, pid: i32) -> Option<u64> {
-        self.list.iter().find(|process| process.pid == pid)?.stores(self.is_signal_mode)
+        self.process(pid)?.stores()
     }
 
     /// Who keeps less than it shared has given it back, or executed another program.
@@ -295,12 +280,13 @@ impl Supervisor {
 
     /// Stop those that copy while too much is counted because of it, or will be by the next look, and let them go. `copied`: since the last one.
     fn brake(&mut self, copied: u64) {
-        let excess = self.counted_pages().saturating_sub(self.countable_pages());
+        let (counted, countable) = (self.counted_pages(), self.countable_pages());
+        let excess = counted.saturating_sub(countable);
         if excess <= EXCESS_PAGES {
             self.sharing.copied = 0;
         }
         self.sharing.copied += copied;
-        if self.counted_pages() + copied <= self.countable_pages() + EXCESS_PAGES {
+        if counted + copied <= countable + EXCESS_PAGES {
             self.sharing.brakes.clear();
             return;
         }
@@ -324,7 +310,6 @@ impl Supervisor {
     pub(super) fn look_at_sharing(&mut self) {
         let counted = self.tree.resident();
         let shared_before = self.counted_again();
-        let is_signal_mode = self.tree.is_signal_mode;
         let list = &mut self.tree.list;
         if list.len() == 1 {
             self.sharing = Sharing::default();
@@ -332,7 +317,7 @@ impl Supervisor {
             self.resident_max = self.resident_max.max(counted);
             return;
         }
-        list.iter_mut().for_each(|process| process.note_stores(self.looked, is_signal_mode));
+        list.iter_mut().for_each(|process| process.note_stores(self.looked));
         self.tree.shrink_sharing();
         self.brake(shared_before.saturating_sub(self.counted_again()));
         let begin = clock::now();
@@ -340,7 +325,7 @@ impl Supervisor {
             return;
         }
         let own = self.tree.list.iter_mut().filter(|process| !process.is_borrower);
-        let resident = own.filter_map(|process| process.measure_sharing(is_signal_mode)).sum::<u64>().min(counted);
+        let resident = own.filter_map(Process::measure_sharing).sum::<u64>().min(counted);
         let end = clock::now();
         self.sharing.next = end + (TIME_SHARE * (end - begin)).max(PAUSE_NS);
         let writable: u64 =
@@ -386,7 +371,7 @@ mod tests {
 
     #[test]
     fn each_birth_and_each_end_is_of_all_that_is_shared() {
-        let mut tree = Tree::new(false);
+        let mut tree = Tree::default();
         let all = |tree: &Tree| tree.list.iter().map(Process::shared_pages).collect::<Vec<_>>();
         // None of these numbers is of a process.
         for (pid, expected) in [(-1, vec![0]), (-2, vec![600; 2]), (-3, vec![800; 3]), (-4, vec![900; 4])] {

@@ -34,6 +34,8 @@ const LINKING_LOOKS_MAX: u32 = 10_000;
 pub(super) struct Link {
     pub(super) socket: Fd,
     pub(super) control: Control,
+    /// Threads serve their faults themselves, and the kernel does not count these.
+    pub(super) is_signal_mode: bool,
 }
 
 /// Where the words of a process's preloaded object are.
@@ -164,6 +166,15 @@ impl Process {
         self.link.as_ref().map_or(0, |link| word(link.control.entry()).load(Ordering::Relaxed))
     }
 
+    /// Its numbers, as the kernel counts them.
+    pub(super) fn statm(&self) -> Result<Statm, Errno> {
+        match &self.statm {
+            Some(statm) => statm.read(),
+            // Without a descriptor to spare.
+            None => StatmFile::open(self.pid).and_then(|statm| statm.read()),
+        }
+    }
+
     /// Look at what it keeps and says, from outside. True if it runs a program that was not seen before.
     pub(super) fn look(&mut self, library: &str) -> bool {
         self.resident = 0;
@@ -172,12 +183,7 @@ impl Process {
         if self.is_borrower {
             self.is_borrower = proc::share_memory(self.parent, self.pid).unwrap_or(false);
         }
-        let statm = match &self.statm {
-            Some(statm) => statm.read(),
-            // Without a descriptor to spare.
-            None => StatmFile::open(self.pid).and_then(|statm| statm.read()),
-        };
-        let statm = match statm {
+        let statm = match self.statm() {
             Ok(statm) if statm.size_pages > 0 => Some(statm),
             Ok(_) | Err(_) => self.ask_another_thread(),
         };
@@ -249,16 +255,10 @@ impl Process {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) list: Vec<Process>,
-    pub(super) is_signal_mode: bool,
     known: BTreeSet<i32>,
 }
 
 impl Tree {
-    /// None are known yet.
-    pub(super) fn new(is_signal_mode: bool) -> Self {
-        Self { is_signal_mode, ..Self::default() }
-    }
-
     /// Walk all lists of children from `root` on, which is not of the tree itself.
     pub(super) fn scan(&mut self, root: i32) {
         let mut next = vec![root];
@@ -321,10 +321,10 @@ impl Tree {
     pub(super) fn add(&mut self, pid: i32, parent: i32) {
         if self.known.insert(pid) {
             let process = Process::new(pid, parent);
-            let is_copy = !process.is_borrower;
+            let copied = (!process.is_borrower && self.process(parent).is_some()).then(|| process.statm());
             self.list.push(process);
-            if is_copy {
-                self.begin_sharing(pid, parent);
+            if let Some(Ok(statm)) = copied {
+                self.share_among(pid, parent, statm.anon_pages());
             }
         }
     }
@@ -344,6 +344,11 @@ impl Tree {
 
     pub(super) fn resident(&self) -> u64 {
         self.list.iter().map(|process| process.resident).fold(0, u64::saturating_add)
+    }
+
+    /// The process of this number, if it is known.
+    pub(super) fn process(&self, pid: i32) -> Option<&Process> {
+        self.list.iter().find(|process| process.pid == pid)
     }
 
     /// What is in swap space and not in memory as well.
@@ -386,7 +391,7 @@ mod tests {
             pages.push(Control::open(&file).expect("the same page"));
             let (socket, _) = socket::pair().expect("a socket pair");
             let mut process = Process::new(thread::getpid(), 1);
-            (process.resident, process.link) = (number, Some(Link { socket, control }));
+            (process.resident, process.link) = (number, Some(Link { socket, control, is_signal_mode: false }));
             tree.list.push(process);
         }
         std::thread::scope(|scope| {

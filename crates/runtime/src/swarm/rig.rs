@@ -159,7 +159,7 @@ pub(super) struct Rig {
     /// Where forks are seen: what a forking thread says and hears.
     pub(super) talk: Option<&'static Talk>,
     said: Said,
-    /// Its children are known to be brief.
+    /// Pages that it pages out before a fork.
     pub(super) given_at_fork: u32,
     /// The thread that makes pages private.
     pub(super) private: Tid,
