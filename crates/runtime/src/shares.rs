@@ -20,6 +20,8 @@ pub(crate) struct Claim {
     pub(crate) pressed: bool,
     /// It sleeps, and is to keep no more than this while it does.
     pub(crate) keeps: Option<u64>,
+    /// Pages that it has touched for the first time of late.
+    pub(crate) grown: u64,
     /// It gets so many parts; without pressure an equal part at least.
     pub(crate) weight: u64,
 }
@@ -38,15 +40,17 @@ const STEP_PAGES_MIN: u64 = 128;
 pub(crate) const WEIGHT: u64 = 1024;
 
 /// What a process can use: under pressure a `step` more than it keeps. Room to grow that one without pressure is given: a quarter of what
-/// it keeps, at least 4 MiB, within `room_max`. An eighth and 256 KiB it has always: with less it would seem to be at its share.
-fn demand(claim: Claim, room_max: u64, step: u64) -> u64 {
+/// it keeps, at least 4 MiB, within `room_max`, and an eighth and 256 KiB in any case. Beside one that is pressed (`is_tight`) no more than it
+/// has grown by of late, but a 32th and 256 KiB: with less it would seem to be at its share.
+fn demand(claim: Claim, room_max: u64, step: u64, is_tight: bool) -> u64 {
     if claim.pressed {
         return claim.resident.saturating_add(step);
     }
     if let Some(keeps) = claim.keeps {
         return keeps;
     }
-    claim.resident + (claim.resident / 4).max(1024).min(room_max).max(claim.resident / 8 + 64)
+    let room = (claim.resident / 4).max(1024).min(room_max).max(claim.resident / 8 + 64);
+    claim.resident + if is_tight { room.min(claim.grown.max(claim.resident / 32 + 64)) } else { room }
 }
 
 /// Room to grow that each of those without pressure has at most. Room lies idle: it takes no more than what nobody keeps, and beside
@@ -86,7 +90,8 @@ pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
     let room_max = room_max(available, claims);
     let step = step(available, claims);
-    let demands: Vec<u64> = claims.iter().map(|&claim| demand(claim, room_max, step)).collect();
+    let is_pressed = claims.iter().any(|claim| claim.pressed);
+    let demands: Vec<u64> = claims.iter().map(|&claim| demand(claim, room_max, step, is_pressed)).collect();
     // Who uses less than its part comes first: those that come later have the rest.
     order.sort_by_key(|&index| {
         let (claim, demand) = (claims[index], demands[index]);
@@ -105,7 +110,6 @@ pub(crate) fn divide(available: u64, claims: &[Claim]) -> Vec<u64> {
         weights -= claim.weight;
     }
     // What nobody asks for is free, and asking takes time: it goes to those that are pressed by their weights, or to all alike.
-    let is_pressed = claims.iter().any(|claim| claim.pressed);
     let part = |claim: &Claim| match (is_pressed, claim.pressed) {
         (true, true) => claim.weight,
         (true, false) => 0,
@@ -136,7 +140,7 @@ mod tests {
     use super::*;
 
     const fn claim(resident: u64, share: u64, pressed: bool) -> Claim {
-        Claim { resident, share, least: 0, pressed, keeps: None, weight: WEIGHT }
+        Claim { resident, share, least: 0, pressed, keeps: None, grown: resident, weight: WEIGHT }
     }
 
     #[test]
@@ -223,6 +227,15 @@ mod tests {
         let shares = divide(12_000, &claims);
         assert!(shares[6] >= 12_000 - 6 * 1_000, "{shares:?}");
         assert!(shares[..6].iter().all(|&share| share > 850), "they do not seem to be at their shares: {shares:?}");
+    }
+
+    #[test]
+    fn who_has_not_grown_gets_little_room_beside_one_that_is_pressed() {
+        let still = Claim { grown: 0, ..claim(6_000, 7_000, false) };
+        assert_eq!(divide(18_000, &[still, claim(11_000, 11_000, true)])[0], 6_251);
+        let grows = Claim { grown: 700, ..still };
+        assert_eq!(divide(18_000, &[grows, claim(11_000, 11_000, true)])[0], 6_700);
+        assert!(divide(18_000, &[still, claim(5_000, 5_000, false)])[0] > 7_000, "nobody is short");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod image;
 mod memory;
 mod options;
 mod places;
+mod probe;
 mod reap;
 mod rest;
 mod sharing;

@@ -6,8 +6,7 @@
 //! will want later: it lends a quarter of what it keeps, and a quarter of the rest when that is out. It has it back when it faults, when pages
 //! of it are read without a fault (swapoff), and when nobody is short any more.
 //!
-//! One that works on what it keeps may keep much that it does not use. While others are short it gives up a little of that at a time
-//! ([`Probe`]): if it reads nothing back, it gives up more; if it does, it has its part of what there is, and is asked again the later.
+//! One that works on what it keeps may keep much that it does not use: while others are short it is asked (`probe.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +25,10 @@ use crate::shares::{Claim, divide, floor};
 const QUIET_NS: Nanos = 20_000_000;
 /// Reads are counted for so long.
 const SPAN_NS: Nanos = 50_000_000;
+/// And first touches for so long.
+const GROWTH_NS: Nanos = 500_000_000;
+/// Who exchanges what it keeps so many times as slowly as another is asked whether it uses it.
+const SLOWER: u64 = 8;
 
 /// How fast a process exchanges what it keeps for what it does not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,59 +93,24 @@ impl Lent {
     }
 }
 
-/// The time from one step of a probe to the next, at least and at most.
-const PROBE_NS_MIN: Nanos = 100_000_000;
-const PROBE_NS_MAX: Nanos = 3_200_000_000;
-/// One part in so many of what it keeps is given up in a step: in the first one, and in the largest.
-const PROBE_PARTS: u64 = 128;
-const PROBE_PARTS_MIN: u64 = 16;
-/// First touches in the time of a step that make it one that grows.
-const GROWTH_PAGES: u64 = 32;
-
-/// What a process that works does not use is found by taking it away, a little at a time, as long as it reads nothing back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Probe {
-    /// It keeps no more than this; None: it is not asked.
-    keeps: Option<u64>,
-    next: Nanos,
-    pause: Nanos,
-    parts: u64,
-    major_faults: u64,
-    first_touches: u64,
+/// What a process has touched for the first time in the last half second or two.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Growth {
+    began: Nanos,
+    /// First touches by when the span began, and in the one before.
+    touched: u64,
+    before: u64,
 }
 
-impl Default for Probe {
-    fn default() -> Self {
-        Self { keeps: None, next: 0, pause: PROBE_NS_MIN, parts: PROBE_PARTS, major_faults: 0, first_touches: 0 }
-    }
-}
-
-impl Probe {
-    /// `is_asked`: others are short of memory. Faults were counted by now, major ones and first touches; it keeps `resident`, and never less
-    /// than `least`.
-    fn look(&mut self, now: Nanos, is_asked: bool, major_faults: u64, first_touches: u64, resident: u64, least: u64) {
-        if major_faults != self.major_faults {
-            if self.keeps.take().is_some() {
-                self.pause = (self.pause * 2).min(PROBE_NS_MAX);
-            }
-            self.parts = PROBE_PARTS;
-            (self.major_faults, self.next) = (major_faults, now + self.pause);
+impl Growth {
+    /// `first_touches` were counted by now. How many are new.
+    fn look(&mut self, now: Nanos, first_touches: u64) -> u64 {
+        let new = first_touches.saturating_sub(self.touched);
+        if now.saturating_sub(self.began) < GROWTH_NS {
+            return new.max(self.before);
         }
-        if self.next == 0 {
-            // Of a new one nothing is known; and what a forked child gives up at once its maker would have to copy.
-            self.next = now + self.pause;
-        }
-        if !is_asked || now < self.next {
-            self.keeps = self.keeps.filter(|_| is_asked);
-            return;
-        }
-        self.next = now + self.pause;
-        let grows = first_touches > std::mem::replace(&mut self.first_touches, first_touches) + GROWTH_PAGES;
-        if self.keeps.is_some() {
-            self.pause = (self.pause / 2).max(PROBE_NS_MIN);
-            self.parts = (self.parts / 2).max(PROBE_PARTS_MIN);
-        }
-        self.keeps = (!grows).then(|| (resident - resident / self.parts).max(least));
+        (self.began, self.touched, self.before) = (now, first_touches, new);
+        new
     }
 }
 
@@ -205,7 +173,8 @@ impl Supervisor {
         let swapped_in = read(|entry| &entry.counters[Counter::pswpin as usize]);
         process.exchange.look(now, swapped_in, process.resident, read(|entry| &entry.away_pages));
         // Who has pages read without a fault is drained (swapoff): it sleeps, and needs what it had.
-        let others = Some(exchanged_in).filter(|&time| time < Nanos::MAX && process.exchange.takes.is_none());
+        let is_slower = process.exchange.takes.is_none_or(|takes| takes / SLOWER > exchanged_in);
+        let others = Some(exchanged_in).filter(|&time| time < Nanos::MAX && is_slower);
         // What it shares frees nothing when it leaves here alone.
         let stays = read(|entry| &entry.pinned_pages).saturating_add(process.shared_among(sharers));
         let least = floor.saturating_add(stays.min(process.resident));
@@ -213,14 +182,16 @@ impl Supervisor {
         let first_touches = read(|entry| &entry.counters[Counter::pgfault as usize])
             .saturating_sub(major_faults)
             .saturating_sub(read(|entry| &entry.counters[Counter::pt_soft_fault as usize]));
-        process.probe.look(now, others.is_some(), major_faults, first_touches, process.resident, least);
-        let keeps = process.lent.keeps.or(process.probe.keeps);
-        let is_at_share = keeps.is_none() && process.resident + process.resident / 16 >= share;
+        let grown = process.growth.look(now, first_touches);
+        process.probe.look(now, others, major_faults, first_touches, process.resident, least);
+        let keeps = process.lent.keeps.or(process.probe.keeps());
+        let is_at_share = process.resident + process.resident / 64 >= share;
         if major_faults > process.major_faults {
             (process.major_faults, process.read_at) = (major_faults, now);
         }
-        let pressed = entry.is_none() || now < process.read_at + SPAN_NS || is_at_share;
-        Claim { resident: process.resident, share, least, pressed, keeps, weight: process.worth.weight }
+        let has_read = now < process.read_at + SPAN_NS;
+        let pressed = entry.is_none() || (keeps.is_none() && (has_read || is_at_share));
+        Claim { resident: process.resident, share, least, pressed, keeps, grown, weight: process.worth.weight }
     }
 }
 
@@ -258,34 +229,6 @@ mod tests {
         assert_eq!(lent.keeps, Some(7_500));
         lent.look(52 + QUIET_NS, None, 7_500, 600);
         assert_eq!(lent.keeps, None, "nobody is short, or it is drained");
-    }
-
-    #[test]
-    fn what_a_process_that_works_does_not_use_is_found_and_what_it_uses_is_left() {
-        let mut probe = Probe::default();
-        let mut times = 1..;
-        let mut step = |probe: &mut Probe, major_faults, first_touches, resident| {
-            let now = PROBE_NS_MIN * times.next().expect("there is no last one");
-            probe.look(now, true, major_faults, first_touches, resident, 1_000);
-            probe.keeps
-        };
-        let mut resident = 12_800;
-        assert_eq!(step(&mut probe, 0, 0, resident), None, "it is new");
-        let mut left = Vec::new();
-        while resident > 9_000 {
-            resident = step(&mut probe, 0, 0, resident).expect("it is asked");
-            left.push(resident);
-        }
-        assert_eq!(left[..4], [12_700, 12_502, 12_112, 11_355], "more each time: it reads nothing");
-        assert_eq!(step(&mut probe, 40, 0, resident), None, "it has what it read");
-        let asked = (0..8).filter(|_| step(&mut probe, 40, 0, resident).is_some()).count();
-        assert!((1..8).contains(&asked), "and is left alone for a while: {asked}");
-        assert_eq!(step(&mut probe, 40, 500, resident), None, "it grows");
-        (0..20).for_each(|reads| assert_eq!(step(&mut probe, 41 + reads, 500, resident), None, "it reads"));
-        let least = (0..200).filter_map(|_| step(&mut probe, 60, 500, 1_010)).min();
-        assert_eq!(least, Some(1_000));
-        probe.look(Nanos::MAX, false, 60, 500, resident, 1_000);
-        assert_eq!(probe.keeps, None, "nobody is short");
     }
 
     #[test]

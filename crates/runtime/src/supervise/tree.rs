@@ -16,7 +16,8 @@ use crate::control::{Control, Entry};
 use crate::foothold::View;
 use crate::space::PAGE_SHIFT;
 use crate::supervise::brief::Children;
-use crate::supervise::divide::{Exchange, Lent, Probe};
+use crate::supervise::divide::{Exchange, Growth, Lent};
+use crate::supervise::probe::Probe;
 use crate::supervise::rest::RestTimer;
 use crate::supervise::sharing::Shared;
 use crate::supervise::start::{self, Object, Starting};
@@ -90,6 +91,7 @@ pub(super) struct Process {
     /// When it was seen to have more of them.
     pub(super) read_at: Nanos,
     pub(super) lent: Lent,
+    pub(super) growth: Growth,
     pub(super) probe: Probe,
     pub(super) exchange: Exchange,
     pub(super) worth: Worth,
@@ -131,6 +133,7 @@ impl Process {
             major_faults: 0,
             read_at: 0,
             lent: Lent::default(),
+            growth: Growth::default(),
             probe: Probe::default(),
             exchange: Exchange::default(),
             worth: Worth::new(),
