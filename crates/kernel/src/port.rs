@@ -199,7 +199,7 @@ pub trait AddressSpace: Faults {
     /// The page table cannot be looked at.
     fn leading(&self, range: ManagedRange, there: bool) -> Result<usize, Errno>;
 
-    /// Bytes of the pages at the start of `range` that are in memory, and in that of another process as well.
+    /// Bytes of the pages at the start of `range` that are in memory, and in that of another process as well: so is the page of zeroes.
     ///
     /// # Errors
     /// The page table cannot be looked at.

@@ -177,7 +177,8 @@ impl Pagemap {
         self.while_words(range, |word| (word & THERE != 0) == there)
     }
 
-    /// Bytes of the pages at the start of `range` that are in memory, and that other page tables have as well. On every kernel.
+    /// Bytes of the pages at the start of `range` that are in memory, and that other page tables have as well, as the page of zeroes is.
+    /// On every kernel.
     pub fn shared(&self, range: ManagedRange) -> Result<usize, Errno> {
         self.while_words(range, |word| word & (PRESENT | ALONE) == PRESENT)
     }

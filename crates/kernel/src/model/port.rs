@@ -365,10 +365,13 @@ impl Faults for Model {
         let (vpn, _) = pages(to);
         let world = self.world();
         let process = world.processes.get(&self.pid);
-        // Shared memory has no page of zeroes: it is filled as by a copy.
+        // Shared memory has no page of zeroes: it is filled as by a copy, with a page of its own.
         let is_shared = process.and_then(|process| process.at(vpn)).is_some_and(|mapping| mapping.kind == Kind::Shared);
         drop(world);
-        self.fill(to, wake, if is_shared { Over::Markers } else { Over::Nothing }, |_, _| Ok(Entry::Zero))
+        if is_shared {
+            return self.fill(to, wake, Over::Markers, |world, _| Ok(world.new_page(0)));
+        }
+        self.fill(to, wake, Over::Nothing, |_, _| Ok(Entry::Zero))
     }
 
     fn poison(&self, range: ManagedRange, wake: Wake) -> RangeAnswer {
@@ -511,8 +514,11 @@ impl AddressSpace for Model {
         let world = self.world();
         let (vpn, end) = pages(range);
         let entries = &world.process(self.pid).entries;
-        let is_shared =
-            |vpn: &u64| matches!(entries.get(vpn), Some(&Entry::Page { page, .. }) if world.page(page).mapped > 1);
+        let is_shared = |vpn: &u64| match entries.get(vpn) {
+            Some(&Entry::Page { page, .. }) => world.page(page).mapped > 1,
+            Some(Entry::Zero) => true,
+            _ => false,
+        };
         Ok((vpn..end).take_while(is_shared).count() * PAGE_BYTES)
     }
 

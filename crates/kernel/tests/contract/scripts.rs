@@ -79,7 +79,7 @@ enum Asked {
 
 const ASKED: [Asked; 5] = [Asked::MoveOut, Asked::MoveIn, Asked::Copy, Asked::Zero, Asked::Poison];
 
-/// What the page map shows of a page, and its content where there is one that can be read.
+/// What the page map shows of a page, if others map it as well, and its content where there is one that can be read.
 fn shown<S: Stage>(stage: &mut S, extent: Extent, readable: bool) -> String {
     let mut text = String::new();
     for page in extent.start..extent.end {
@@ -93,6 +93,8 @@ fn shown<S: Stage>(stage: &mut S, extent: Extent, readable: bool) -> String {
             (_, true) => " present",
             (_, false) => " marked",
         };
+        let shared = stage.space().shared(range).expect("the page map can be read");
+        text += if shared > 0 { " shared" } else { "" };
         if is_present && readable {
             text += &format!(" {}", quietly(stage, Call::Load(page)));
         }
