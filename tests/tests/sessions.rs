@@ -337,6 +337,28 @@ fn a_hard_limit_that_leaves_no_room_ends_the_program_with_a_message() {
     }
 }
 
+/// What an agent has open is known before it begins.
+#[test]
+fn a_hard_limit_on_descriptors_that_leaves_no_room_leaves_the_program_as_it_is_in_both_modes() {
+    if !need::has(&[Feature::Uffd, Feature::Root, Feature::Tool("setpriv"), Feature::Tool("prlimit")]) {
+        return;
+    }
+    let _turn = serial::turn();
+    for (mode, limits) in [(FaultMode::Thread, [4, 16]), (FaultMode::Signal, [4, 63])] {
+        for limit in limits {
+            let scratch = Scratch::new();
+            let program = victim::build(&scratch, "session");
+            let limit = format!("--nofile={limit}");
+            let limited = ["setpriv", "--bounding-set=-sys_resource", "prlimit", &limit].map(OsString::from);
+            let argv = limited.into_iter().chain([program.into(), "forks".into(), "24".into(), "1".into()]);
+            let run = PagetideRun::new(&scratch, 12 * MIB).mode(mode);
+            let ended = run.wrap(&Program::new(argv)).run(&scratch, "limited");
+            ended.expect_exit(Exit::Code(0)).expect_no_process_left();
+            assert!(ended.stderr().contains("its limit on descriptors, ulimit -n, is too low"), "{}", ended.report());
+        }
+    }
+}
+
 /// In signal mode that may be known before anything has begun.
 #[test]
 fn in_signal_mode_a_hard_limit_that_leaves_no_room_leaves_the_program_as_it_is() {

@@ -486,6 +486,9 @@ fn start_agent(apart: bool) -> i64 {
     }
     mem::set_place(PLACE);
     let is_signal_mode = IS_SIGNAL_MODE.load(Ordering::Relaxed);
+    if !limits::leaves_files(is_signal_mode) {
+        return -i64::from(Errno::EMFILE.code());
+    }
     if is_signal_mode && !apart {
         // Without them the agent serves all faults.
         let _ = serve::open();

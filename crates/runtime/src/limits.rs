@@ -14,6 +14,9 @@ use pagetide_sys::thread;
 /// Descriptors that one step of ours needs at most, beside the program's.
 const FILES: u64 = 4096;
 
+/// Those that an agent has open where there is one swap place, in thread mode and in signal mode, and no table holds fewer.
+const AGENT_FILES: [u64; 2] = [17, 64];
+
 /// Bytes that were mapped for us, in this process and those that it is a copy of.
 static OURS: AtomicU64 = AtomicU64::new(0);
 
@@ -77,6 +80,12 @@ const NONE: u64 = u64::MAX - 1;
 /// For descriptors of ours. None: there is room.
 pub(crate) fn for_files() -> Option<Raised> {
     raised(Resource::Files, FILES)
+}
+
+/// An agent can have the descriptors that it needs.
+pub(crate) fn leaves_files(is_signal_mode: bool) -> bool {
+    let _raised = for_files();
+    proc::limit(Resource::Files).is_ok_and(|limit| limit.soft >= AGENT_FILES[usize::from(is_signal_mode)])
 }
 
 /// In a copy of the process, which has the limits of the moment in which it was made: it has the program's.

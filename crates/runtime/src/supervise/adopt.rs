@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use pagetide_core::types::Nanos;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::text::Text;
-use pagetide_sys::{clock, file, proc, signal, socket, stderr};
+use pagetide_sys::{Errno, clock, file, proc, signal, socket, stderr};
 
 use crate::control::Control;
 use crate::foothold::{self, View};
@@ -337,7 +337,11 @@ impl Supervisor {
                 self.tell_once("foreign", &format!("process {name} does not answer ({what}): {counts}"));
             }
             Refusal::Errno(errno) => {
-                let why = if errno == pagetide_sys::Errno::EPERM { "another process traces it" } else { errno.name() };
+                let why = match errno {
+                    Errno::EPERM => "another process traces it",
+                    Errno::EMFILE => "its limit on descriptors, ulimit -n, is too low",
+                    other => other.name(),
+                };
                 self.tell_once("errno", &format!("process {name}: no agent can be started ({why}): {counts}"));
             }
         }

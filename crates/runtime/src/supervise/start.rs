@@ -267,10 +267,12 @@ impl Starting {
         let is_full = Errno::from_negated(answer) == Some(Errno::EMFILE);
         if is_full {
             answer = self.run(at, saved, u64::from(foothold::APART))?;
-            holder = agent_of(pid).ok_or(Refusal::Foreign(Oddity::Socket))?;
         }
         if let Some(errno) = Errno::from_negated(answer) {
             return Err(Refusal::Errno(errno));
+        }
+        if is_full {
+            holder = agent_of(pid).ok_or(Refusal::Foreign(Oddity::Socket))?;
         }
         let outside = i32::try_from(answer).map_err(|_| Refusal::Foreign(Oddity::Socket))?;
         let taken = fd::pidfd_of_thread(pid, holder).and_then(|process| fd::take_from(&process, outside));
