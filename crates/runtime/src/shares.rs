@@ -20,7 +20,7 @@ pub(crate) struct Claim {
     pub(crate) pressed: bool,
     /// It sleeps, and is to keep no more than this while it does.
     pub(crate) keeps: Option<u64>,
-    /// Pages that it has touched for the first time of late.
+    /// It keeps so much more than a moment ago.
     pub(crate) grown: u64,
     /// It gets so many parts; without pressure an equal part at least.
     pub(crate) weight: u64,
@@ -50,7 +50,12 @@ fn demand(claim: Claim, room_max: u64, step: u64, is_tight: bool) -> u64 {
         return keeps;
     }
     let room = (claim.resident / 4).max(1024).min(room_max).max(claim.resident / 8 + 64);
-    claim.resident + if is_tight { room.min(claim.grown.max(claim.resident / 32 + 64)) } else { room }
+    claim.resident + if is_tight { room.min(claim.grown.max(rooms_min(claim.resident, 1))) } else { room }
+}
+
+/// The least room that `processes` have that keep `resident` pages together.
+pub(crate) const fn rooms_min(resident: u64, processes: usize) -> u64 {
+    resident / 32 + 64 * processes as u64
 }
 
 /// Room to grow that each of those without pressure has at most. Room lies idle: it takes no more than what nobody keeps, and beside

@@ -19,16 +19,20 @@ use super::tree::Process;
 use super::worth::{self, weigh};
 use crate::control::Entry;
 use crate::setup::SharesChoice;
-use crate::shares::{Claim, divide, floor};
+use crate::shares::{Claim, divide, floor, rooms_min};
 
 /// The threads of a process that lends have not run for so long at least: some looks of its agent.
 const QUIET_NS: Nanos = 20_000_000;
 /// Reads are counted for so long.
 const SPAN_NS: Nanos = 50_000_000;
-/// And first touches for so long.
-const GROWTH_NS: Nanos = 500_000_000;
+/// And what it has grown by for so long.
+const GROWTH_NS: Nanos = 100_000_000;
 /// Who exchanges what it keeps so many times as slowly as another is asked whether it uses it.
 const SLOWER: u64 = 8;
+
+/// While one part in so many of the budget is free, beside the room that each has at least, nobody is short, whoever reads pages back: they
+/// have left before.
+const FREE_PARTS: u64 = 32;
 
 /// How fast a process exchanges what it keeps for what it does not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,25 +97,30 @@ impl Lent {
     }
 }
 
-/// What a process has touched for the first time in the last half second or two.
+/// How much more a process keeps than a tenth of a second ago, or two.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Growth {
     began: Nanos,
-    /// First touches by when the span began, and in the one before.
-    touched: u64,
+    /// What it kept when the span began, and by how much that was more than when the one before began.
+    kept: u64,
     before: u64,
 }
 
 impl Growth {
-    /// `first_touches` were counted by now. How many are new.
-    fn look(&mut self, now: Nanos, first_touches: u64) -> u64 {
-        let new = first_touches.saturating_sub(self.touched);
+    /// It keeps `resident`: by how much it has grown.
+    fn look(&mut self, now: Nanos, resident: u64) -> u64 {
+        let grown = resident.saturating_sub(self.kept);
         if now.saturating_sub(self.began) < GROWTH_NS {
-            return new.max(self.before);
+            return grown.max(self.before);
         }
-        (self.began, self.touched, self.before) = (now, first_touches, new);
-        new
+        (self.began, self.kept, self.before) = (now, resident, grown);
+        grown
     }
+}
+
+/// So little of `countable` pages is free that somebody of so many processes may be short.
+const fn is_nearly_full(counted: u64, countable: u64, processes: usize) -> bool {
+    counted + rooms_min(counted, processes) + countable / FREE_PARTS > countable
 }
 
 impl Supervisor {
@@ -127,8 +136,10 @@ impl Supervisor {
         let mut claims: Vec<Claim> = managed.iter().map(|&index| self.claim(index, floor, sharers, now)).collect();
         self.weigh(now, &managed, &mut claims);
         let times = managed.iter().filter_map(|&index| self.tree.list[index].exchange.takes);
-        self.exchanged_in = times.min().unwrap_or(Nanos::MAX);
-        let available = self.countable_pages().saturating_sub(natives);
+        let countable = self.countable_pages();
+        let are_short = is_nearly_full(self.counted_pages(), countable, managed.len());
+        self.exchanged_in = times.min().filter(|_| are_short).unwrap_or(Nanos::MAX);
+        let available = countable.saturating_sub(natives);
         for (&index, share) in managed.iter().zip(divide(available, &claims)) {
             if let Some(link) = &self.tree.list[index].link
                 && link.control.entry().share_pages.swap(share, Ordering::SeqCst) != share
@@ -182,10 +193,13 @@ impl Supervisor {
         let first_touches = read(|entry| &entry.counters[Counter::pgfault as usize])
             .saturating_sub(major_faults)
             .saturating_sub(read(|entry| &entry.counters[Counter::pt_soft_fault as usize]));
-        let grown = process.growth.look(now, first_touches);
+        let grown = process.growth.look(now, process.resident);
         process.probe.look(now, others, major_faults, first_touches, process.resident, least);
         let keeps = process.lent.keeps.or(process.probe.keeps());
-        let is_at_share = process.resident + process.resident / 64 >= share;
+        // What it fills then leaves at once: it keeps a little less than it may.
+        let stolen = read(|entry| &entry.counters[Counter::pgsteal_anon as usize]);
+        let has_stolen = stolen != std::mem::replace(&mut process.stolen, stolen);
+        let is_at_share = has_stolen || process.resident + process.resident / 64 >= share;
         if major_faults > process.major_faults {
             (process.major_faults, process.read_at) = (major_faults, now);
         }
@@ -229,6 +243,24 @@ mod tests {
         assert_eq!(lent.keeps, Some(7_500));
         lent.look(52 + QUIET_NS, None, 7_500, 600);
         assert_eq!(lent.keeps, None, "nobody is short, or it is drained");
+    }
+
+    #[test]
+    fn nobody_is_short_while_much_is_free_besides_the_room_that_each_has() {
+        assert!(!is_nearly_full(85_000, 116_000, 9) && is_nearly_full(112_000, 116_000, 9), "a browser in 400 MiB");
+        assert!(is_nearly_full(16_300, 16_700, 2), "a server and its child in 64 MiB");
+        assert!(is_nearly_full(14_700, 16_384, 20), "room lies idle in each of many");
+    }
+
+    #[test]
+    fn what_a_process_has_grown_by_is_known_for_a_moment() {
+        let mut growth = Growth::default();
+        assert_eq!(growth.look(GROWTH_NS, 5_000), 5_000);
+        assert_eq!(growth.look(GROWTH_NS + 1, 5_700), 5_000);
+        assert_eq!(growth.look(2 * GROWTH_NS, 5_700), 700);
+        assert_eq!(growth.look(2 * GROWTH_NS + 1, 5_700), 700, "in the span before");
+        assert_eq!(growth.look(3 * GROWTH_NS, 5_600), 0);
+        assert_eq!(growth.look(4 * GROWTH_NS, 5_500), 0, "it has given up");
     }
 
     #[test]

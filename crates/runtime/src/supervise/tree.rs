@@ -92,6 +92,8 @@ pub(super) struct Process {
     pub(super) read_at: Nanos,
     pub(super) lent: Lent,
     pub(super) growth: Growth,
+    /// Pages that it has paged out.
+    pub(super) stolen: u64,
     pub(super) probe: Probe,
     pub(super) exchange: Exchange,
     pub(super) worth: Worth,
@@ -134,6 +136,7 @@ impl Process {
             read_at: 0,
             lent: Lent::default(),
             growth: Growth::default(),
+            stolen: 0,
             probe: Probe::default(),
             exchange: Exchange::default(),
             worth: Worth::new(),
