@@ -281,6 +281,9 @@ sys.stdin.read()
         watcher.kill().expect("it is ours");
         watcher.wait().expect("it was killed");
     }
+    // Those that never listen hold all places until they are dropped.
+    let is_answered = || watched.ask(&["stat", "patient"]).status.success();
+    assert!(clock::wait_until(Duration::from_secs(10), is_answered), "they are dropped");
     assert_eq!(number(&watched.stat("patient"), "budget_bytes"), BUDGET);
     watched.expect_good_end();
     silent.kill().expect("it is ours");
