@@ -20,6 +20,8 @@ const HELD_LOOK_NS: Nanos = 200_000;
 const COPYING_LOOK_NS: Nanos = 1_000_000;
 /// Least time between two looks while native processes fill memory.
 const GROWING_LOOK_NS: Nanos = 250_000;
+/// Most time between two looks where there are native processes: each look costs some microseconds a process.
+const NATIVE_LOOK_NS: Nanos = 20_000_000;
 /// Less growth between two looks says nothing of the next: 256 KiB.
 const GROWN_PAGES_MIN: u64 = 64;
 /// An agent is started if the budget would be full in this time: until the next look, and until the process has stopped.
@@ -56,7 +58,7 @@ impl Supervisor {
         let left = self.left_pages() * PAGE_BYTES;
         let (part, least) =
             if self.filled_pages_per_ms > 0 { (left / 4, GROWING_LOOK_NS) } else { (left / 2, 1_000_000) };
-        (part * 1_000_000 / FILL_BYTES_PER_MS).clamp(least, 5_000_000)
+        (part * 1_000_000 / FILL_BYTES_PER_MS).clamp(least, NATIVE_LOOK_NS)
     }
 
     /// See how fast processes without an agent grow.

@@ -26,6 +26,8 @@ use crate::space::PAGE_BYTES;
 
 /// One part of so many of the time goes into asking the kernel.
 const TIME_SHARE: u64 = 20;
+/// The same where less than half of the budget is kept: what counts once is to be known for the peak alone.
+const TIME_SHARE_OF_PEAK: u64 = 100;
 /// Least time between two measurements.
 const PAUSE_NS: Nanos = 20_000_000;
 /// What may not be written is looked for in a process so often, and where it was found.
@@ -327,7 +329,8 @@ impl Supervisor {
         let own = self.tree.list.iter_mut().filter(|process| !process.is_borrower);
         let resident = own.filter_map(Process::measure_sharing).sum::<u64>().min(counted);
         let end = clock::now();
-        self.sharing.next = end + (TIME_SHARE * (end - begin)).max(PAUSE_NS);
+        let time_share = if counted <= self.budget_pages / 2 { TIME_SHARE_OF_PEAK } else { TIME_SHARE };
+        self.sharing.next = end + (time_share * (end - begin)).max(PAUSE_NS);
         let writable: u64 =
             self.tree.list.iter().filter_map(|process| process.shared).map(|shared| shared.writable()).sum();
         if writable > self.budget_pages / SEEK_FIXED_PART {
