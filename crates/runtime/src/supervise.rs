@@ -321,7 +321,9 @@ impl Supervisor {
     fn wait(&self, signals: &SignalQueue) -> bool {
         let links = self.tree.list.iter().filter_map(|process| process.link.as_ref());
         let mut fds = vec![PollFd::new(&signals.fd, events::IN)];
-        fds.extend(self.opened.iter().map(|opened| PollFd::new(opened, events::IN)));
+        // A new process is found at the next look where it cannot fill what is left by then.
+        let opened = self.opened.iter().filter(|_| !self.has_plenty());
+        fds.extend(opened.map(|opened| PollFd::new(opened, events::IN)));
         fds.extend(links.map(|link| PollFd::new(&link.socket, events::IN)));
         fds.extend(self.watched.fds());
         fd::poll(&mut fds, Some(self.interval_ns())) != Ok(0)

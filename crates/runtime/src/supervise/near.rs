@@ -39,6 +39,11 @@ impl Supervisor {
         self.resting.interval_ns(self.look_interval_ns())
     }
 
+    /// So much is left that it need not be looked sooner than is worth its cost.
+    pub(super) fn has_plenty(&self) -> bool {
+        self.look_interval_ns() >= NATIVE_LOOK_NS
+    }
+
     fn look_interval_ns(&self) -> u64 {
         if self.births.iter().any(|birth| !birth.is_answered) {
             return BIRTH_LOOK_NS;
