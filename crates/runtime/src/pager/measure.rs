@@ -14,10 +14,11 @@ use crate::space::PAGE_SHIFT;
 use crate::space::unpaged::{Unpaged, counts_file_pages};
 
 /// Time between the beginnings of two passes over what is native; how long a piece of one may keep the host; pages looked at
-/// together, 64 MiB.
+/// together, 64 MiB, and where nothing is found up to 16 GiB: programs reserve a TiB, and to look at nothing takes no time.
 const PASS_NS: Nanos = 100_000_000;
 const PIECE_NS: Nanos = 100_000;
 const PIECE_PAGES: u64 = 1 << 14;
+const EMPTY_PAGES: u64 = 1 << 22;
 
 impl<K: AddressSpace> Pager<K> {
     /// Look how much memory our tables and the page tables of the process take.
@@ -46,24 +47,27 @@ impl<K: AddressSpace> Pager<K> {
         }
         let mut runs = std::mem::take(&mut self.runs);
         let space = self.driver.machine().space();
-        let end = space.now() + PIECE_NS;
+        let begin = space.now();
         let mappings = &self.driver.machine().mappings;
+        let mut piece = PIECE_PAGES;
         loop {
             let Some((mapping, why)) = mappings.native_at_or_after(self.unpaged.at()) else {
                 self.unpaged.end_pass(space.sizes().locked_bytes >> PAGE_SHIFT);
                 break;
             };
             let from = self.unpaged.at().max(mapping.from);
-            let pages = u32::try_from((mapping.to - from).min(PIECE_PAGES)).expect("a small constant");
+            let pages = u32::try_from((mapping.to - from).min(piece)).expect("a small constant");
             let found = match why.unpaged() {
                 Some(_) => self.memory_behind(managed(from, pages), counts_file_pages(mapping.backing), &mut runs),
                 None => 0,
             };
+            piece = if found == 0 { (piece * 2).min(EMPTY_PAGES) } else { PIECE_PAGES };
             self.unpaged.add(why, found, from + u64::from(pages));
-            if space.now() >= end {
+            if space.now() >= begin + PIECE_NS {
                 break;
             }
         }
+        self.unpaged.spend(space.now().saturating_sub(begin));
         self.runs = runs;
     }
 

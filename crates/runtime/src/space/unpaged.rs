@@ -49,28 +49,37 @@ impl Why {
     }
 }
 
+/// One part in so many of the time goes into looking: these are counts for people.
+const TIME_SHARE: u64 = 200;
+
 /// The counts, and how far the pass under way has come.
 #[derive(Debug, Default)]
 pub(crate) struct Unpaged {
     /// The next page to look at; 0: no pass is under way.
     at: u64,
-    /// When the last pass began.
+    /// When the last pass began, and how long it took itself.
     began: Nanos,
+    spent: Nanos,
     found: [u64; UNPAGED.len()],
     told: [u64; UNPAGED.len()],
 }
 
 impl Unpaged {
-    /// True if a pass is under way, or if the last one began so long ago.
-    pub(crate) const fn begins_or_goes_on(&mut self, now: Nanos, every: Nanos) -> bool {
+    /// True if a pass is under way, or if the last one began so long ago, and took no more than a part of the time since.
+    pub(crate) fn begins_or_goes_on(&mut self, now: Nanos, every: Nanos) -> bool {
         if self.at > 0 {
             return true;
         }
-        if self.began > 0 && now < self.began + every {
+        if self.began > 0 && now < self.began + every.max(self.spent.saturating_mul(TIME_SHARE)) {
             return false;
         }
-        self.began = now;
+        (self.began, self.spent) = (now, 0);
         true
+    }
+
+    /// A piece of the pass took so long.
+    pub(crate) const fn spend(&mut self, time: Nanos) {
+        self.spent += time;
     }
 
     pub(crate) const fn at(&self) -> u64 {
@@ -127,5 +136,9 @@ mod tests {
         assert_eq!(told, [("stack", 5), ("locked", 3), ("made_read_only", 9)]);
         unpaged.end_pass(0);
         assert_eq!((unpaged.at(), unpaged.pages()[0]), (0, 0));
+        unpaged.spend(3);
+        let next = 1000 + 3 * TIME_SHARE;
+        assert!(!unpaged.begins_or_goes_on(next - 1, 50) && unpaged.begins_or_goes_on(next, 50));
+        assert!(unpaged.begins_or_goes_on(next + 50, 50), "that took no time");
     }
 }
