@@ -251,8 +251,9 @@ impl Tree {
 /// When it was measured, and who is stopped because it copies.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
-    /// When it may be measured again.
-    next: Nanos,
+    /// When it was measured, and how long that took.
+    measured: Nanos,
+    took: Nanos,
     /// Copies that may have been made since too much is kept.
     copied: u64,
     brakes: Vec<Brake>,
@@ -323,14 +324,16 @@ impl Supervisor {
         self.tree.shrink_sharing();
         self.brake(shared_before.saturating_sub(self.counted_again()));
         let begin = clock::now();
-        if begin < self.sharing.next || counted <= self.resident_max.min(self.budget_pages / 2) {
+        let half = self.budget_pages / 2;
+        let time_share = if counted <= half { TIME_SHARE_OF_PEAK } else { TIME_SHARE };
+        let next = self.sharing.measured + (time_share * self.sharing.took).max(PAUSE_NS);
+        if begin < next || counted <= self.resident_max.min(half) {
             return;
         }
         let own = self.tree.list.iter_mut().filter(|process| !process.is_borrower);
         let resident = own.filter_map(Process::measure_sharing).sum::<u64>().min(counted);
         let end = clock::now();
-        let time_share = if counted <= self.budget_pages / 2 { TIME_SHARE_OF_PEAK } else { TIME_SHARE };
-        self.sharing.next = end + (time_share * (end - begin)).max(PAUSE_NS);
+        (self.sharing.measured, self.sharing.took) = (end, end - begin);
         let writable: u64 =
             self.tree.list.iter().filter_map(|process| process.shared).map(|shared| shared.writable()).sum();
         if writable > self.budget_pages / SEEK_FIXED_PART {
