@@ -41,7 +41,7 @@ pub(crate) const WEIGHT: u64 = 1024;
 
 /// What a process can use: under pressure a `step` more than it keeps. Room to grow that one without pressure is given: a quarter of what
 /// it keeps, at least 4 MiB, within `room_max`, and an eighth and 256 KiB in any case. Beside one that is pressed (`is_tight`) no more than it
-/// has grown by of late, but a 32th and 256 KiB: with less it would seem to be at its share.
+/// has grown by of late, but a 32nd and 256 KiB at least: with less it would seem to be at its share.
 fn demand(claim: Claim, room_max: u64, step: u64, is_tight: bool) -> u64 {
     if claim.pressed {
         return claim.resident.saturating_add(step);

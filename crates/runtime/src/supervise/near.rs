@@ -32,6 +32,13 @@ pub(super) const fn time_to_fill_ns(pages: u64) -> Nanos {
     FILLED_NS.saturating_add(pages.saturating_mul(4 * 1_000_000 * PAGE_BYTES / FILL_BYTES_PER_MS))
 }
 
+/// How long what is left of the budget surely holds, within the bounds of a look's pauses: the time in which half of it could be filled, or
+/// a quarter while it `is_filled`.
+fn holds_ns(left_pages: u64, is_filled: bool) -> Nanos {
+    let (parts, least) = if is_filled { (4, GROWING_LOOK_NS) } else { (2, 1_000_000) };
+    (left_pages * PAGE_BYTES / parts * 1_000_000 / FILL_BYTES_PER_MS).clamp(least, NATIVE_LOOK_NS)
+}
+
 impl Supervisor {
     /// How long the budget surely holds: the time in which a program could fill half of what is left. A thread that rings waits for
     /// this long at most.
@@ -39,9 +46,9 @@ impl Supervisor {
         self.resting.interval_ns(self.look_interval_ns())
     }
 
-    /// So much is left that it need not be looked sooner than is worth its cost.
+    /// So much is left that whoever is new may be found at the next look, however soon it comes.
     pub(super) fn has_plenty(&self) -> bool {
-        self.look_interval_ns() >= NATIVE_LOOK_NS
+        self.holds_ns() >= NATIVE_LOOK_NS
     }
 
     fn look_interval_ns(&self) -> u64 {
@@ -60,10 +67,12 @@ impl Supervisor {
         if !natives {
             return if self.tree.list.len() > 1 { 5_000_000 } else { 20_000_000 };
         }
-        let left = self.left_pages() * PAGE_BYTES;
-        let (part, least) =
-            if self.filled_pages_per_ms > 0 { (left / 4, GROWING_LOOK_NS) } else { (left / 2, 1_000_000) };
-        (part * 1_000_000 / FILL_BYTES_PER_MS).clamp(least, NATIVE_LOOK_NS)
+        self.holds_ns()
+    }
+
+    /// See [`holds_ns`].
+    fn holds_ns(&self) -> Nanos {
+        holds_ns(self.left_pages(), self.filled_pages_per_ms > 0)
     }
 
     /// See how fast processes without an agent grow.
@@ -102,5 +111,19 @@ impl Supervisor {
             left -= own;
             self.ask(index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_looked_before_half_of_what_is_left_can_be_filled() {
+        let pages = |mib: u64| mib << 8;
+        assert_eq!([0, 8, 16].map(|mib| holds_ns(pages(mib), false)), [1_000_000, 1_000_000, 2_000_000]);
+        assert_eq!([0, 8, 16].map(|mib| holds_ns(pages(mib), true)), [GROWING_LOOK_NS, 500_000, 1_000_000]);
+        assert!(holds_ns(pages(159), false) < NATIVE_LOOK_NS && holds_ns(pages(160), false) == NATIVE_LOOK_NS);
+        assert!(holds_ns(pages(319), true) < NATIVE_LOOK_NS && holds_ns(pages(4_000), true) == NATIVE_LOOK_NS);
     }
 }
