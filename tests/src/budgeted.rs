@@ -24,6 +24,7 @@ pub struct Budgeted {
     native: Option<Program>,
     arguments: Vec<&'static str>,
     is_for_both: bool,
+    is_compressing: bool,
 }
 
 /// What the program did natively.
@@ -46,6 +47,7 @@ impl Budgeted {
             native: None,
             arguments: Vec::new(),
             is_for_both: false,
+            is_compressing: false,
         }
     }
 
@@ -99,6 +101,13 @@ impl Budgeted {
         self
     }
 
+    /// Pages are compressed as `how` (`compress=lz4`, say) as soon as it saves anything; some are to come back so.
+    #[must_use]
+    pub fn compressing(mut self, how: &'static str) -> Self {
+        self.is_compressing = true;
+        self.arguments(&["--set", how, "--set", "compress-after=0"])
+    }
+
     /// In signal mode, too, as nobody.
     #[must_use]
     pub const fn in_both_modes(mut self) -> Self {
@@ -149,20 +158,24 @@ impl Budgeted {
         self.judge(native.finished, native.outputs, &paged, group.as_ref());
         let stats = run.stats();
         stats.expect_laws().expect_paging((peak - budget) / 4096 / 4);
+        if self.is_compressing {
+            assert!(stats.counter("zswpin") > 0, "no page was compressed: the test says nothing");
+        }
         if self.peak_gap.is_none_or(need::runs_gap) {
             stats.expect_peak();
         }
         let left = leftovers::files(&scratch.file("swap"));
         assert!(left.is_empty(), "swap files remain: {left:?}");
         eprintln!(
-            "{:?}: peak {} MiB, budget {} MiB: native {:.2} s, paged {:.2} s, {} pages out, {} in, resident at most {} MiB{}",
+            "{:?}: peak {} MiB, budget {} MiB: native {:.2} s, paged {:.2} s, {} pages out, {} in ({} compressed), resident at most {} MiB{}",
             run.fault_mode(),
             peak / MIB,
             budget / MIB,
             native.finished.wall.as_secs_f64(),
             paged.wall.as_secs_f64(),
             stats.counter("pswpout"),
-            stats.counter("pswpin"),
+            stats.counter("pswpin") + stats.counter("zswpin"),
+            stats.counter("zswpin"),
             stats.number("peak_resident_bytes") / MIB,
             group.map_or_else(String::new, |group| format!("; {}", group.summary())),
         );

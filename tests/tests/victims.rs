@@ -23,32 +23,32 @@ fn seconds() -> u64 {
     std::env::var("PAGETIDE_TEST_SECONDS").map_or(6, |text| text.parse().expect("PAGETIDE_TEST_SECONDS is a number"))
 }
 
-/// Eight threads over 160 MiB in an eighth of it, with these arguments of `run`.
-fn eight_threads_lose_no_byte(arguments: &[&'static str]) {
+/// Eight threads over 160 MiB in an eighth of it, run as `with` says. `content`: an argument of theirs.
+fn eight_threads_lose_no_byte(content: &[&str], with: impl FnOnce(Budgeted) -> Budgeted) {
     if !need::has(&[Feature::Uffd]) {
         return;
     }
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "threads");
-    let long = program(&binary, &["160", "8", &seconds().to_string(), "1"]).deadline_s(240 + 2 * seconds());
-    let native = program(&binary, &["160", "8", "1", "1"]);
-    Budgeted::new(long).native(native).divisor(8).arguments(arguments).check(&scratch);
+    let threads = |seconds: u64| program(&binary, &[&["160", "8", &seconds.to_string(), "1"], content].concat());
+    let (long, native) = (threads(seconds()).deadline_s(240 + 2 * seconds()), threads(1));
+    with(Budgeted::new(long).native(native).divisor(8)).check(&scratch);
 }
 
 #[test]
 fn eight_threads_under_an_eighth_lose_no_byte_in_thread_mode() {
-    eight_threads_lose_no_byte(&[]);
+    eight_threads_lose_no_byte(&[], |run| run);
 }
 
 #[test]
 fn eight_threads_lose_no_byte_where_threads_read_and_write() {
-    eight_threads_lose_no_byte(&["--set", "io=threads"]);
+    eight_threads_lose_no_byte(&[], |run| run.arguments(&["--set", "io=threads"]));
 }
 
 #[test]
 fn eight_threads_under_an_eighth_lose_no_byte_with_pages_compressed() {
-    eight_threads_lose_no_byte(&["--set", "compress=lz4"]);
+    eight_threads_lose_no_byte(&["--packs"], |run| run.compressing("compress=lz4"));
 }
 
 #[test]
@@ -59,7 +59,8 @@ fn ranges_mapped_moved_and_dropped_at_random_keep_their_bytes_with_pages_compres
     let _turn = serial::turn();
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "ranges");
-    Budgeted::new(program(&binary, &["128", "5000", "4"])).arguments(&["--set", "compress=zstd"]).check(&scratch);
+    let program = program(&binary, &["128", "5000", "4", "--packs"]);
+    Budgeted::new(program).compressing("compress=zstd").check(&scratch);
 }
 
 /// What `make` makes, in `budget` bytes: its end and the statistics, in each fault mode.
@@ -166,7 +167,7 @@ fn system_calls_and_forks_work_with_pages_compressed() {
     let scratch = Scratch::new();
     let binary = victim::build(&scratch, "syscalls");
     let run = program(&binary, &["72"]).directory(scratch.path());
-    Budgeted::new(run).arguments(&["--set", "compress=lz4"]).check(&scratch);
+    Budgeted::new(run).compressing("compress=lz4").check(&scratch);
 }
 
 #[test]

@@ -1,12 +1,12 @@
 // ranges: maps, unmaps, moves, grows, shrinks, drops, protects, locks and rewrites random ranges, while a model keeps what
 // every byte must be.
 //
-//   ranges MIB OPERATIONS SEED [--corrupt | --without=LETTERS]
+//   ranges MIB OPERATIONS SEED [--corrupt | --packs | --without=LETTERS]
 //
 // The model of a page is two stamps and a byte range: bytes [from, to) follow from `inner`, the others from `outer`;
 // stamp 0 means zero. Up to about MIB MiB are mapped at a time, in many mappings. Same seed, same operations: the
 // program prints a digest of all contents along the way and at the end, equal in every run. A wrong byte ends it
-// with 1. --corrupt changes one byte behind the model's back (the canary of its test). --without leaves kinds of operations
+// with 1. --corrupt changes one byte behind the model's back (the canary of its test). --packs: what is written compresses. --without leaves kinds of operations
 // out, to narrow a failure down: m map, u unmap, p unmap a part, z resize, v move, d move without unmapping, w write, c check,
 // n drop (MADV_DONTNEED), a advise, r protect, l lock, o map over, b break, f fork.
 #define _GNU_SOURCE
@@ -38,6 +38,7 @@ static struct mapping mappings[MAPPINGS_MAX];
 static unsigned mapping_count;
 static uint64_t mapped_pages, pages_max, operation, rng, digest = 14695981039346656037u;
 static uint32_t next_stamp = 1;
+static unsigned equal_words = 1; // so many in a row
 
 static uint64_t next_random(void) {
     rng ^= rng << 13;
@@ -58,7 +59,7 @@ static unsigned char byte_of(uint32_t stamp, unsigned offset) {
     if (stamp == 0) {
         return 0;
     }
-    uint64_t x = (uint64_t)stamp * 0x9E3779B97F4A7C15u + (offset >> 3) * 0xD1B54A32D192ED03u;
+    uint64_t x = (uint64_t)stamp * 0x9E3779B97F4A7C15u + (offset / 8 / equal_words) * 0xD1B54A32D192ED03u;
     x ^= x >> 29;
     x *= 0xBF58476D1CE4E5B9u;
     return (unsigned char)(x >> ((offset & 7) * 8));
@@ -464,13 +465,16 @@ static void step(void) {
 
 int main(int argc, char **argv) {
     if (argc < 4) {
-        fprintf(stderr, "usage: ranges MIB OPERATIONS SEED [--corrupt]\n");
+        fprintf(stderr, "usage: ranges MIB OPERATIONS SEED [--corrupt | --packs]\n");
         return 2;
     }
     pages_max = strtoull(argv[1], NULL, 10) * 256;
     uint64_t operation_count = strtoull(argv[2], NULL, 10);
     rng = strtoull(argv[3], NULL, 10) * 0x9E3779B97F4A7C15u | 1;
     int corrupt = argc > 4 && strcmp(argv[4], "--corrupt") == 0;
+    if (argc > 4 && strcmp(argv[4], "--packs") == 0) {
+        equal_words = 16;
+    }
     if (argc > 4 && strncmp(argv[4], "--without=", 10) == 0) {
         left_out = argv[4] + 10;
     }

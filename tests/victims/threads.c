@@ -1,12 +1,13 @@
 // threads: many threads read, write and check one shared array whose pages carry versions, in random order.
 //
-//   threads MIB THREADS SECONDS SEED [--corrupt]
+//   threads MIB THREADS SECONDS SEED [--corrupt | --packs]
 //
 // A page has 511 words that follow from its number and version, and one word, the last, that any thread increments
 // atomically without a lock. Under a page's lock a thread checks all words and, every second time, writes the next
 // version into all of them. Without a lock it increments, so that a page taken away between the load and the
 // store of a locked instruction, or while two threads write, shows as a lost count. At the end every page is
 // checked and every count compared. Prints "ok" and ends with 0; a wrong byte ends it at once with 1.
+// --packs: its pages compress, to an eighth and a little.
 // --corrupt damages one bit behind the checker's back: the program must then fail (the canary of its test).
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -27,6 +28,7 @@ static uint32_t *version;
 static _Atomic uint32_t *increments;
 static _Atomic unsigned char *locked;
 static uint64_t pages;
+static unsigned equal_words = 1; // so many in a row
 static atomic_int stop;
 static atomic_ullong operations;
 
@@ -39,7 +41,7 @@ static uint64_t next_random(uint64_t *state) {
 }
 
 static uint64_t word(uint64_t page, uint32_t page_version, unsigned index) {
-    uint64_t x = (page << 32 | page_version) + index * 0x9E3779B97F4A7C15u;
+    uint64_t x = (page << 32 | page_version) + index / equal_words * 0x9E3779B97F4A7C15u;
     x ^= x >> 31;
     return x * 0xBF58476D1CE4E5B9u;
 }
@@ -106,7 +108,7 @@ static void check_everything(void) {
 
 int main(int argc, char **argv) {
     if (argc < 5) {
-        fprintf(stderr, "usage: threads MIB THREADS SECONDS SEED [--corrupt]\n");
+        fprintf(stderr, "usage: threads MIB THREADS SECONDS SEED [--corrupt | --packs]\n");
         return 2;
     }
     pages = strtoull(argv[1], NULL, 10) * 256;
@@ -114,6 +116,9 @@ int main(int argc, char **argv) {
     time_t seconds = (time_t)strtoul(argv[3], NULL, 10);
     uint64_t seed = strtoull(argv[4], NULL, 10) | 1;
     int corrupt = argc > 5 && strcmp(argv[5], "--corrupt") == 0;
+    if (argc > 5 && strcmp(argv[5], "--packs") == 0) {
+        equal_words = 16;
+    }
     if (threads == 0 || threads > THREADS_MAX) {
         return 2;
     }

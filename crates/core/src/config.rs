@@ -10,6 +10,8 @@ pub use live::LiveSetting;
 
 use alloc::{format, string::String, string::ToString};
 
+use crate::types::Nanos;
+
 /// What the host can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKind {
@@ -331,6 +333,14 @@ pub const KNOBS: &[Knob] = &[
         set: |c, v| choice(v, COMPRESS, &mut c.compress),
         get: |c| name_of(c.compress, COMPRESS),
     },
+    Knob {
+        name: "compress-after",
+        values: "0..3600000",
+        unit: "ms",
+        doc: "time waited for pages until they are compressed, if that would have saved an eighth of it; 0: as soon as it saves anything",
+        set: |c, v| number(v, 0, 3_600_000, &mut c.compress_after),
+        get: |c| c.compress_after.to_string(),
+    },
 ];
 
 /// Names of the profiles, newest kernel last but for our own.
@@ -368,6 +378,7 @@ pub struct Config {
     pub(crate) lru_batch: u32,
     pub(crate) charge_batch: u32,
     pub(crate) compress: Compress,
+    pub(crate) compress_after: u32,
     /// A referenced anonymous page on the inactive list is activated at once (until 5.8).
     pub(crate) activate_at_once: bool,
     /// Anonymous pages leave shadow entries (since 5.9).
@@ -558,6 +569,11 @@ impl Config {
     /// How the host is to compress pages that leave.
     pub const fn compress(&self) -> Compress {
         self.compress
+    }
+
+    /// How long must have been waited for pages until they are compressed, in nanoseconds.
+    pub const fn compress_after_ns(&self) -> Nanos {
+        self.compress_after as Nanos * 1_000_000
     }
 }
 

@@ -131,6 +131,8 @@ pub(crate) struct LiveMachine<K: AddressSpace = Linux> {
     staging: Staging<K::Mapping>,
     map_frames: MapFrames<K>,
     zeroes: K::Mapping,
+    /// Where the tier has what it writes.
+    tier_buffers: Option<K::Mapping>,
     stores: Vec<(DeviceId, Store)>,
     /// Where pages are compressed before they are written.
     tier: Option<Box<Tier>>,
@@ -206,6 +208,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             staging: Staging::new(parts.staging),
             map_frames: parts.map_frames,
             zeroes: parts.zeroes,
+            tier_buffers: None,
             stores: Vec::with_capacity(8),
             tier: None,
             deferred: VecDeque::with_capacity(4096),
@@ -588,6 +591,7 @@ impl<K: AddressSpace> Drop for LiveMachine<K> {
     fn drop(&mut self) {
         self.staging.ranges().for_each(own::forget);
         own::forget(self.zeroes.range());
+        self.tier_buffers.iter().for_each(|buffers| own::forget(buffers.range()));
     }
 }
 

@@ -59,7 +59,7 @@ use crate::session::Session;
 use crate::session::command::PlaceId;
 use crate::setup::{self, BUDGET_PAGES_MIN, PAGES_MAX, SLOTS_LATER, SetupError, step};
 use crate::sleepers::{Sleepers, Watch};
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, own};
 
 pub use pagetide_core::event::Advice;
 pub use places::{SwapPlace, SwapState};
@@ -173,7 +173,7 @@ impl PoolBuilder {
         let mut machine = setup::machine(Linux::new(uffd), seed, budget_pages, engine, None, None)
             .map_err(|error| io_error(&error))?;
         machine
-            .attach_tier(config.compress(), budget_pages)
+            .attach_tier(&config, budget_pages, |bytes| own::map(bytes, false))
             .map_err(|errno| io_error(&SetupError::Step("memory for compressed pages", errno)))?;
         let mut pager = Pager::new(Core::new(config), machine, self.floor_bytes, None);
         for (number, place) in (0..).zip(&self.places) {

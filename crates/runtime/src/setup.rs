@@ -245,7 +245,7 @@ pub(crate) fn pager(
         stores.push((device, store));
     }
     let mut machine = machine(space, seed, whole, engine, Some(Box::new(Unsharer::new())), Some(&HELD))?;
-    if let Err(errno) = machine.attach_tier(config.compress(), whole) {
+    if let Err(errno) = machine.attach_tier(&config, whole, |bytes| own::map(bytes, false)) {
         let text = format_args!(
             "process {}: pages are not compressed: no memory can be mapped for it ({})",
             thread::getpid(),

@@ -45,6 +45,11 @@ const fn has_huge_pages(seed: u64) -> bool {
     seed % 3 == 2
 }
 
+/// True for the seeds whose processes compress what leaves.
+const fn is_compressing(seed: u64) -> bool {
+    seed % 4 == 1
+}
+
 /// True for a fourth of the seeds: they swap to a block device.
 const fn is_on_device(seed: u64) -> bool {
     seed % 4 == 1
@@ -136,7 +141,9 @@ impl Swarm {
         let share = 96 + u32::try_from(dice.below(300)).expect("a small number");
         let pages = u64::from(share) / 2 + dice.below(u64::from(share) * 2);
         let profile = PROFILES[dice.index(PROFILES.len())];
-        let settings = [("profile".to_owned(), profile.to_owned())];
+        let compress = if is_compressing(seed) { "lz4" } else { "off" };
+        let settings = [("profile", profile), ("compress", compress)];
+        let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let device = is_on_device(seed).then(rig::device);
         let ground = Ground::new((seed, quirks), (share, failing_bp), (&settings, device), forks);
         let mut first = Rig::over(ground.clone(), seed, Vec::new());
@@ -435,7 +442,7 @@ fn seeds(few: u64, found: &[u64]) -> (Vec<u64>, bool) {
 
 #[test]
 fn a_swarm_of_threads_loses_no_store_in_any_order() {
-    let mut checked = 0;
+    let (mut checked, mut unpacked) = (0, 0);
     let (seeds, are_usual) = seeds(SEEDS, &FOUND);
     for seed in seeds {
         // What goes wrong says which seed it was.
@@ -443,8 +450,10 @@ fn a_swarm_of_threads_loses_no_store_in_any_order() {
         let mut swarm = Swarm::new(seed, 0);
         swarm.run();
         checked += swarm.truth.checked;
+        unpacked += swarm.rigs().map(|rig| rig.pager().machine().tier_stats().zswpin).sum::<u64>();
     }
     assert!(checked > 1_000 || !are_usual, "{checked} accesses were checked");
+    assert!(unpacked > 100 || !are_usual, "{unpacked} pages came back compressed");
 }
 
 #[test]

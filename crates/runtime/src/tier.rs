@@ -19,7 +19,8 @@
 //! slots that were written before only, and the checksum of the last write is compared.
 //!
 //! *How much.* [`TierShare`] says what share of the budget pays, from how long pages stay away and what disk, decompression and a
-//! fault cost, as measured. Memory is granted before it is used: the core's budget shrinks first, by what is free in it.
+//! fault cost, as measured, and what a fork costs that has to wait until all is on the disk. Memory is granted before it is used: the core's
+//! budget shrinks first, by what is free in it. Until the share is more than nothing for the first time, nothing is mapped for it but a few pages.
 //!
 //! Invariants: `place` of a slot names an entry exactly if that entry names the slot; an entry is dirty if the disk does not hold
 //! its page; a slot under write here is not written by anyone else; backed memory never exceeds what is granted.
@@ -31,19 +32,20 @@ mod writeback;
 
 use std::collections::VecDeque;
 
-use pagetide_core::config::Compress;
-use pagetide_core::tier::{PRICES, Prices, RUN_PAGES, SAMPLE, SWEEP, TierShare};
+use pagetide_core::config::Config;
+use pagetide_core::tier::{CORE_PAGES_MIN, PRICES, Prices, RUN_PAGES, SAMPLE, SWEEP, TierShare};
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, SlotIdx};
 use pagetide_sys::Errno;
 use pagetide_sys::clock;
-use pagetide_sys::mem::{ManagedRange, Mapping, PAGE_BYTES};
+use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 
-use crate::own;
 use cells::{CELL_BYTES_MAX, Cell, Cells, SLAB_PAGES};
 use pack::Packer;
 
 /// Writes to the disk in flight.
 const WRITES: usize = 4;
+/// Memory for them.
+pub(crate) const BUFFERS_BYTES: usize = WRITES * RUN_PAGES as usize * PAGE_BYTES;
 /// Pages that were read from here and are not known to be mapped yet.
 const LOADED: usize = 4096;
 /// Of them, looked at in one turn.
@@ -173,8 +175,11 @@ pub(crate) struct Tier {
     packer: Packer,
     cells: Cells,
     room: Box<[u8]>,
+    /// None has room before the tier begins.
     entries: Vec<Entry>,
     entries_max: usize,
+    /// Pages that the cells may have once it begins.
+    pages_max: u32,
     /// Entries that are not used, linked by `newer`.
     unused: u32,
     oldest: u32,
@@ -189,7 +194,7 @@ pub(crate) struct Tier {
     lost: Vec<(DeviceId, SlotIdx)>,
     /// Entries that the sweep has passed.
     swept: usize,
-    buffers: Mapping,
+    buffers: ManagedRange,
     writes: [Option<Write>; WRITES],
     share: TierShare,
     /// Pages that have left so far; wraps.
@@ -202,11 +207,17 @@ pub(crate) struct Tier {
     /// Room is being made.
     is_evicting: bool,
     is_flushing: bool,
+    /// Since when somebody waits for all to be on the disk.
+    flush_since: Option<Nanos>,
     failed_at: Option<Nanos>,
+    /// Pages that the core keeps at least.
+    core_pages_min: u32,
     accepted_bp: u32,
     packed_bytes: u32,
     measured: Measured,
     prices: Prices,
+    #[cfg(test)]
+    fixed_share: Option<u32>,
     pub(crate) stats: TierStats,
 }
 
@@ -216,17 +227,18 @@ impl Tier {
         self.held
     }
 
-    /// A tier for a budget of at most `budget_pages`; None if nothing is to be compressed.
-    pub(crate) fn new(how: Compress, budget_pages: u64) -> Result<Option<Self>, Errno> {
-        let Some(packer) = Packer::new(how)? else { return Ok(None) };
+    /// A tier for a budget of at most `budget_pages`, with `BUFFERS_BYTES` of memory; None if nothing is to be compressed.
+    pub(crate) fn new(config: &Config, budget_pages: u64, buffers: ManagedRange) -> Result<Option<Self>, Errno> {
+        let Some(packer) = Packer::new(config.compress())? else { return Ok(None) };
         let pages = u32::try_from(budget_pages).unwrap_or(u32::MAX);
         let entries_max = usize::try_from((budget_pages * ENTRIES_PER_PAGE).min(u64::from(HELD - 1))).expect("64 bit");
         Ok(Some(Self {
             packer,
-            cells: Cells::new(pages)?,
+            cells: Cells::new(0)?,
             room: vec![0; Packer::room_bytes()].into_boxed_slice(),
-            entries: Vec::with_capacity(entries_max),
+            entries: Vec::new(),
             entries_max,
+            pages_max: pages,
             unused: NONE,
             oldest: NONE,
             newest: NONE,
@@ -237,9 +249,9 @@ impl Tier {
             loaded: VecDeque::with_capacity(LOADED),
             lost: Vec::with_capacity(LOST),
             swept: 0,
-            buffers: own::map(WRITES * RUN_PAGES as usize * PAGE_BYTES, false)?,
+            buffers,
             writes: [None; WRITES],
-            share: TierShare::new(),
+            share: TierShare::new(config.compress_after_ns()),
             left: 0,
             budget: 0,
             granted: 0,
@@ -247,13 +259,28 @@ impl Tier {
             is_full: false,
             is_evicting: false,
             is_flushing: false,
+            flush_since: None,
             failed_at: None,
+            core_pages_min: CORE_PAGES_MIN,
             accepted_bp: 5_000,
             packed_bytes: 2048,
             measured: Measured::default(),
             prices: PRICES,
+            #[cfg(test)]
+            fixed_share: None,
             stats: TierStats::default(),
         }))
+    }
+
+    /// Map what it is to use. Without it there is no tier, ever.
+    fn map_room(&mut self) {
+        match Cells::new(self.pages_max) {
+            Ok(cells) => {
+                self.cells = cells;
+                self.entries.reserve_exact(self.entries_max);
+            }
+            Err(_) => self.pages_max = 0,
+        }
     }
 
     /// A device with so many slots is there.
@@ -338,17 +365,20 @@ impl Tier {
         Offer::Held
     }
 
-    /// A page that its slot on the disk holds as well is about to be dropped.
-    pub(crate) fn keep_clean(&mut self, device: DeviceId, slot: SlotIdx, page: &[u8]) {
+    /// A page that its slot on the disk holds as well is about to be dropped. True: it is to be offered with `keep_clean`.
+    pub(crate) fn leaves_clean(&mut self, device: DeviceId, slot: SlotIdx) -> bool {
         self.left = self.left.wrapping_add(1);
         self.share.note_leave();
-        let cell = if self.is_worth_a_try() { self.pack(page, None) } else { None };
-        if let Some((cell, len)) = cell {
+        *self.place(device, slot) = self.stamp();
+        self.is_worth_a_try()
+    }
+
+    /// Hold a page that its slot on the disk holds as well, if it compresses.
+    pub(crate) fn keep_clean(&mut self, device: DeviceId, slot: SlotIdx, page: &[u8]) {
+        if let Some((cell, len)) = self.pack(page, None) {
             self.stats.zswpout += 1;
             self.stats.clean += 1;
             self.insert(device, slot, cell, len, 0);
-        } else {
-            *self.place(device, slot) = self.stamp();
         }
     }
 
@@ -567,6 +597,13 @@ impl Tier {
         }
     }
 
+    /// In a world of few pages, whose time is not the clock's: have this share of the budget from the beginning.
+    #[cfg(test)]
+    pub(crate) const fn keep_to(&mut self, share: u32) {
+        self.core_pages_min = 32;
+        self.fixed_share = Some(share);
+    }
+
     /// Change a byte of every page that is held.
     #[cfg(test)]
     pub(crate) fn damage(&mut self) -> u32 {
@@ -586,11 +623,5 @@ impl Tier {
     /// The disk does not hold the slot's page: who writes it there must not be overtaken, who copies the disk misses it.
     pub(crate) fn is_only_here(&self, device: DeviceId, slot: SlotIdx) -> bool {
         self.entry_at(device, slot).is_some_and(|index| self.entries[index as usize].flags & DIRTY != 0)
-    }
-}
-
-impl Drop for Tier {
-    fn drop(&mut self) {
-        own::forget(self.buffers.range());
     }
 }

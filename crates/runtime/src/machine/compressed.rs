@@ -1,26 +1,35 @@
 //! The machine's side of the compressed tier: pages between frames and tier, and the tier's own writes to the disk.
 
 use pagetide_core::Core;
-use pagetide_core::config::Compress;
+use pagetide_core::config::{Compress, Config};
 use pagetide_core::event::Outcome;
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
-use pagetide_kernel::AddressSpace;
+use pagetide_kernel::{AddressSpace, OwnMapping as _};
 use pagetide_sys::Errno;
 use pagetide_sys::mem::ManagedRange;
 
 use super::LiveMachine;
 use crate::frames::{Frame, FrameRun};
 use crate::store::checksum;
-use crate::tier::{Found, Offer, Tier, TierStats};
+use crate::tier::{BUFFERS_BYTES, Found, Offer, Tier, TierStats};
 
 impl<K: AddressSpace> LiveMachine<K> {
-    /// Pages that leave are compressed from now on, into a part of at most `budget_pages`. Before any store is added.
+    /// Pages that leave are compressed from now on if the settings say so and it pays, into a part of at most `budget_pages`. Before any
+    /// store is added. `map` maps memory of our own for what the tier writes.
     ///
     /// # Errors
     /// There are no addresses for it: the machine goes on without.
-    pub(crate) fn attach_tier(&mut self, how: Compress, budget_pages: u64) -> Result<(), Errno> {
+    pub(crate) fn attach_tier(
+        &mut self,
+        config: &Config,
+        budget_pages: u64,
+        map: impl FnOnce(usize) -> Result<K::Mapping, Errno>,
+    ) -> Result<(), Errno> {
         assert!(self.stores.is_empty(), "the tier knows every store");
-        self.tier = Tier::new(how, budget_pages)?.map(Box::new);
+        if config.compress() != Compress::Off {
+            let buffers = self.tier_buffers.insert(map(BUFFERS_BYTES)?).range();
+            self.tier = Tier::new(config, budget_pages, buffers)?.map(Box::new);
+        }
         Ok(())
     }
 
@@ -101,7 +110,7 @@ impl<K: AddressSpace> LiveMachine<K> {
             let memory = self.frame_memory(frame);
             let sum = self.store(device).sum(slot);
             let Some(tier) = self.tier.as_deref_mut() else { return };
-            if view.discarded || sum == 0 || !tier.is_unknown(device, slot) {
+            if view.discarded || sum == 0 || !tier.is_unknown(device, slot) || !tier.leaves_clean(device, slot) {
                 continue;
             }
             let seed = self.seed;
@@ -120,7 +129,7 @@ impl<K: AddressSpace> LiveMachine<K> {
         tier.sweep(core);
         tier.compact();
         // One run a turn, so that a fault need not wait for more; all that there is room for if a fork waits.
-        while let Some(run) = tier.next_run(core, now) {
+        while let Some(run) = tier.next_run(&self.space, core, now) {
             let store = self.stores.iter().find(|(id, _)| *id == run.device);
             let store = &store.expect("it holds pages of this store").1;
             let place = (store.file().raw(), store.offset(run.slot));
@@ -144,16 +153,18 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     /// A write of the tier's own has ended.
     pub(super) fn end_tier_write(&mut self, token: u32, is_done: bool) {
+        let now = self.space.now();
         if let Some(tier) = self.tier.as_deref_mut() {
-            tier.written(token, is_done, pagetide_sys::clock::now());
+            tier.written(token, is_done, now);
         }
     }
 
-    /// A page came from the disk: how long did a fault wait for it?
+    /// A page came from the disk: how long did a fault wait for it? The disk serves those who wait at once, a tier one after the other.
     pub(super) fn note_disk_wait(&mut self, page: PageIdx) {
         let Some(tier) = self.tier.as_deref_mut() else { return };
         if let Some(since) = self.waiting.iter().find(|fault| fault.page == page).map(|fault| fault.since) {
-            tier.note_disk_wait(pagetide_sys::clock::now().saturating_sub(since));
+            let waited = self.space.now().saturating_sub(since);
+            tier.note_disk_wait(waited / self.waiting.len() as u64);
         }
     }
 

@@ -16,7 +16,7 @@ use pagetide_sys::fd::{self, Fd};
 use pagetide_sys::file::{self, flags};
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 use pagetide_sys::text::Text;
-use pagetide_sys::uffd::Modes;
+use pagetide_sys::uffd::{Modes, Wake};
 
 use super::Dice;
 use super::disk::Disk;
@@ -207,7 +207,21 @@ impl Rig {
         let slots = slots + own.slots_max() + SLOTS * 3;
         let config =
             live_config(&ground.settings, PAGES_MAX, u64::from(share), slots).build().expect("the settings are known");
-        let mut pager = Pager::new(Core::new(config), LiveMachine::new(parts), 0, None);
+        let mut machine = LiveMachine::new(parts);
+        if ground.settings.iter().any(|(key, _)| key == "compress") {
+            let map = |bytes: usize| {
+                let mapping = space.map_own(OWN_VPN * 6, (bytes >> PAGE_SHIFT) as u64);
+                space.register(mapping.range(), Modes::MISSING)?;
+                let filled = space.zeropage_run(mapping.range(), Wake::Later);
+                assert_eq!(filled.stop, None, "it was mapped just now");
+                Ok(mapping)
+            };
+            machine.attach_tier(&config, u64::from(share), map).expect("memory");
+        }
+        if let Some(tier) = machine.tier_mut() {
+            tier.keep_to(u32::try_from(seed % 10).expect("a digit") + 1);
+        }
+        let mut pager = Pager::new(Core::new(config), machine, 0, None);
         pager.exclude(OWN_VPN << PAGE_SHIFT, (OWN_VPN * 8) << PAGE_SHIFT);
         let free = (0..).map(DeviceId).find(|device| inherited.iter().all(|(taken, _)| taken != device));
         let own = (free.expect("few devices are inherited"), own);

@@ -86,11 +86,6 @@ impl Cells {
         self.memory.range()
     }
 
-    /// Pages that may be backed at most.
-    pub(crate) fn pages(&self) -> u32 {
-        u32::try_from(self.slabs.len()).expect("made from a u32") * SLAB_PAGES
-    }
-
     /// Pages with memory.
     pub(crate) const fn backed_pages(&self) -> u32 {
         self.backed * SLAB_PAGES

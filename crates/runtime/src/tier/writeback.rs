@@ -2,6 +2,8 @@
 
 use pagetide_core::Core;
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
+use pagetide_kernel::AddressSpace;
+use pagetide_sys::clock;
 use pagetide_sys::mem::PAGE_BYTES;
 
 use crate::extents::begins_extent;
@@ -25,7 +27,7 @@ impl Tier {
     }
 
     /// The next pages that go on to the disk, decompressed: the oldest, with those in neighbouring slots.
-    pub(crate) fn next_run(&mut self, core: &Core, now: Nanos) -> Option<Run> {
+    pub(crate) fn next_run(&mut self, space: &impl AddressSpace, core: &Core, now: Nanos) -> Option<Run> {
         let buffer = self.writes.iter().position(Option::is_none)?;
         if self.failed_at.is_some_and(|at| now < at + AFTER_FAILURE_NS && !self.is_flushing) {
             return None;
@@ -43,7 +45,7 @@ impl Tier {
             } else if !core.is_slot_used(device, slot) || (flags & DIRTY == 0 && !self.is_flushing) {
                 self.remove_unused(index);
             } else if flags & DIRTY != 0
-                && let Some(run) = self.run_around(core, device, slot, buffer)
+                && let Some(run) = self.run_around(space, core, device, slot, buffer)
             {
                 return Some(run);
             }
@@ -60,7 +62,14 @@ impl Tier {
         (self.entries[index as usize].flags == DIRTY && core.is_slot_used(device, slot)).then_some(index)
     }
 
-    fn run_around(&mut self, core: &Core, device: DeviceId, slot: SlotIdx, buffer: usize) -> Option<Run> {
+    fn run_around(
+        &mut self,
+        space: &impl AddressSpace,
+        core: &Core,
+        device: DeviceId,
+        slot: SlotIdx,
+        buffer: usize,
+    ) -> Option<Run> {
         let mut first = slot.0;
         while first > 0
             && slot.0 - first < RUN_PAGES - 1
@@ -69,8 +78,7 @@ impl Tier {
         {
             first -= 1;
         }
-        let memory =
-            self.buffers.range().part(buffer * RUN_PAGES as usize * PAGE_BYTES, RUN_PAGES as usize * PAGE_BYTES);
+        let memory = self.buffers.part(buffer * RUN_PAGES as usize * PAGE_BYTES, RUN_PAGES as usize * PAGE_BYTES);
         let mut len = 0;
         while len < RUN_PAGES
             && (len == 0 || !begins_extent(SlotIdx(first + len)))
@@ -79,10 +87,11 @@ impl Tier {
         {
             let Entry { cell: Some(cell), len: bytes, .. } = self.entries[index as usize] else { break };
             let part = memory.part(len as usize * PAGE_BYTES, PAGE_BYTES);
-            // SAFETY: the buffer is ours, and no write uses it.
-            let page = unsafe { std::slice::from_raw_parts_mut(part.as_ptr(), PAGE_BYTES) };
-            let packer = &mut self.packer;
-            if !self.cells.get(cell, usize::from(bytes), |bytes| packer.unpack(bytes, page)) {
+            let Self { packer, cells, .. } = self;
+            // No write uses the buffer.
+            let is_whole =
+                space.edit(part, |page| cells.get(cell, usize::from(bytes), |bytes| packer.unpack(bytes, page)));
+            if !is_whole {
                 self.entries[index as usize].flags |= DAMAGED;
                 break;
             }
@@ -114,6 +123,16 @@ impl Tier {
         let Some(Write { device, slot, len, .. }) = found.and_then(Option::take) else { return };
         self.failed_at = (!is_done).then_some(now);
         self.end_write(device, slot, len, is_done);
+        if self.is_flushed() {
+            self.note_flush();
+        }
+    }
+
+    /// Nobody waits for a flush any more.
+    fn note_flush(&mut self) {
+        if let Some(since) = self.flush_since.take() {
+            self.share.note_loss(clock::now().saturating_sub(since));
+        }
     }
 
     fn end_write(&mut self, device: DeviceId, slot: SlotIdx, len: u32, is_done: bool) {
@@ -137,9 +156,13 @@ impl Tier {
     }
 
     /// Write everything out and take nothing in, until told otherwise: what is copied at a fork must be on the disk.
-    pub(crate) const fn flush(&mut self, on: bool) {
+    pub(crate) fn flush(&mut self, on: bool) {
         if on && !self.is_flushing {
             self.cursor = self.oldest;
+            self.flush_since = (self.dirty > 0).then(clock::now);
+        }
+        if !on {
+            self.note_flush();
         }
         self.is_flushing = on;
     }

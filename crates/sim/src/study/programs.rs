@@ -152,12 +152,16 @@ fn zipf(memory: u32, exponent: f64) -> Notes {
 
 /// Eight laps in one random order over so many percent of memory.
 fn lap(memory: u32, percent: u32) -> Notes {
+    laps(memory, percent, 8)
+}
+
+pub(super) fn laps(memory: u32, percent: u32, count: usize) -> Notes {
     let mut notes = Notes::default();
     let mut rng = XorShift64::new(13);
     let all = memory as usize * percent as usize / 100;
     let array = notes.pages(u32::try_from(all).expect("small"));
     let order = shuffled(all, &mut rng);
-    for lap in 0..9 {
+    for lap in 0..=count {
         for &page in &order {
             notes.note(array, page, if lap == 0 { Op::Write } else { Op::Read });
         }
