@@ -105,7 +105,7 @@ impl Budgeted {
     #[must_use]
     pub fn compressing(mut self, how: &'static str) -> Self {
         self.is_compressing = true;
-        self.arguments(&["--set", how, "--set", "compress-after=0"])
+        self.arguments(&["--set", how])
     }
 
     /// In signal mode, too, as nobody.

@@ -10,8 +10,6 @@ pub use live::LiveSetting;
 
 use alloc::{format, string::String, string::ToString};
 
-use crate::types::Nanos;
-
 /// What the host can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKind {
@@ -102,6 +100,8 @@ pub enum Sample {
 pub enum Compress {
     /// Not at all.
     Off,
+    /// As LZ4, once that is seen to pay.
+    Auto,
     /// LZ4: fast.
     Lz4,
     /// Zstandard: a third less memory, at some times the CPU time.
@@ -199,7 +199,8 @@ const SWAPOFF: &[(&str, SwapoffMode)] = &[
     ("lookup-stats", SwapoffMode::LookupStats),
 ];
 const SAMPLE: &[(&str, Sample)] = &[("watch", Sample::Watch), ("lap", Sample::Lap), ("none", Sample::None)];
-const COMPRESS: &[(&str, Compress)] = &[("off", Compress::Off), ("lz4", Compress::Lz4), ("zstd", Compress::Zstd)];
+const COMPRESS: &[(&str, Compress)] =
+    &[("off", Compress::Off), ("auto", Compress::Auto), ("lz4", Compress::Lz4), ("zstd", Compress::Zstd)];
 const SWITCH: &[(&str, bool)] = &[("on", true), ("off", false)];
 const ANON_LIST: &[(&str, bool)] = &[("inactive", false), ("active", true)];
 
@@ -327,19 +328,11 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "compress",
-        values: "off, lz4, zstd",
+        values: "off, auto, lz4, zstd",
         unit: "",
-        doc: "how pages that leave are compressed into a part of the budget before they go to the disk (live, and in sim study and replay)",
+        doc: "how pages that leave are compressed into a part of the budget before they go to the disk (live, and in sim study and replay); auto: by lz4, once 2 s were waited for pages and an eighth of that would have been saved",
         set: |c, v| choice(v, COMPRESS, &mut c.compress),
         get: |c| name_of(c.compress, COMPRESS),
-    },
-    Knob {
-        name: "compress-after",
-        values: "0..3600000",
-        unit: "ms",
-        doc: "time waited for pages until they are compressed, if that would have saved an eighth of it; 0: as soon as it saves anything",
-        set: |c, v| number(v, 0, 3_600_000, &mut c.compress_after),
-        get: |c| c.compress_after.to_string(),
     },
 ];
 
@@ -378,7 +371,6 @@ pub struct Config {
     pub(crate) lru_batch: u32,
     pub(crate) charge_batch: u32,
     pub(crate) compress: Compress,
-    pub(crate) compress_after: u32,
     /// A referenced anonymous page on the inactive list is activated at once (until 5.8).
     pub(crate) activate_at_once: bool,
     /// Anonymous pages leave shadow entries (since 5.9).
@@ -569,11 +561,6 @@ impl Config {
     /// How the host is to compress pages that leave.
     pub const fn compress(&self) -> Compress {
         self.compress
-    }
-
-    /// How long must have been waited for pages until they are compressed, in nanoseconds.
-    pub const fn compress_after_ns(&self) -> Nanos {
-        self.compress_after as Nanos * 1_000_000
     }
 }
 

@@ -20,7 +20,7 @@
 //! So a step up has to wait until the tier has the memory of the last one.
 //!
 //! A tier that comes and goes costs more than it gives, and in most programs it would pay for a moment now and then. So the first
-//! step waits for evidence: what each size would have cost is summed over a given time of waiting, and more (older sums count half), and some
+//! step waits for evidence: what each size would have cost is summed over [`EVIDENCE_NS`] of waiting and more (older sums count half), and some
 //! size must have saved one part in [`WORTH_BEGINNING`]. Who waits for less than that in all never gets a tier. It ends when by these sums no tier
 //! would have been cheaper; what a fork waited until all was written counts as well.
 //!
@@ -40,6 +40,8 @@ const BINS: usize = 128;
 const USES_PER: u64 = 1 << 10;
 /// A part of a bin.
 const FINE: u64 = 256;
+/// So much must have been waited for pages, by what they cost, until there is a tier that begins by itself.
+const EVIDENCE_NS: u64 = 2_000_000_000;
 /// A move must save one part in so many.
 const WORTH: u64 = 32;
 /// To begin must save one part in so many.
@@ -99,16 +101,16 @@ pub struct TierShare {
     /// Returns since the last look.
     fresh: u32,
     share: u32,
-    /// What each share would have cost, in nanoseconds: over the last one to two `evidence_ns` of waiting without a tier.
+    /// What each share would have cost, in nanoseconds: over the last one to two [`EVIDENCE_NS`] of waiting without a tier.
     sums: [u64; SHARES],
-    /// So much must have been waited for pages, by what they cost, until there is a tier.
-    evidence_ns: u64,
+    /// It begins as soon as it saves anything.
+    is_wanted: bool,
 }
 
 impl TierShare {
-    /// No tier yet, nor before so much was waited for pages. 0: as soon as it saves anything, and for as long.
-    pub const fn new(evidence_ns: u64) -> Self {
-        Self { returns: [0; BINS], leaves: 0, fresh: 0, share: 0, sums: [0; SHARES], evidence_ns }
+    /// No tier yet. `is_wanted`: there is one as soon as it saves anything, and for as long, whatever was before.
+    pub const fn new(is_wanted: bool) -> Self {
+        Self { returns: [0; BINS], leaves: 0, fresh: 0, share: 0, sums: [0; SHARES], is_wanted }
     }
 
     /// The share of the budget that the tier may have, in [`PARTS`].
@@ -162,7 +164,7 @@ impl TierShare {
 
     /// Returns are forgotten by half at each look, so each is met twice.
     fn note_costs(&mut self, costs: &[u64; SHARES]) {
-        let is_old = self.sums[0] >= 2 * self.evidence_ns;
+        let is_old = self.sums[0] >= 2 * EVIDENCE_NS;
         for (sum, cost) in self.sums.iter_mut().zip(costs) {
             *sum = if is_old { *sum / 2 } else { *sum } + cost / 2;
         }
@@ -172,13 +174,13 @@ impl TierShare {
     fn pays(&self) -> bool {
         let [without, with @ ..] = &self.sums;
         let least = with.iter().min().copied().unwrap_or(u64::MAX);
-        if self.evidence_ns == 0 {
+        if self.is_wanted {
             return true;
         }
         if self.share > 0 {
             return least <= *without;
         }
-        *without >= self.evidence_ns && least <= *without - *without / WORTH_BEGINNING
+        *without >= EVIDENCE_NS && least <= *without - *without / WORTH_BEGINNING
     }
 
     /// Somebody waited so long, and would not have without a tier.
@@ -223,7 +225,6 @@ mod tests {
     use super::*;
 
     const BUDGET: u32 = 16_000;
-    const AFTER: u64 = 2_000_000_000;
     const RANDOM: Prices = Prices { disk_ns: 80_000, tier_ns: 15_000, pack_ns: 4_000 };
     const THIRD: Packing = Packing { bytes: 1365, accepted_bp: 10_000 };
 
@@ -245,12 +246,12 @@ mod tests {
 
     #[test]
     fn uniform_use_of_far_more_than_the_budget_gives_the_tier_most() {
-        assert!(after(&mut TierShare::new(AFTER), 40, THIRD, RANDOM, |_| 10) >= 12);
+        assert!(after(&mut TierShare::new(false), 40, THIRD, RANDOM, |_| 10) >= 12);
     }
 
     #[test]
     fn uniform_use_of_twice_the_budget_gives_the_tier_what_it_needs_to_hold_it() {
-        let share = after(&mut TierShare::new(AFTER), 40, THIRD, RANDOM, |part| if part < 32 { 100 } else { 0 });
+        let share = after(&mut TierShare::new(false), 40, THIRD, RANDOM, |part| if part < 32 { 100 } else { 0 });
         // 8 parts hold 24, beside 8 that are resident: 32.
         assert!((7..=9).contains(&share), "{share}");
     }
@@ -258,8 +259,8 @@ mod tests {
     #[test]
     fn what_does_not_compress_gets_no_tier() {
         let poor = Packing { bytes: 3072, accepted_bp: 400 };
-        assert_eq!(after(&mut TierShare::new(AFTER), 40, poor, RANDOM, |_| 10), 0);
-        let mut tier = TierShare::new(AFTER);
+        assert_eq!(after(&mut TierShare::new(false), 40, poor, RANDOM, |_| 10), 0);
+        let mut tier = TierShare::new(false);
         after(&mut tier, 40, THIRD, RANDOM, |_| 10);
         assert_eq!(after(&mut tier, 40, poor, RANDOM, |_| 10), 0, "and gives it back");
     }
@@ -267,26 +268,26 @@ mod tests {
     #[test]
     fn a_disk_that_is_read_in_large_windows_is_not_worth_a_tier() {
         let stream = Prices { disk_ns: 3_000, tier_ns: 2_500, pack_ns: 4_000 };
-        assert_eq!(after(&mut TierShare::new(AFTER), 40, THIRD, stream, |part| if part == 40 { 1000 } else { 0 }), 0);
+        assert_eq!(after(&mut TierShare::new(false), 40, THIRD, stream, |part| if part == 40 { 1000 } else { 0 }), 0);
     }
 
     #[test]
     fn a_hot_set_that_just_fits_keeps_its_memory() {
         // 200 in each part of the budget, then hardly anything.
-        let share = after(&mut TierShare::new(AFTER), 40, THIRD, RANDOM, |part| if part < 17 { 200 } else { 1 });
+        let share = after(&mut TierShare::new(false), 40, THIRD, RANDOM, |part| if part < 17 { 200 } else { 1 });
         assert!(share <= 2, "{share}");
     }
 
     #[test]
     fn a_loop_gets_a_tier_that_holds_it_and_none_if_none_can() {
-        let share = after(&mut TierShare::new(AFTER), 60, THIRD, RANDOM, |part| if part == 28 { 1000 } else { 0 });
+        let share = after(&mut TierShare::new(false), 60, THIRD, RANDOM, |part| if part == 28 { 1000 } else { 0 });
         assert!(share > 5, "{share}");
-        assert_eq!(after(&mut TierShare::new(AFTER), 60, THIRD, RANDOM, |part| if part == 100 { 1000 } else { 0 }), 0);
+        assert_eq!(after(&mut TierShare::new(false), 60, THIRD, RANDOM, |part| if part == 100 { 1000 } else { 0 }), 0);
     }
 
     #[test]
     fn a_tier_shrinks_when_the_program_gets_smaller() {
-        let mut tier = TierShare::new(AFTER);
+        let mut tier = TierShare::new(false);
         assert!(after(&mut tier, 40, THIRD, RANDOM, |_| 10) >= 12);
         let share = after(&mut tier, 60, THIRD, RANDOM, |part| if part < 18 { 10 } else { 0 });
         assert!(share <= 3, "{share}");
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn pages_in_memory_that_are_used_often_stay_there() {
         let share = |uses| {
-            let mut tier = TierShare::new(AFTER);
+            let mut tier = TierShare::new(false);
             for part in PARTS..8 * PARTS {
                 (0..1000).for_each(|_| tier.note_return(BUDGET, BUDGET, (part - PARTS) * (BUDGET / PARTS)));
                 (0..1000).for_each(|_| tier.note_leave());
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_tier_grows_no_further_before_it_has_its_memory() {
-        let mut tier = TierShare::new(AFTER);
+        let mut tier = TierShare::new(false);
         for _ in 0..20 {
             (0..5000).for_each(|_| tier.note_return(BUDGET, BUDGET, BUDGET));
             tier.look(THIRD, RANDOM, Resident { budget: BUDGET, has_all: tier.share() == 0, uses: 0 });
@@ -320,7 +321,7 @@ mod tests {
     #[test]
     fn a_tier_begins_when_enough_was_waited_and_enough_would_have_been_saved() {
         let uniform = |part| if part < 32 { 10 } else { 0 };
-        let mut tier = TierShare::new(AFTER);
+        let mut tier = TierShare::new(false);
         // Each look is 160 pages from the disk: 12.8 ms, counted as they fade.
         assert_eq!(after(&mut tier, 150, THIRD, RANDOM, uniform), 0, "too little was waited for");
         assert!(after(&mut tier, 20, THIRD, RANDOM, uniform) > 0);
@@ -328,14 +329,14 @@ mod tests {
             0 => after(tier, 1, THIRD, RANDOM, |part| if part < 17 { 100 } else { 0 }),
             _ => after(tier, 1, THIRD, RANDOM, |part| if part > 80 { 20 } else { 0 }),
         };
-        let mut tier = TierShare::new(AFTER);
+        let mut tier = TierShare::new(false);
         assert!((0..1000).all(|look| now_and_then(&mut tier, look) == 0), "it would have paid in one look of eight");
     }
 
     #[test]
     fn a_tier_ends_where_forks_wait_longer_than_it_saves() {
         let looks_with_a_tier = |ns| {
-            let mut tier = TierShare::new(AFTER);
+            let mut tier = TierShare::new(false);
             let mut look = || {
                 let share = after(&mut tier, 1, THIRD, RANDOM, |part| if part < 32 { 100 } else { 0 });
                 tier.note_loss(if share > 0 { ns } else { 0 });
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn the_same_calls_give_the_same_shares() {
-        let run = |looks| after(&mut TierShare::new(AFTER), looks, THIRD, RANDOM, |part| part % 7);
+        let run = |looks| after(&mut TierShare::new(false), looks, THIRD, RANDOM, |part| part % 7);
         for looks in 0..30 {
             assert_eq!(run(looks), run(looks));
         }

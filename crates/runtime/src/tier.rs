@@ -32,7 +32,7 @@ mod writeback;
 
 use std::collections::VecDeque;
 
-use pagetide_core::config::Config;
+use pagetide_core::config::{Compress, Config};
 use pagetide_core::tier::{CORE_PAGES_MIN, PRICES, Prices, RUN_PAGES, SAMPLE, SWEEP, TierShare};
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, SlotIdx};
 use pagetide_sys::Errno;
@@ -251,7 +251,7 @@ impl Tier {
             swept: 0,
             buffers,
             writes: [None; WRITES],
-            share: TierShare::new(config.compress_after_ns()),
+            share: TierShare::new(config.compress() != Compress::Auto),
             left: 0,
             budget: 0,
             granted: 0,

@@ -132,8 +132,7 @@ fn eight_threads_under_an_eighth_lose_no_byte_with_pages_compressed() {
         if pool(4 * MIB, engine).is_none() {
             continue;
         }
-        let pool =
-            builder(8 * MIB).engine(engine).set("compress", how).set("compress-after", "0").build().expect("a pool");
+        let pool = builder(8 * MIB).engine(engine).set("compress", how).build().expect("a pool");
         many_threads(&pool, 64 * MIB, operations());
         assert!(counter(&pool, "zswpin") > 1000, "the pages went to the disk: the test says nothing");
         assert!(pool.resident_bytes() <= 9 * MIB as u64, "{} bytes resident", pool.resident_bytes());

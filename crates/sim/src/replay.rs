@@ -151,7 +151,7 @@ pub(crate) fn world_of(pages: u32, memory_pages: u32, setup: &ReplaySetup) -> Re
     for setting in &setup.settings {
         config.set(setting).map_err(|e| format!("--set: {e}"))?;
     }
-    let tier = TierCosts::of(&config, setup.packed_bytes).filter(|_| setup.host.kind() == HostKind::Blind);
+    let tier = TierCosts::of(config.compress(), setup.packed_bytes).filter(|_| setup.host.kind() == HostKind::Blind);
     let is_machine = setup.machine || setup.host.kind() == HostKind::Blind;
     let mode = if is_machine { MemoryMode::Watermarks } else { MemoryMode::Memcg { v1: true } };
     let swap_pages = pages + SPARE_SLOTS;

@@ -167,11 +167,10 @@ mod tests {
 
     /// Milliseconds without a tier, with one as shipped, and with one that begins at once.
     fn tier_ms(program: &StudyProgram, packed_bytes: u32) -> [u64; 3] {
-        let candidates = [&["compress=off"][..], &["compress=lz4"], &["compress=lz4", "compress-after=0"]];
-        let candidates = candidates.map(|settings| Candidate {
+        let candidates = ["compress=off", "compress=auto", "compress=lz4"].map(|setting| Candidate {
             profile: "pagetide",
             host: HostModel::named("blind").expect("a host"),
-            settings: settings.iter().map(|&setting| setting.to_owned()).collect(),
+            settings: vec![setting.to_owned()],
             packed_bytes: Some(packed_bytes),
         });
         let row = study(program, &candidates).expect("sound");

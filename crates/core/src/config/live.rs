@@ -86,16 +86,7 @@ mod tests {
 
     #[test]
     fn each_knob_is_live_or_chosen_at_the_start() {
-        let started = [
-            "readahead",
-            "balance",
-            "sample",
-            "free-on-write-done",
-            "lru-batch",
-            "charge-batch",
-            "compress",
-            "compress-after",
-        ];
+        let started = ["readahead", "balance", "sample", "free-on-write-done", "lru-batch", "charge-batch", "compress"];
         for knob in KNOBS {
             let is_live = LIVE_KNOBS.contains(&knob.name);
             assert_ne!(is_live, started.contains(&knob.name), "{}", knob.name);

@@ -53,7 +53,6 @@ impl Config {
             lru_batch: 31,
             charge_batch: 64,
             compress: Compress::Off,
-            compress_after: 2_000,
             activate_at_once: false,
             anon_shadows: true,
             file_shadows: true,
@@ -131,6 +130,6 @@ impl Config {
         self.slot_order = SlotOrder::Emptiest;
         self.lru_batch = 0;
         self.charge_batch = 0;
-        self.compress = Compress::Lz4;
+        self.compress = Compress::Auto;
     }
 }

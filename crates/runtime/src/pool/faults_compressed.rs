@@ -14,8 +14,7 @@ fn counter(pool: &Pool, name: &str) -> u64 {
 
 /// A region of three times its pool, used in random order until many of its pages are compressed. Page `p` holds `p + 1`.
 fn compressed(engine: EngineChoice, how: &str) -> (Pool, Region) {
-    let pool =
-        builder(8 * MIB, engine).set("compress", how).set("compress-after", "0").build_with(faulty).expect("a pool");
+    let pool = builder(8 * MIB, engine).set("compress", how).build_with(faulty).expect("a pool");
     let region = pool.region(24 * MIB).expect("a region");
     let pages = region.len() / PAGE_BYTES;
     (0..pages).for_each(|page| put(&region, page, page as u64 + 1));

@@ -55,7 +55,7 @@ impl Packer {
     pub(super) fn new(how: Compress) -> Result<Option<Self>, Errno> {
         Ok(match how {
             Compress::Off => None,
-            Compress::Lz4 => Some(Self::Lz4(CompressTable::small())),
+            Compress::Auto | Compress::Lz4 => Some(Self::Lz4(CompressTable::small())),
             Compress::Zstd => Some(Self::Zstd(Zstd::new().map_err(|_| Errno::ENOMEM)?)),
         })
     }

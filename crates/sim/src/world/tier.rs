@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use pagetide_core::Event;
-use pagetide_core::config::{Compress, Config};
+use pagetide_core::config::Compress;
 use pagetide_core::event::FILE_DEVICE_FIRST;
 use pagetide_core::tier::{
     CORE_PAGES_MIN, GRANT_PAGES, PARTS, PRICES, Packing, Prices, RUN_PAGES, Resident, SAMPLE, SWEEP, TierShare,
@@ -30,19 +30,19 @@ pub struct TierCosts {
     pub unpack_ns: Nanos,
     /// Bytes that a page takes; at a page or more, nothing is held.
     pub page_bytes: u32,
-    /// Time waited for pages until there is a tier.
-    pub after_ns: Nanos,
+    /// It begins by itself, once that is seen to pay.
+    pub is_auto: bool,
 }
 
 impl TierCosts {
     /// Of pages that take so many bytes. None: they are not compressed.
-    pub const fn of(config: &Config, page_bytes: u32) -> Option<Self> {
-        let (pack_ns, unpack_ns) = match config.compress() {
+    pub const fn of(how: Compress, page_bytes: u32) -> Option<Self> {
+        let (pack_ns, unpack_ns) = match how {
             Compress::Off => return None,
-            Compress::Lz4 => (5_000, 1_500),
+            Compress::Auto | Compress::Lz4 => (5_000, 1_500),
             Compress::Zstd => (13_000, 6_000),
         };
-        Some(Self { pack_ns, unpack_ns, page_bytes, after_ns: config.compress_after_ns() })
+        Some(Self { pack_ns, unpack_ns, page_bytes, is_auto: matches!(how, Compress::Auto) })
     }
 }
 
@@ -104,7 +104,7 @@ impl SimTier {
         Self {
             costs,
             counts: TierCounts::default(),
-            share: TierShare::new(costs.after_ns),
+            share: TierShare::new(!costs.is_auto),
             prices: PRICES,
             measured: Measured::default(),
             budget,
