@@ -6,9 +6,9 @@
 // The model of a page is two stamps and a byte range: bytes [from, to) follow from `inner`, the others from `outer`;
 // stamp 0 means zero. Up to about MIB MiB are mapped at a time, in many mappings. Same seed, same operations: the
 // program prints a digest of all contents along the way and at the end, equal in every run. A wrong byte ends it
-// with 1. --corrupt changes one byte behind the model's back (the canary of its test). --packs: what is written compresses. --without leaves kinds of operations
-// out, to narrow a failure down: m map, u unmap, p unmap a part, z resize, v move, d move without unmapping, w write, c check,
-// n drop (MADV_DONTNEED), a advise, r protect, l lock, o map over, b break, f fork.
+// with 1. --corrupt changes one byte behind the model's back (the canary of its test). --packs: what is written
+// compresses. --without leaves kinds of operations out, to narrow a failure down: m map, u unmap, p unmap a part, z resize,
+// v move, d move without unmapping, w write, c check, n drop (MADV_DONTNEED), a advise, r protect, l lock, o map over, b break, f fork.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -465,7 +465,7 @@ static void step(void) {
 
 int main(int argc, char **argv) {
     if (argc < 4) {
-        fprintf(stderr, "usage: ranges MIB OPERATIONS SEED [--corrupt | --packs]\n");
+        fprintf(stderr, "usage: ranges MIB OPERATIONS SEED [--corrupt | --packs | --without=LETTERS]\n");
         return 2;
     }
     pages_max = strtoull(argv[1], NULL, 10) * 256;

@@ -32,15 +32,15 @@ mod writeback;
 
 use std::collections::VecDeque;
 
-use pagetide_core::config::{Compress, Config};
-use pagetide_core::tier::{CORE_PAGES_MIN, PRICES, Prices, RUN_PAGES, SAMPLE, SWEEP, TierShare};
+use pagetide_core::config::Compress;
+use pagetide_core::tier::{PRICES, Prices, RUN_PAGES, SAMPLE, SWEEP, TierShare};
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, SlotIdx};
 use pagetide_sys::Errno;
 use pagetide_sys::clock;
 use pagetide_sys::mem::{ManagedRange, PAGE_BYTES};
 
 use cells::{CELL_BYTES_MAX, Cell, Cells, SLAB_PAGES};
-use pack::Packer;
+pub(crate) use pack::Packer;
 
 /// Writes to the disk in flight.
 const WRITES: usize = 4;
@@ -210,8 +210,6 @@ pub(crate) struct Tier {
     /// Since when somebody waits for all to be on the disk.
     flush_since: Option<Nanos>,
     failed_at: Option<Nanos>,
-    /// Pages that the core keeps at least.
-    core_pages_min: u32,
     accepted_bp: u32,
     packed_bytes: u32,
     measured: Measured,
@@ -227,12 +225,11 @@ impl Tier {
         self.held
     }
 
-    /// A tier for a budget of at most `budget_pages`, with `BUFFERS_BYTES` of memory; None if nothing is to be compressed.
-    pub(crate) fn new(config: &Config, budget_pages: u64, buffers: ManagedRange) -> Result<Option<Self>, Errno> {
-        let Some(packer) = Packer::new(config.compress())? else { return Ok(None) };
+    /// A tier for a budget of at most `budget_pages`, which begins as `how` says; `buffers` are `BUFFERS_BYTES`.
+    pub(crate) fn new(packer: Packer, how: Compress, budget_pages: u64, buffers: ManagedRange) -> Result<Self, Errno> {
         let pages = u32::try_from(budget_pages).unwrap_or(u32::MAX);
         let entries_max = usize::try_from((budget_pages * ENTRIES_PER_PAGE).min(u64::from(HELD - 1))).expect("64 bit");
-        Ok(Some(Self {
+        Ok(Self {
             packer,
             cells: Cells::new(0)?,
             room: vec![0; Packer::room_bytes()].into_boxed_slice(),
@@ -251,7 +248,7 @@ impl Tier {
             swept: 0,
             buffers,
             writes: [None; WRITES],
-            share: TierShare::new(config.compress() != Compress::Auto),
+            share: TierShare::new(how),
             left: 0,
             budget: 0,
             granted: 0,
@@ -261,7 +258,6 @@ impl Tier {
             is_flushing: false,
             flush_since: None,
             failed_at: None,
-            core_pages_min: CORE_PAGES_MIN,
             accepted_bp: 5_000,
             packed_bytes: 2048,
             measured: Measured::default(),
@@ -269,7 +265,7 @@ impl Tier {
             #[cfg(test)]
             fixed_share: None,
             stats: TierStats::default(),
-        }))
+        })
     }
 
     /// Map what it is to use. Without it there is no tier, ever.
@@ -600,7 +596,6 @@ impl Tier {
     /// In a world of few pages, whose time is not the clock's: have this share of the budget from the beginning.
     #[cfg(test)]
     pub(crate) const fn keep_to(&mut self, share: u32) {
-        self.core_pages_min = 32;
         self.fixed_share = Some(share);
     }
 

@@ -165,7 +165,7 @@ mod tests {
         PROGRAMS.iter().find(|program| program.name == name).expect("a program")
     }
 
-    /// Milliseconds without a tier, with one as shipped, and with one that begins at once.
+    /// Milliseconds without a tier, with one that begins by itself, and with one that begins at once.
     fn tier_ms(program: &StudyProgram, packed_bytes: u32) -> [u64; 3] {
         let candidates = ["compress=off", "compress=auto", "compress=lz4"].map(|setting| Candidate {
             profile: "pagetide",

@@ -1,7 +1,7 @@
 //! The machine's side of the compressed tier: pages between frames and tier, and the tier's own writes to the disk.
 
 use pagetide_core::Core;
-use pagetide_core::config::{Compress, Config};
+use pagetide_core::config::Config;
 use pagetide_core::event::Outcome;
 use pagetide_core::types::{DeviceId, Nanos, PageIdx, PageRange, SlotIdx};
 use pagetide_kernel::{AddressSpace, OwnMapping as _};
@@ -11,7 +11,7 @@ use pagetide_sys::mem::ManagedRange;
 use super::LiveMachine;
 use crate::frames::{Frame, FrameRun};
 use crate::store::checksum;
-use crate::tier::{BUFFERS_BYTES, Found, Offer, Tier, TierStats};
+use crate::tier::{BUFFERS_BYTES, Found, Offer, Packer, Tier, TierStats};
 
 impl<K: AddressSpace> LiveMachine<K> {
     /// Pages that leave are compressed from now on if the settings say so and it pays, into a part of at most `budget_pages`. Before any
@@ -26,9 +26,10 @@ impl<K: AddressSpace> LiveMachine<K> {
         map: impl FnOnce(usize) -> Result<K::Mapping, Errno>,
     ) -> Result<(), Errno> {
         assert!(self.stores.is_empty(), "the tier knows every store");
-        if config.compress() != Compress::Off {
+        let how = config.compress();
+        if let Some(packer) = Packer::new(how)? {
             let buffers = self.tier_buffers.insert(map(BUFFERS_BYTES)?).range();
-            self.tier = Tier::new(config, budget_pages, buffers)?.map(Box::new);
+            self.tier = Some(Box::new(Tier::new(packer, how, budget_pages, buffers)?));
         }
         Ok(())
     }
@@ -175,8 +176,9 @@ impl<K: AddressSpace> LiveMachine<K> {
 
     /// Everything is to be on the disk, and nothing new to be taken in, until told otherwise.
     pub(crate) fn flush_tier(&mut self, on: bool) {
+        let now = self.space.now();
         if let Some(tier) = self.tier.as_deref_mut() {
-            tier.flush(on);
+            tier.flush(now, on);
         }
     }
 

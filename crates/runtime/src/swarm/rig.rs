@@ -208,16 +208,14 @@ impl Rig {
         let config =
             live_config(&ground.settings, PAGES_MAX, u64::from(share), slots).build().expect("the settings are known");
         let mut machine = LiveMachine::new(parts);
-        if ground.settings.iter().any(|(key, _)| key == "compress") {
-            let map = |bytes: usize| {
-                let mapping = space.map_own(OWN_VPN * 6, (bytes >> PAGE_SHIFT) as u64);
-                space.register(mapping.range(), Modes::MISSING)?;
-                let filled = space.zeropage_run(mapping.range(), Wake::Later);
-                assert_eq!(filled.stop, None, "it was mapped just now");
-                Ok(mapping)
-            };
-            machine.attach_tier(&config, u64::from(share), map).expect("memory");
-        }
+        let map = |bytes: usize| {
+            let mapping = space.map_own(OWN_VPN * 6, (bytes >> PAGE_SHIFT) as u64);
+            space.register(mapping.range(), Modes::MISSING)?;
+            let filled = space.zeropage_run(mapping.range(), Wake::Later);
+            assert_eq!(filled.stop, None, "it was mapped just now");
+            Ok(mapping)
+        };
+        machine.attach_tier(&config, u64::from(share), map).expect("memory");
         if let Some(tier) = machine.tier_mut() {
             tier.keep_to(u32::try_from(seed % 10).expect("a digit") + 1);
         }

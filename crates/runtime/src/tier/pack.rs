@@ -10,7 +10,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 const ZSTD_LEVEL: i32 = 1;
 
 /// What compresses, with the memory that it needs.
-pub(super) enum Packer {
+pub(crate) enum Packer {
     /// LZ4: a table of 8 KiB.
     Lz4(CompressTable),
     /// Zstandard: 170 KiB.
@@ -18,7 +18,7 @@ pub(super) enum Packer {
 }
 
 /// What takes no memory of its own after its first page, for all are of one size.
-pub(super) struct Zstd {
+pub(crate) struct Zstd {
     packs: CCtx<'static>,
     unpacks: DCtx<'static>,
 }
@@ -52,7 +52,7 @@ impl Packer {
     ///
     /// # Errors
     /// There is no memory for it.
-    pub(super) fn new(how: Compress) -> Result<Option<Self>, Errno> {
+    pub(crate) fn new(how: Compress) -> Result<Option<Self>, Errno> {
         Ok(match how {
             Compress::Off => None,
             Compress::Auto | Compress::Lz4 => Some(Self::Lz4(CompressTable::small())),

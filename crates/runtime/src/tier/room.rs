@@ -2,7 +2,7 @@
 
 use pagetide_core::Core;
 use pagetide_core::page::{Flight, PageState};
-use pagetide_core::tier::{GRANT_PAGES, PARTS, Packing, Resident, SWEEP};
+use pagetide_core::tier::{CORE_PAGES_MIN, GRANT_PAGES, PARTS, Packing, Resident, SWEEP};
 
 use super::cells::{Cell, SLAB_PAGES};
 use super::{DIRTY, Entry, FAULT_NS, GONE, SETTLE, Tier, UNUSED, WRITING};
@@ -51,11 +51,12 @@ impl Tier {
         if self.share.is_due(budget) {
             self.look(uses);
         }
-        if self.share() > 0 && self.entries.capacity() == 0 && self.pages_max > 0 {
+        let (share, core_pages_min) = self.share();
+        if share > 0 && self.entries.capacity() == 0 && self.pages_max > 0 {
             self.map_room();
         }
-        let most = budget.saturating_sub(self.core_pages_min).min(self.pages_max);
-        self.target = (budget / PARTS * self.share()).min(most) / SLAB_PAGES * SLAB_PAGES;
+        let most = budget.saturating_sub(core_pages_min).min(self.pages_max);
+        self.target = (budget / PARTS * share).min(most) / SLAB_PAGES * SLAB_PAGES;
         if self.is_full && self.granted < self.target {
             let step = (self.target - self.granted).min(GRANT_PAGES).min(free) / SLAB_PAGES * SLAB_PAGES;
             self.granted += step;
@@ -105,12 +106,13 @@ impl Tier {
         self.share.look(packing, self.prices, resident);
     }
 
-    const fn share(&self) -> u32 {
+    /// The share that it is to have, and the pages that the core keeps at least.
+    const fn share(&self) -> (u32, u32) {
         #[cfg(test)]
         if let Some(share) = self.fixed_share {
-            return share;
+            return (share, 32);
         }
-        self.share.share()
+        (self.share.share(), CORE_PAGES_MIN)
     }
 
     /// Empty a slab, where the free cells of a class would fill one.

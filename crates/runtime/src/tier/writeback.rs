@@ -3,7 +3,6 @@
 use pagetide_core::Core;
 use pagetide_core::types::{DeviceId, Nanos, SlotIdx};
 use pagetide_kernel::AddressSpace;
-use pagetide_sys::clock;
 use pagetide_sys::mem::PAGE_BYTES;
 
 use crate::extents::begins_extent;
@@ -124,14 +123,14 @@ impl Tier {
         self.failed_at = (!is_done).then_some(now);
         self.end_write(device, slot, len, is_done);
         if self.is_flushed() {
-            self.note_flush();
+            self.note_flush(now);
         }
     }
 
     /// Nobody waits for a flush any more.
-    fn note_flush(&mut self) {
+    fn note_flush(&mut self, now: Nanos) {
         if let Some(since) = self.flush_since.take() {
-            self.share.note_loss(clock::now().saturating_sub(since));
+            self.share.note_loss(now.saturating_sub(since));
         }
     }
 
@@ -156,13 +155,13 @@ impl Tier {
     }
 
     /// Write everything out and take nothing in, until told otherwise: what is copied at a fork must be on the disk.
-    pub(crate) fn flush(&mut self, on: bool) {
+    pub(crate) fn flush(&mut self, now: Nanos, on: bool) {
         if on && !self.is_flushing {
             self.cursor = self.oldest;
-            self.flush_since = (self.dirty > 0).then(clock::now);
+            self.flush_since = (self.dirty > 0).then_some(now);
         }
         if !on {
-            self.note_flush();
+            self.note_flush(now);
         }
         self.is_flushing = on;
     }

@@ -30,8 +30,8 @@ pub struct TierCosts {
     pub unpack_ns: Nanos,
     /// Bytes that a page takes; at a page or more, nothing is held.
     pub page_bytes: u32,
-    /// It begins by itself, once that is seen to pay.
-    pub is_auto: bool,
+    /// How they are compressed, and when that begins.
+    pub how: Compress,
 }
 
 impl TierCosts {
@@ -42,7 +42,7 @@ impl TierCosts {
             Compress::Auto | Compress::Lz4 => (5_000, 1_500),
             Compress::Zstd => (13_000, 6_000),
         };
-        Some(Self { pack_ns, unpack_ns, page_bytes, is_auto: matches!(how, Compress::Auto) })
+        Some(Self { pack_ns, unpack_ns, page_bytes, how })
     }
 }
 
@@ -104,7 +104,7 @@ impl SimTier {
         Self {
             costs,
             counts: TierCounts::default(),
-            share: TierShare::new(!costs.is_auto),
+            share: TierShare::new(costs.how),
             prices: PRICES,
             measured: Measured::default(),
             budget,
