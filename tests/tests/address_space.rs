@@ -198,11 +198,10 @@ fn the_robust_mutexes_of_a_thread_that_ends_are_handed_on() {
     expect_right("robust-mutexes");
 }
 
-/// The child's agent never had the CPU: its first thread waited for it there without giving it up, and what the supervisor wanted of the
-/// child waited, too.
+/// The child's agent and the supervisor hardly had the CPU: the child's first thread waited for them there without sleeping.
 #[test]
-fn a_real_time_process_on_one_cpu_forks() {
-    expect_right("real-time-fork");
+fn a_real_time_process_on_one_cpu_forks_in_both_modes() {
+    paged_in_both_modes(&["real-time-fork"]);
 }
 
 #[test]

@@ -435,18 +435,29 @@ extern "C" fn enter(ticket: u64, command: u64, number: u64, first: u64, second: 
         Ok(_) | Err(_) => -1,
     };
     foothold::answer(ticket, answer.cast_unsigned());
-    // The agent's thread inherits a real-time policy and its CPU, and would never run beside this one. An armed thread makes no calls here.
-    let makes_agent = matches!(kind, Ok(foothold::START | foothold::APART));
-    let pause = if makes_agent { thread::yield_now } else { std::hint::spin_loop };
-    loop {
-        pause();
-    }
+    rest()
 }
 
 /// 0, or a negative errno.
 #[cfg(target_arch = "x86_64")]
 fn arm(hidden: u64, interrupted: Option<Interrupted>) -> i64 {
     crate::signal::arm(hidden, interrupted).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
+}
+
+/// The agent's thread inherits a real-time policy and its CPU, and the supervisor may have no other: neither would run beside a thread
+/// that does not sleep. `signal` knows how one that was armed does.
+#[cfg(target_arch = "x86_64")]
+use crate::signal::rest;
+
+/// The same, where none is armed.
+#[cfg(not(target_arch = "x86_64"))]
+fn rest() -> ! {
+    use pagetide_sys::futex;
+
+    static RESTING: AtomicU32 = AtomicU32::new(0);
+    loop {
+        futex::wait(&RESTING, 0, None, futex::Scope::Private);
+    }
 }
 
 /// Those of threads to be armed, before there is an agent, which could not go back.

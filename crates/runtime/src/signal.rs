@@ -31,6 +31,7 @@ pub(crate) mod threads;
 
 pub(crate) use dispatch::tell_refused;
 pub use inplace::call_in_place;
+pub(crate) use inplace::rest;
 
 use pagetide_sys::signal::{AltStack, SignalSet};
 use pagetide_sys::trace::Interrupted;

@@ -10,7 +10,7 @@
 
 use std::arch::global_asm;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagetide_sys::dispatch::{Context, Register};
 use pagetide_sys::syscalls::{Call, Class, Place, Size};
@@ -37,6 +37,8 @@ const FUTEX_WAKE: u64 = IS_SHAPE | place(0, NO_COUNT, 4);
 /// The same, with a time.
 const FUTEX_WAIT: u64 = FUTEX_WAKE | place(3, NO_COUNT, 16) << PLACE_BITS;
 
+/// Never anything but 0.
+static RESTING: AtomicU32 = AtomicU32::new(0);
 /// What each call touches, by number; 0: it is not made here.
 static SHAPES: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
 
@@ -152,6 +154,13 @@ fn address(code: unsafe extern "C" fn()) -> u64 {
 pub(super) fn unstopped() -> std::ops::RangeInclusive<usize> {
     let [from, to] = [pagetide_gate_return, pagetide_in_place_called].map(address);
     pagetide_sys::word::usize_of(from)..=pagetide_sys::word::usize_of(to)
+}
+
+/// Sleep, with all signals blocked, until the supervisor puts the thread elsewhere. A call that it was interrupted in is restarted as
+/// if this one had not been: a sleep without a time leaves nothing with the kernel.
+pub(crate) fn rest() -> ! {
+    // SAFETY: it touches a word of ours only, and does not return.
+    unsafe { pagetide_rest() }
 }
 
 /// True at the last instructions of a handler of ours.
@@ -362,12 +371,22 @@ global_asm!(
     ".Lin_place_make:",
     "pagetide_in_place_restore",
     "jmp pagetide_in_place_call",
-    // The two calls that no switch stops: the end of a handler, and this.
+    // The calls that no switch stops: the end of a handler, ...
     "pagetide_in_place_name pagetide_gate",
     "mov eax, 15",
     "pagetide_in_place_name pagetide_gate_return",
     "syscall",
     "ud2",
+    // ... the sleep of a thread that is about to be put elsewhere, ...
+    "pagetide_in_place_name pagetide_rest",
+    "mov eax, {futex}",
+    "lea rdi, [rip + {resting}]",
+    "mov esi, {futex_private}",
+    "xor edx, edx",
+    "xor r10d, r10d",
+    "syscall",
+    "jmp pagetide_rest",
+    // ... and this.
     "pagetide_in_place_name pagetide_in_place_call",
     "syscall",
     "pagetide_in_place_name pagetide_in_place_called",
@@ -396,6 +415,8 @@ global_asm!(
     futex_wake = const FUTEX_WAKE,
     takers = sym HELD,
     taking = const TAKING_AT,
+    resting = sym RESTING,
+    futex_private = const 128,
 );
 const _: () = assert!(size_of::<Held>() > TAKING_AT);
 
@@ -407,6 +428,7 @@ unsafe extern "C" {
     #[link_name = "pagetide_in_place"]
     pub fn call_in_place();
     fn pagetide_in_place_saved();
+    fn pagetide_rest() -> !;
     fn pagetide_gate();
     fn pagetide_gate_return();
     fn pagetide_in_place_touch();
