@@ -264,16 +264,25 @@ impl<K: AddressSpace> Forks<K> {
         }
     }
 
+    /// True while the core unmaps nothing: what is asked for meanwhile is beyond the budget.
+    #[cfg(test)]
+    pub(crate) const fn is_holding(&self) -> bool {
+        self.held
+    }
+
     /// True from the announcement of a fork until the child is on its own: the budget is the fork's.
     pub(crate) const fn is_under_way(&self) -> bool {
         self.shrinking.is_some() || self.held
     }
 
-    /// Hold the core once no more is charged than is to be, or half of what can leave has left, or it takes too long.
+    /// Hold the core once no more is charged than is to be, or half of what can leave has left, or it takes too long; not before what is
+    /// compressed is on the disk, which may take longer: the child is to find it there, not all at once in its memory, and what other
+    /// threads ask for while the core is held is beyond the budget.
     fn hold_when_small(&mut self, pager: &mut Pager<K>, now: Nanos) -> bool {
         let Some((pages, deadline)) = self.shrinking else { return false };
         let [.., unevictable] = pager.core().list_sizes();
-        if pager.core().charged() > pages.max(unevictable + pages / 2) && now < deadline {
+        let is_small = pager.core().charged() <= pages.max(unevictable + pages / 2) || now >= deadline;
+        if !is_small || !pager.machine().is_tier_flushed() {
             return false;
         }
         self.shrinking = None;
@@ -306,8 +315,7 @@ impl<K: AddressSpace> Forks<K> {
         }
         // What is not settled by then is copied into the child at once: slower, and as right.
         let settled = pager.core().is_settled() && !pager.machine().has_deferred() || now > self.held_at + SETTLE_NS;
-        // Compressed pages may take longer: the child is to find them on the disk, not all at once in its memory.
-        if self.rung[0] && self.held && settled && pager.machine().is_tier_flushed() {
+        if self.rung[0] && self.held && settled {
             if !self.expect_copy(voice, pager, now) {
                 return false;
             }

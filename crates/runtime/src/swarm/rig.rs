@@ -313,6 +313,11 @@ impl Rig {
         }
         session.work(now);
         forks.serve(said, &mut session.pager, now);
+        let is_flushed = session.pager.machine().is_tier_flushed();
+        assert!(
+            is_flushed || !forks.is_holding(),
+            "what is asked for beyond the budget comes while the disk is waited for"
+        );
         session.mark_lost(|_| {});
         self.out_of_memory |= session.take_failed_fault(now, || false).is_some();
         if self.ground.device.is_some() && !forks.is_under_way() {
