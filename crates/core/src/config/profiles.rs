@@ -130,5 +130,6 @@ impl Config {
         self.slot_order = SlotOrder::Emptiest;
         self.lru_batch = 0;
         self.charge_batch = 0;
+        self.compress = Compress::Auto;
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pagetide_core::Core;
+use pagetide_core::config::Compress;
 use pagetide_core::event::Event;
 use pagetide_core::types::{DeviceId, Nanos};
 use pagetide_kernel::model::{
@@ -216,7 +217,9 @@ impl Rig {
             Ok(mapping)
         };
         machine.attach_tier(&config, u64::from(share), map).expect("memory");
-        if let Some(tier) = machine.tier_mut() {
+        if config.compress() != Compress::Auto
+            && let Some(tier) = machine.tier_mut()
+        {
             tier.keep_to(u32::try_from(seed % 10).expect("a digit") + 1);
         }
         let mut pager = Pager::new(Core::new(config), machine, 0, None);
