@@ -348,6 +348,8 @@ impl Agent {
     /// Keep the budget: compare what is resident with what we know, and read what share we have.
     fn tick(&mut self, managed: &mut Managed, now: Nanos) {
         if let Some(until) = self.rest(managed, now) {
+            // A place may have been emptied since the last look: whoever waits for that would not be told before the program works again.
+            setup::publish_places(self.entry(), &managed.session);
             managed.next_tick = until;
             return;
         }
