@@ -201,7 +201,9 @@ fn the_robust_mutexes_of_a_thread_that_ends_are_handed_on() {
 /// The child's agent and the supervisor hardly had the CPU: the child's first thread waited for them there without sleeping.
 #[test]
 fn a_real_time_process_on_one_cpu_forks_in_both_modes() {
-    paged_in_both_modes(&["real-time-fork"]);
+    for stats in paged_in_both_modes(&["real-time-fork"]) {
+        stats.expect_peak();
+    }
 }
 
 #[test]

@@ -444,12 +444,14 @@ fn arm(hidden: u64, interrupted: Option<Interrupted>) -> i64 {
     crate::signal::arm(hidden, interrupted).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
 }
 
-/// The agent's thread inherits a real-time policy and its CPU, and the supervisor may have no other: neither would run beside a thread
-/// that does not sleep. `signal` knows how one that was armed does.
+/// Sleep until the supervisor puts the thread elsewhere. The agent's thread inherits a real-time policy and its CPU, and the supervisor may
+/// have no other: neither would run beside one that does not sleep.
 #[cfg(target_arch = "x86_64")]
-use crate::signal::rest;
+fn rest() -> ! {
+    crate::signal::rest()
+}
 
-/// The same, where none is armed.
+/// No thread is armed: any system call will do.
 #[cfg(not(target_arch = "x86_64"))]
 fn rest() -> ! {
     use pagetide_sys::futex;

@@ -281,8 +281,8 @@ impl<K: AddressSpace> Forks<K> {
     fn hold_when_small(&mut self, pager: &mut Pager<K>, now: Nanos) -> bool {
         let Some((pages, deadline)) = self.shrinking else { return false };
         let [.., unevictable] = pager.core().list_sizes();
-        let is_small = pager.core().charged() <= pages.max(unevictable + pages / 2) || now >= deadline;
-        if !is_small || !pager.machine().is_tier_flushed() {
+        let is_small = pager.core().charged() <= pages.max(unevictable + pages / 2);
+        if !(is_small || now >= deadline) || !pager.machine().is_tier_flushed() {
             return false;
         }
         self.shrinking = None;
