@@ -1310,8 +1310,8 @@ static void deep_stack(void) {
     struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
     EXPECT(setrlimit(RLIMIT_STACK, &limit) == 0);
     goes_deep((void *)(uintptr_t)(ballast_pages / 3));
-    // The stack stays where it was; long enough for a look at what is there.
-    usleep(300000);
+    // The stack stays where it was; long enough for a look at what is there, which takes no more than a part of the time.
+    usleep(2000000);
 }
 
 // Interpreters touch the far end of their stack to see whether it is there.

@@ -13,7 +13,8 @@ use pagetide_sys::clock;
 
 use super::{Agent, Managed};
 
-/// So long nothing runs before it rests: longer than it takes until the last act of a thread has been looked at in every way.
+/// So long nothing runs before it rests: longer than it takes until the last act of a thread has been looked at, in every way but one: what
+/// stays native is looked through in pieces, which may take longer, and is waited for.
 const QUIET_NS: Nanos = 300_000_000;
 /// And so long it rests at most: a ring that is lost costs time, not life.
 const REST_NS: Nanos = 1_000_000_000;
@@ -96,6 +97,7 @@ impl Agent {
         let Managed { session, forks, .. } = managed;
         let machine = session.pager.machine();
         !session.pager.core().is_settled()
+            || !session.pager.unpaged().has_looked_since(managed.rest.since)
             || session.is_busy()
             || machine.has_waiting_requests(false)
             || machine.waiting_count() > 0

@@ -86,6 +86,11 @@ impl Unpaged {
         self.at
     }
 
+    /// A pass has begun since, and is complete.
+    pub(crate) const fn has_looked_since(&self, then: Nanos) -> bool {
+        self.at == 0 && self.began >= then
+    }
+
     /// Up to the page `to` there are so many pages with memory, native for this reason.
     pub(crate) const fn add(&mut self, why: Why, pages: u64, to: u64) {
         if let Some(reason) = why.unpaged() {
