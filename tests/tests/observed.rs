@@ -159,10 +159,15 @@ fn a_timeline_is_read_by_perfettos_messages_and_has_what_was_counted() {
         return;
     }
     let _turn = serial::turn();
+    // The writes of compressed pages are the tier's own.
+    ["compress=off", "compress=lz4"].into_iter().for_each(expect_timeline_of_what_was_counted);
+}
+
+fn expect_timeline_of_what_was_counted(setting: &str) {
     let scratch = Scratch::new();
     let (file, metrics) = (scratch.file("job.pftrace"), scratch.file("job.prom"));
     let [timeline, prom] = [&file, &metrics].map(|path| path.to_str().expect("text"));
-    let run = start(&scratch, &["--timeline", timeline, "--metrics", prom]);
+    let run = start(&scratch, &["--timeline", timeline, "--metrics", prom, "--set", setting]);
     // The file is whole while it is written, and was written to since.
     let majors = |drawn: &Value| drawn["numbers"]["pgmajfault"].as_u64().unwrap_or(0);
     let before = majors(&drawn(&file));

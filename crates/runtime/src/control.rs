@@ -36,7 +36,7 @@ pub const MACHINE_COUNTERS: [(&str, &str); 22] = [
     ("uffd_moves", "Calls that moved pages."),
     ("uffd_busy", "Pages that could not be moved at the moment."),
     ("io_read_requests", "Reads that the disk was asked for."),
-    ("io_write_requests", "Writes that the disk was asked for, those of the compressed tier not included."),
+    ("io_write_requests", "Writes that the disk was asked for."),
     ("io_read_us", "Time that reads of the disk took, one by one, in microseconds."),
     ("io_write_us", "The same of writes."),
     ("zswpin", "Pages read from the compressed tier instead of the disk."),

@@ -139,6 +139,7 @@ impl<K: AddressSpace> LiveMachine<K> {
                 break;
             };
             tier.begin(&run, token);
+            self.stats.write_requests += 1;
             self.requests.note_begin(token, now);
             self.engine.submit(token, self.requests.get(token));
             if !tier.is_flushing() {
