@@ -37,7 +37,12 @@ impl Seen {
     }
 
     fn of(scratch: &Scratch, program: &Program, mode: FaultMode, budget: u64) -> Self {
-        let run = PagetideRun::new(scratch, budget).mode(mode).argument("--summary");
+        // What is promised are reads of a disk that has all pages: a part of them would come from compressed ones of the smaller budget.
+        let run = PagetideRun::new(scratch, budget)
+            .mode(mode)
+            .argument("--summary")
+            .argument("--set")
+            .argument("compress=off");
         let outcome = run.wrap(program).deadline_s(120).run(scratch, "advised");
         outcome.expect_exit(Exit::Code(0)).expect_no_process_left();
         let lines = outcome.stderr().lines().map(str::to_owned).collect();
