@@ -175,6 +175,8 @@ impl FileWords {
 #[repr(C)]
 pub(crate) struct Entry {
     pub(crate) phase: AtomicU32,
+    /// Minor faults of the process before its program could go on under management: its agent's. 0: not known.
+    pub(crate) begun_faults: AtomicU64,
     /// The CPU time of the process when its agent went to rest; 0: it does not rest.
     pub(crate) rests_at: AtomicU64,
     /// Since when no thread of the program has run, by the monotonic clock; 0: they run, wait for memory, or it is not known.

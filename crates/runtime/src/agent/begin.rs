@@ -70,6 +70,8 @@ impl Agent {
         // Whoever hears that it is managed finds what it keeps, and where its pages are.
         setup::publish(self.entry(), &managed.session);
         setup::publish_places(self.entry(), &managed.session);
+        let faults = proc::stat(None).map_or(0, |stat| stat.minor_faults);
+        self.entry().begun_faults.store(faults, Ordering::Relaxed);
         self.entry().phase.store(Phase::Managed as u32, Ordering::Release);
         foothold::managed();
         Served::begin(managed, self.files.take())

@@ -225,7 +225,8 @@ impl Supervisor {
                     let takes_written = state == Some(foothold::NATIVE)
                         && starting.may_have_written()
                         && self.tree.has_memory_alone(pid);
-                    let started = starting.finish(pid, at, mode, is_copy, takes_written);
+                    let mut meanwhile = || self.note_copies_if_due(clock::now());
+                    let started = starting.finish(pid, at, mode, is_copy, takes_written, &mut meanwhile);
                     let process = &mut self.tree.list[index];
                     if started.is_err() || is_copy {
                         // A forked child waits for its agent by itself.

@@ -17,7 +17,7 @@ const BIRTH_LOOK_NS: Nanos = 100_000;
 /// Time between two looks while threads are stopped until the memory of their process is managed.
 const HELD_LOOK_NS: Nanos = 200_000;
 /// Time between two looks while copies are made of what is shared, and little is left for them.
-const COPYING_LOOK_NS: Nanos = 1_000_000;
+pub(super) const COPYING_LOOK_NS: Nanos = 1_000_000;
 /// Least time between two looks while native processes fill memory.
 const GROWING_LOOK_NS: Nanos = 250_000;
 /// Most time between two looks where there are native processes: each look costs some microseconds a process.

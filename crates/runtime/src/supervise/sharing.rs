@@ -21,6 +21,7 @@ use pagetide_sys::{clock, maps, proc};
 
 use super::Supervisor;
 use super::brake::{Brake, Whom};
+use super::near::COPYING_LOOK_NS;
 use super::tree::{Process, Tree};
 use crate::space::PAGE_BYTES;
 
@@ -71,6 +72,12 @@ impl Shared {
         self.recent = all_stores.saturating_sub(self.all_stores);
         self.stores = self.stores.saturating_add(self.recent);
         self.all_stores = all_stores;
+    }
+
+    /// It was let go when there had been so many: what came before was its agent's. It may have run for long by now.
+    fn begin(&mut self, begun_stores: u64) {
+        let all_stores = self.all_stores.max(begun_stores);
+        *self = Self { stores: 0, recent: 0, all_stores, is_newborn: false, ..*self };
     }
 
     /// Of its part, what may be written.
@@ -181,17 +188,16 @@ impl Process {
 
     /// See how many copies it may have made, if it has run since `looked`.
     fn note_stores(&mut self, looked: Nanos) {
-        let is_managed = self.is_managed();
+        let entry = self.link.as_ref().map(|link| link.control.entry()).filter(|entry| entry.is_managed());
+        let begun = entry.map(|entry| entry.begun_faults.load(Ordering::Relaxed));
         let has_run = self.used.is_none_or(|(_, since)| since >= looked);
         let Some(before) = self.shared.filter(|shared| shared.pages > 0) else { return };
         let all_stores = if has_run { self.stores() } else { Some(before.all_stores) };
         let (Some(shared), Some(all_stores)) = (&mut self.shared, all_stores) else { return };
-        if shared.is_newborn && is_managed {
-            // It begins now: what it did before was its agent's.
-            *shared = Shared { stores: 0, recent: 0, all_stores, is_newborn: false, ..*shared };
-        } else {
-            shared.note(all_stores);
+        if let Some(begun) = begun.filter(|_| shared.is_newborn) {
+            shared.begin(begun);
         }
+        shared.note(all_stores);
     }
 }
 
@@ -254,6 +260,8 @@ pub(super) struct Sharing {
     /// When it was measured, and how long that took.
     measured: Nanos,
     took: Nanos,
+    /// When stores were last counted.
+    noted: Nanos,
     /// Copies that may have been made since too much is kept.
     copied: u64,
     brakes: Vec<Brake>,
@@ -309,10 +317,25 @@ impl Supervisor {
         may_copy && self.counted_again() > 0 && self.counted_pages() + ROOM_PAGES > self.countable_pages()
     }
 
+    /// See how many copies may have been made, and stop who makes too many.
+    fn note_copies(&mut self) {
+        let before = self.counted_again();
+        self.tree.list.iter_mut().for_each(|process| process.note_stores(self.looked));
+        self.tree.shrink_sharing();
+        self.brake(before.saturating_sub(self.counted_again()));
+        self.sharing.noted = clock::now();
+    }
+
+    /// While the kernel is asked, or a thread is waited for, the program makes copies.
+    pub(super) fn note_copies_if_due(&mut self, now: Nanos) {
+        if now >= self.sharing.noted + COPYING_LOOK_NS {
+            self.note_copies();
+        }
+    }
+
     /// See what is counted more than once, and what the most is that was resident.
     pub(super) fn look_at_sharing(&mut self) {
         let counted = self.tree.resident();
-        let shared_before = self.counted_again();
         let list = &mut self.tree.list;
         if list.len() == 1 {
             self.sharing = Sharing::default();
@@ -320,27 +343,31 @@ impl Supervisor {
             self.resident_max = self.resident_max.max(counted);
             return;
         }
-        list.iter_mut().for_each(|process| process.note_stores(self.looked));
-        self.tree.shrink_sharing();
-        self.brake(shared_before.saturating_sub(self.counted_again()));
-        let begin = clock::now();
+        self.note_copies();
+        let begin = self.sharing.noted;
         let half = self.budget_pages / 2;
         let time_share = if counted <= half { TIME_SHARE_OF_PEAK } else { TIME_SHARE };
         let next = self.sharing.measured + (time_share * self.sharing.took).max(PAUSE_NS);
         if begin < next || counted <= self.resident_max.min(half) {
             return;
         }
-        let own = self.tree.list.iter_mut().filter(|process| !process.is_borrower);
-        let resident = own.filter_map(Process::measure_sharing).sum::<u64>().min(counted);
+        let mut resident = 0;
+        for index in 0..self.tree.list.len() {
+            let process = &mut self.tree.list[index];
+            resident += if process.is_borrower { 0 } else { process.measure_sharing().unwrap_or(0) };
+            self.note_copies_if_due(clock::now());
+        }
+        let resident = resident.min(counted);
         let end = clock::now();
         (self.sharing.measured, self.sharing.took) = (end, end - begin);
         let writable: u64 =
             self.tree.list.iter().filter_map(|process| process.shared).map(|shared| shared.writable()).sum();
         if writable > self.budget_pages / SEEK_FIXED_PART {
-            for process in self.tree.list.iter_mut().filter(|process| process.is_managed()) {
+            for index in 0..self.tree.list.len() {
                 let now = clock::now();
-                if now < end + SEEK_NS {
-                    process.measure_fixed(now);
+                self.note_copies_if_due(now);
+                if now < end + SEEK_NS && self.tree.list[index].is_managed() {
+                    self.tree.list[index].measure_fixed(now);
                 }
             }
         }
@@ -373,6 +400,16 @@ mod tests {
         assert_eq!(counted(&family), 200 + 200);
         family[1].note(u64::MAX);
         assert_eq!(counted(&family), 200);
+    }
+
+    #[test]
+    fn what_a_child_stores_before_it_is_looked_at_may_be_copies() {
+        let mut child = Shared { pages: 500, all_stores: 20, is_newborn: true, ..Shared::default() };
+        child.note(120);
+        child.begin(300);
+        assert_eq!((child.copies(), child.recent, child.is_newborn), (0, 0, false), "its agent's");
+        child.note(700);
+        assert_eq!((child.copies(), child.recent), (400, 400));
     }
 
     #[test]

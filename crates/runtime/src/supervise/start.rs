@@ -87,6 +87,9 @@ impl From<Errno> for Refusal {
     }
 }
 
+/// What is done now and then while a thread is waited for, which may have to wait for a CPU.
+pub(super) type Meanwhile<'a> = &'a mut dyn FnMut();
+
 /// A thread that was asked to stop.
 #[derive(Debug)]
 pub(super) struct Starting {
@@ -195,15 +198,17 @@ impl Starting {
         mode: FaultMode,
         is_copy: bool,
         takes_written: bool,
+        meanwhile: Meanwhile<'_>,
     ) -> Result<Fd, Refusal> {
         let mut saved = Box::new(self.tracee.save()?);
         let started = if mode == FaultMode::Signal {
-            everyone::start(self, pid, at, &mut saved, is_copy, takes_written)
+            everyone::start(self, pid, at, &mut saved, [is_copy, takes_written], meanwhile)
         } else {
-            let taken = if takes_written && self.holds_all(pid) { self.take_written(pid, at, &saved) } else { Ok(()) };
-            taken.and_then(|()| self.start(pid, at, &saved))
+            let takes_written = takes_written && self.holds_all(pid);
+            let taken = if takes_written { self.take_written(pid, at, &saved, meanwhile) } else { Ok(()) };
+            taken.and_then(|()| self.start(pid, at, &saved, meanwhile))
         };
-        self.stop()?;
+        self.stop(meanwhile)?;
         self.tracee.restore(&saved)?;
         self.held_until = Some(clock::now() + HOLD_MAX);
         started
@@ -227,13 +232,13 @@ impl Starting {
     }
 
     /// Make anonymous what the process has written of private mappings of files. Only while none of its threads runs.
-    fn take_written(&mut self, pid: i32, at: u64, saved: &Saved) -> Result<(), Refusal> {
+    fn take_written(&mut self, pid: i32, at: u64, saved: &Saved, meanwhile: Meanwhile<'_>) -> Result<(), Refusal> {
         if everyone::uses_memory_lastingly(pid) {
             return Ok(());
         }
         for written::Range { start, bytes } in written::find(pid, at) {
             write(pid, at + foothold::RANGE_AT, &[start.to_ne_bytes(), bytes.to_ne_bytes()].concat());
-            match self.run(at, saved, u64::from(foothold::TAKE)) {
+            match self.run(at, saved, u64::from(foothold::TAKE), meanwhile) {
                 Ok(0) => {}
                 // No memory or mappings for it: what is left stays native.
                 Ok(_) => break,
@@ -248,25 +253,25 @@ impl Starting {
                 Err(refusal) => return Err(refusal),
             }
         }
-        self.stop()
+        self.stop(meanwhile)
     }
 
     /// Arm the stopped thread for signal mode; it stays stopped.
-    fn arm(&mut self, at: u64, saved: &mut Saved) -> Result<(), Refusal> {
+    fn arm(&mut self, at: u64, saved: &mut Saved, meanwhile: Meanwhile<'_>) -> Result<(), Refusal> {
         let mask = saved.mask().0;
         let hidden = mask & foothold::UNBLOCKED.0;
-        let answer = self.run(at, saved, u64::from(foothold::ARM) | (hidden << 32))?;
-        self.stop()?;
+        let answer = self.run(at, saved, u64::from(foothold::ARM) | (hidden << 32), meanwhile)?;
+        self.stop(meanwhile)?;
         saved.set_mask(SignalSet(mask & !hidden));
         Errno::from_negated(answer).map_or(Ok(()), |errno| Err(Refusal::Errno(errno)))
     }
 
-    fn start(&mut self, pid: i32, at: u64, saved: &Saved) -> Result<Fd, Refusal> {
-        let mut answer = self.run(at, saved, u64::from(foothold::START))?;
+    fn start(&mut self, pid: i32, at: u64, saved: &Saved, meanwhile: Meanwhile<'_>) -> Result<Fd, Refusal> {
+        let mut answer = self.run(at, saved, u64::from(foothold::START), meanwhile)?;
         let mut holder = self.tracee.tid();
         let is_full = Errno::from_negated(answer) == Some(Errno::EMFILE);
         if is_full {
-            answer = self.run(at, saved, u64::from(foothold::APART))?;
+            answer = self.run(at, saved, u64::from(foothold::APART), meanwhile)?;
         }
         if let Some(errno) = Errno::from_negated(answer) {
             return Err(Refusal::Errno(errno));
@@ -279,7 +284,7 @@ impl Starting {
         let socket = taken?;
         if !is_full {
             // An agent that is there serves, also if two of its descriptors stay in the program's table.
-            if let Err(ended @ Refusal::Ended(_)) = self.run(at, saved, u64::from(foothold::CLOSE)) {
+            if let Err(ended @ Refusal::Ended(_)) = self.run(at, saved, u64::from(foothold::CLOSE), meanwhile) {
                 return Err(ended);
             }
         }
@@ -287,8 +292,8 @@ impl Starting {
     }
 
     /// Run one command in the thread.
-    fn run(&mut self, at: u64, saved: &Saved, command: u64) -> Result<i64, Refusal> {
-        self.stop()?;
+    fn run(&mut self, at: u64, saved: &Saved, command: u64, meanwhile: Meanwhile<'_>) -> Result<i64, Refusal> {
+        self.stop(meanwhile)?;
         let before = read(self.tracee.tid(), at).ok_or(Refusal::Foreign(Oddity::Words))?;
         let ticket = (before.done & 0xffff) + 1;
         // SAFETY: `enter` does not return, and only one thread of the process runs it at a time, because one supervisor asks. If
@@ -315,6 +320,7 @@ impl Starting {
             if self.is_late(begun) {
                 return Err(Refusal::Foreign(Oddity::Slow));
             }
+            meanwhile();
         }
     }
 
@@ -326,7 +332,7 @@ impl Starting {
     }
 
     /// Stop the thread, wherever it is.
-    fn stop(&mut self) -> Result<(), Refusal> {
+    fn stop(&mut self, meanwhile: Meanwhile<'_>) -> Result<(), Refusal> {
         let begun = clock::now();
         if !self.is_stopped {
             self.tracee.interrupt()?;
@@ -335,6 +341,7 @@ impl Starting {
             if self.is_late(begun) {
                 return Err(Refusal::Foreign(Oddity::Slow));
             }
+            meanwhile();
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use pagetide_sys::fd::Fd;
 use pagetide_sys::trace::{self, Saved};
 use pagetide_sys::{proc, signal, stderr};
 
-use super::{Refusal, Starting, threads};
+use super::{Meanwhile, Refusal, Starting, threads};
 
 /// A thread is stopped, or armed, within this time; one that waits for a child of `vfork` takes as long as that.
 const STOP_WAIT: Duration = Duration::from_secs(10);
@@ -21,8 +21,8 @@ pub(super) fn start(
     pid: i32,
     at: u64,
     saved: &mut Saved,
-    is_copy: bool,
-    takes_written: bool,
+    [is_copy, takes_written]: [bool; 2],
+    meanwhile: Meanwhile<'_>,
 ) -> Result<Fd, Refusal> {
     // A copy that was stopped before it could begin anew has its maker's ring still, which is ours.
     if !is_copy && uses_memory_lastingly(first.tid()) {
@@ -30,23 +30,26 @@ pub(super) fn start(
     }
     let watchdog = Watchdog::new(pid);
     let mut others = Vec::new();
-    let stopped = stop(pid, first.tid(), &mut others, watchdog.as_ref());
-    let taken = stopped.and_then(|()| if takes_written { first.take_written(pid, at, saved) } else { Ok(()) });
-    let started = taken.and_then(|()| first.start(pid, at, saved));
-    first.stop()?;
+    let stopped = stop(pid, first.tid(), &mut others, watchdog.as_ref(), meanwhile);
+    let take = |()| if takes_written { first.take_written(pid, at, saved, meanwhile) } else { Ok(()) };
+    let taken = stopped.and_then(take);
+    let started = taken.and_then(|()| first.start(pid, at, saved, meanwhile));
+    first.stop(meanwhile)?;
     let armed = started.and_then(|socket| {
         for other in &mut others {
             let mut saved = Box::new(other.tracee.save()?);
-            let armed = other.arm(at, &mut saved);
+            let armed = other.arm(at, &mut saved, meanwhile);
             other.tracee.restore(&saved)?;
             armed?;
             note_progress(watchdog.as_ref());
         }
-        first.arm(at, saved).map(|()| socket)
+        first.arm(at, saved, meanwhile).map(|()| socket)
     });
     for mut other in others {
         // Only who is stopped can be let go; the watchdog ends it.
-        while other.is_stopped() == Ok(false) {}
+        while other.is_stopped() == Ok(false) {
+            meanwhile();
+        }
         other.let_go();
     }
     drop(watchdog);
@@ -54,7 +57,13 @@ pub(super) fn start(
 }
 
 /// Stop all threads of a process but `first`. None of them makes another one meanwhile, so that in the end all are.
-fn stop(pid: i32, first: i32, others: &mut Vec<Starting>, watchdog: Option<&Watchdog>) -> Result<(), Refusal> {
+fn stop(
+    pid: i32,
+    first: i32,
+    others: &mut Vec<Starting>,
+    watchdog: Option<&Watchdog>,
+    meanwhile: Meanwhile<'_>,
+) -> Result<(), Refusal> {
     loop {
         let known = others.len();
         for tid in threads(pid) {
@@ -81,7 +90,7 @@ fn stop(pid: i32, first: i32, others: &mut Vec<Starting>, watchdog: Option<&Watc
                         break;
                     }
                     // The watchdog ends it.
-                    Ok(false) => {}
+                    Ok(false) => meanwhile(),
                     Err(Refusal::Ended(_)) => {
                         others.swap_remove(index);
                         break;
