@@ -106,12 +106,14 @@ fn lines(report: &RunReport, machine_bytes: u64) -> String {
     // Several processes at once: the mean of them.
     let ran = elapsed_us.max(managed_us);
     let at_once = managed_us.div_ceil(elapsed_us.max(1)).max(1);
+    let reading = counter("pt_stall_read_us");
     let facts = Facts {
         waited: Waited {
             ran,
             stalled: counter("pt_stall_some_us").min(ran),
             first_touch: counter("pt_stall_first_touch_us"),
             first_touch_pages: counter("uffd_zero_filled").div_ceil(at_once),
+            from_disk: as_from_disk(reading, counter("pswpin"), counter("zswpin")),
         },
         full: counter("pt_stall_full_us").min(ran),
         budget_bytes: report.memory_budget_bytes,
@@ -119,7 +121,7 @@ fn lines(report: &RunReport, machine_bytes: u64) -> String {
         at_once,
         absences: &report.absences,
         paged_out: counter("pswpout") + counter("zswpout"),
-        reading: counter("pt_stall_read_us"),
+        reading,
         read_us: counter("io_read_us"),
         reads: counter("io_read_requests"),
         machine_bytes,
@@ -132,6 +134,11 @@ fn lines(report: &RunReport, machine_bytes: u64) -> String {
     let beside = beside(&facts).unwrap_or_default();
     let all = [waiting(&facts, report.elapsed_ns), memory(&facts) + &beside, disk(&facts)];
     all.map(|line| format!("pagetide: {line}\n")).concat()
+}
+
+/// What so many pages that came back compressed would have been waited for, had they been read as the others were.
+fn as_from_disk(reading: u64, read: u64, compressed: u64) -> u64 {
+    u64::try_from(u128::from(reading) * u128::from(compressed) / u128::from(read.max(1))).unwrap_or(u64::MAX)
 }
 
 fn waiting(facts: &Facts, elapsed_ns: u64) -> String {
@@ -236,7 +243,7 @@ mod tests {
 
     fn facts(absences: &Absences) -> Facts<'_> {
         Facts {
-            waited: Waited { ran: 20_000_000, stalled: 12_000_000, first_touch: 2_000_000, first_touch_pages: 0 },
+            waited: Waited { ran: 20_000_000, stalled: 12_000_000, first_touch: 2_000_000, ..Waited::default() },
             full: 11_000_000,
             budget_bytes: 200 << 20,
             peak_bytes: 200 << 20,
@@ -260,6 +267,14 @@ mod tests {
         assert_eq!(memory(&facts), "more memory: with 819 MiB instead of 200 MiB it waits at most 2.7 s, not 12.0 s");
         assert_eq!(disk(&facts), "a faster disk: with one twice as fast (a read took 200 us) about 47 %");
         assert!(memory(&Facts { machine_bytes: 512 << 20, ..facts }).ends_with("more than there is here"));
+    }
+
+    #[test]
+    fn what_came_back_compressed_is_reckoned_as_what_was_read() {
+        assert_eq!(
+            [(10, 50, 100), (10, 50, 0), (0, 0, 5)].map(|(us, read, packed)| as_from_disk(us, read, packed)),
+            [20, 0, 0]
+        );
     }
 
     #[test]

@@ -36,7 +36,8 @@
 //!
 //! because a page's first touch is no return, and costs its fill whatever the memory; but a program is managed only when it nears its
 //! budget, so that with more memory as many more pages are filled without us. (A host that manages from the first page on saves none
-//! of these.) It is a bound: pages that readahead brings back return as others do, and nobody waits for them. The share that follows,
+//! of these.) It is a bound: pages that readahead brings back return as others do, and nobody waits for them, and what came back
+//! compressed is taken to be read from the disk then: with more memory it may not be worth while any more to compress. The share that follows,
 //! `left / (ran - waited + left)`, is the least that it can be, and is promised to nobody: the time that looked like the program's own
 //! gets shorter, too.
 //!
@@ -102,6 +103,8 @@ pub struct Waited {
     pub first_touch: u64,
     /// These pages, as far as more memory lets them be filled before the program is managed; 0: none.
     pub first_touch_pages: u64,
+    /// What would be waited besides if each page that came back compressed were read from the disk; 0: none did.
+    pub from_disk: u64,
 }
 
 impl Waited {
@@ -118,12 +121,15 @@ impl Waited {
         let pages = self.first_touch_pages;
         let managed = pages - prospect.extra_pages.min(pages);
         let first_touch_left = if pages == 0 { first_touch } else { part(first_touch, managed, pages) };
-        let left = first_touch_left + part(stalled - first_touch, prospect.left_bp.min(WHOLE_BP), WHOLE_BP);
+        let returns = stalled - first_touch;
+        let dearer = returns.saturating_add(self.from_disk);
+        let left = first_touch_left + part(dearer, prospect.left_bp.min(WHOLE_BP), WHOLE_BP).min(returns);
         Self {
             ran: self.ran - stalled + left,
             stalled: left,
             first_touch: first_touch_left,
             first_touch_pages: managed,
+            from_disk: 0,
         }
     }
 }
@@ -355,11 +361,15 @@ mod tests {
 
     #[test]
     fn a_program_that_waits_less_runs_for_less_and_fills_what_it_touches_first() {
-        let waited = Waited { ran: 1000, stalled: 800, first_touch: 400, first_touch_pages: 200 };
+        let waited = Waited { ran: 1000, stalled: 800, first_touch: 400, first_touch_pages: 200, from_disk: 0 };
         assert_eq!(waited.share_bp(), 8000);
         let more = Prospect { extra_pages: 50, left_bp: 2500 };
         // 300 of the 400, and a quarter of the others.
-        assert_eq!(waited.with(more), Waited { ran: 600, stalled: 400, first_touch: 300, first_touch_pages: 150 });
+        let then = Waited { ran: 600, stalled: 400, first_touch: 300, first_touch_pages: 150, from_disk: 0 };
+        assert_eq!(waited.with(more), then);
+        // What came back compressed is read from the disk, and costs no more than all that it saves.
+        let compressed = [400, 1200, 2000].map(|from_disk| Waited { from_disk, ..waited }.with(more).stalled);
+        assert_eq!(compressed, [500, 700, 700]);
         // Managed from the first page on.
         let always = Waited { first_touch_pages: 0, ..waited };
         assert_eq!((always.with(more).stalled, always.with(Prospect { left_bp: 0, ..more }).stalled), (500, 400));
@@ -370,7 +380,7 @@ mod tests {
     fn advice_is_to_wait_for_a_tenth_or_unnoticed() {
         let uses = || random(60_000, 700).zip(random(60_000, 40_000)).enumerate();
         let (absences, _) = live(500, uses().map(|(at, (hot, cold))| if at % 50 == 0 { cold } else { hot }), 40_000);
-        let waited = Waited { ran: 100_000, stalled: 80_000, first_touch: 20_000, first_touch_pages: 0 };
+        let waited = Waited { ran: 100_000, stalled: 80_000, first_touch: 20_000, ..Waited::default() };
         let advice = absences.advise_against(waited).expect("pages came back");
         assert!((20_000..=26_000).contains(&waited.with(advice).stalled), "{advice:?}");
         assert!((150..400).contains(&advice.extra_pages), "{advice:?}");

@@ -74,7 +74,7 @@ mod tests {
         Absences::of(prices, prices, pairs.iter().map(|&(price, _)| price).max().unwrap_or(0))
     }
 
-    const WAITED: Waited = Waited { ran: 100, stalled: 80, first_touch: 0, first_touch_pages: 0 };
+    const WAITED: Waited = Waited { ran: 100, stalled: 80, first_touch: 0, first_touch_pages: 0, from_disk: 0 };
 
     #[test]
     fn what_a_larger_budget_spares_by_now_needs_no_more() {
