@@ -31,15 +31,16 @@
 //!
 //! ```text
 //!   waited = w(first touches) + w(returns)
-//!   left   = w(first touches) * (1 - extra / pages first touched) + w(returns) * (reads that are left)
+//!   left   = w(first touches) * (1 - extra / pages first touched) + min(w(returns), r * (returns that are left))
+//!   r      = w(returns) + what would be waited besides if those that came back compressed were read from the disk
 //! ```
 //!
 //! because a page's first touch is no return, and costs its fill whatever the memory; but a program is managed only when it nears its
 //! budget, so that with more memory as many more pages are filled without us. (A host that manages from the first page on saves none
 //! of these.) It is a bound: pages that readahead brings back return as others do, and nobody waits for them, and what came back
-//! compressed is taken to be read from the disk then: with more memory it may not be worth while any more to compress. The share that follows,
-//! `left / (ran - waited + left)`, is the least that it can be, and is promised to nobody: the time that looked like the program's own
-//! gets shorter, too.
+//! compressed is taken to be read from the disk then: with more memory it may not be worth while any more to compress. The share that
+//! follows, `left / (ran - waited + left)`, is the least that it can be, and is promised to nobody: the time that looked like the
+//! program's own gets shorter, too.
 //!
 //! Where nearly all that was ever away at once would have to be there, it is all of it that is advised: the last pages cost little,
 //! and whether the program just fits or just does not makes all the difference. And where fewer pages came back than were away at once:

@@ -129,6 +129,7 @@ pub fn replay(trace: &Rc<DenseTrace>, memory_pages: u32, setup: &ReplaySetup) ->
             stalled: time_ns.saturating_sub(compute_ns),
             first_touch: task.stats.first_touch_ns,
             first_touch_pages: 0,
+            // What of it was waited for the disk is not told apart here.
             from_disk: 0,
         },
         absences: world.core.absences(),

@@ -317,10 +317,10 @@ impl Supervisor {
         may_copy && self.counted_again() > 0 && self.counted_pages() + ROOM_PAGES > self.countable_pages()
     }
 
-    /// See how many copies may have been made, and stop who makes too many.
-    fn note_copies(&mut self) {
+    /// See how many copies may have been made by those that have run since `looked`, and stop who makes too many.
+    fn note_copies(&mut self, looked: Nanos) {
         let before = self.counted_again();
-        self.tree.list.iter_mut().for_each(|process| process.note_stores(self.looked));
+        self.tree.list.iter_mut().for_each(|process| process.note_stores(looked));
         self.tree.shrink_sharing();
         self.brake(before.saturating_sub(self.counted_again()));
         self.sharing.noted = clock::now();
@@ -329,7 +329,8 @@ impl Supervisor {
     /// While the kernel is asked, or a thread is waited for, the program makes copies.
     pub(super) fn note_copies_if_due(&mut self, now: Nanos) {
         if now >= self.sharing.noted + COPYING_LOOK_NS {
-            self.note_copies();
+            // Who has run since the last look is not known before the next.
+            self.note_copies(0);
         }
     }
 
@@ -343,7 +344,7 @@ impl Supervisor {
             self.resident_max = self.resident_max.max(counted);
             return;
         }
-        self.note_copies();
+        self.note_copies(self.looked);
         let begin = self.sharing.noted;
         let half = self.budget_pages / 2;
         let time_share = if counted <= half { TIME_SHARE_OF_PEAK } else { TIME_SHARE };

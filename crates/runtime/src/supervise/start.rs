@@ -202,7 +202,7 @@ impl Starting {
     ) -> Result<Fd, Refusal> {
         let mut saved = Box::new(self.tracee.save()?);
         let started = if mode == FaultMode::Signal {
-            everyone::start(self, pid, at, &mut saved, [is_copy, takes_written], meanwhile)
+            everyone::start(self, pid, at, &mut saved, is_copy, takes_written, meanwhile)
         } else {
             let takes_written = takes_written && self.holds_all(pid);
             let taken = if takes_written { self.take_written(pid, at, &saved, meanwhile) } else { Ok(()) };

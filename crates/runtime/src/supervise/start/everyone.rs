@@ -21,7 +21,8 @@ pub(super) fn start(
     pid: i32,
     at: u64,
     saved: &mut Saved,
-    [is_copy, takes_written]: [bool; 2],
+    is_copy: bool,
+    takes_written: bool,
     meanwhile: Meanwhile<'_>,
 ) -> Result<Fd, Refusal> {
     // A copy that was stopped before it could begin anew has its maker's ring still, which is ours.
