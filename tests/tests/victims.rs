@@ -129,6 +129,20 @@ fn a_crowd_of_threads_that_pass_addresses_on_loses_no_byte_in_both_modes() {
     }
 }
 
+/// Who unmaps the end of a mapping goes on once that has been read, and was not acted upon when the mapping had grown there again: where
+/// nothing of it was in memory, the old bytes came back.
+#[test]
+fn what_grows_where_the_end_of_it_was_unmapped_is_empty_in_both_modes() {
+    for [threads, mappings] in [["1", "512"], ["8", "64"]] {
+        let regrow =
+            |scratch: &Scratch| program(&victim::build(scratch, "regrow"), &[threads, mappings, "4"]).deadline_s(120);
+        in_both_modes(8 * MIB, regrow, |ended, stats| {
+            assert_eq!(ended.stdout(), "regrow: right\n", "{}", ended.report());
+            stats.expect_paging(512 * 16);
+        });
+    }
+}
+
 /// Sixty-four reads of 1 MiB each, whose pages the kernel pins one by one: they waited for each other's.
 #[test]
 fn direct_reads_that_pin_more_than_the_budget_go_beyond_it_and_are_told_of_in_both_modes() {
@@ -259,7 +273,8 @@ fn programs_that_execute_themselves_again_and_again_end_right() {
 }
 
 /// What each of them keeps is more than the budget, which was exceeded by several times without a word. Each was let fill what was left
-/// for all: 74 to 188 MiB were resident together.
+/// for all: 74 to 188 MiB were resident together. On a busy machine they may page one after the other, and stay within it: then there is
+/// nothing to tell.
 #[test]
 fn processes_that_keep_more_than_the_budget_together_end_right_and_are_told_of() {
     if !need::has(&[Feature::Uffd]) {
@@ -267,23 +282,30 @@ fn processes_that_keep_more_than_the_budget_together_end_right_and_are_told_of()
     }
     let _turn = serial::turn();
     for mode in [FaultMode::Thread, FaultMode::Signal] {
-        let scratch = Scratch::new();
-        let binary = victim::build(&scratch, "burst");
-        let run = PagetideRun::new(&scratch, 12 * MIB).mode(mode);
-        let ended = run.wrap(&program(&binary, &["24", "8"]).deadline_s(180)).run(&scratch, "many");
-        ended.expect_success().expect_no_process_left();
-        assert_eq!(ended.stdout(), "24 processes, 2048 pages each\n", "{}", ended.report());
-        let told = ended.stderr();
-        assert_eq!(told.matches("processes page at once").count(), 1, "{}", ended.report());
-        let stats = run.stats();
-        stats.expect_laws();
-        let peak = stats.number("peak_resident_bytes");
-        assert!(
-            peak <= 24 * 3 * MIB / 2,
-            "{peak} bytes: more than 512 KiB of each and what cannot be paged\n{}",
-            stats.text()
-        );
+        let is_exceeded = (0..5).any(|_| burst_exceeds(mode));
+        assert!(is_exceeded, "48 processes stayed within 12 MiB each time: the test says nothing");
     }
+}
+
+/// True if the budget was exceeded by far.
+fn burst_exceeds(mode: FaultMode) -> bool {
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "burst");
+    let run = PagetideRun::new(&scratch, 12 * MIB).mode(mode);
+    let ended = run.wrap(&program(&binary, &["48", "4"]).deadline_s(180)).run(&scratch, "many");
+    ended.expect_success().expect_no_process_left();
+    assert_eq!(ended.stdout(), "48 processes, 1024 pages each\n", "{}", ended.report());
+    let stats = run.stats();
+    stats.expect_laws();
+    let peak = stats.number("peak_resident_bytes");
+    assert!(
+        peak <= 48 * 3 * MIB / 2,
+        "{peak} bytes: more than 512 KiB of each and what cannot be paged\n{}",
+        stats.text()
+    );
+    let (told, is_exceeded) = (ended.stderr().matches("processes page at once").count(), peak > 28 * MIB);
+    assert!(told == 1 || told == 0 && !is_exceeded, "told {told} times, peak {peak} bytes\n{}", ended.report());
+    is_exceeded
 }
 
 /// A Lisp's heap may be executed, all of it: it was counted, and not paged.

@@ -124,6 +124,13 @@ impl World {
         pid
     }
 
+    /// A runtime that sees its program's calls keeps those of mremap, or lets them begin again.
+    pub fn keep_moves(&mut self, pid: Pid, keeps: bool) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.monitor.keeps_moves = keeps;
+        }
+    }
+
     /// True until the process has ended.
     pub fn is_alive(&self, pid: Pid) -> bool {
         self.processes.contains_key(&pid)
@@ -194,4 +201,6 @@ struct Monitor {
     is_own: bool,
     /// Nobody has asked for messages about forks.
     tells_no_copy: bool,
+    /// The process's mremap calls are kept until this is over.
+    keeps_moves: bool,
 }

@@ -48,7 +48,7 @@ use crate::serve::{self, Files, Served};
 use crate::session::{Host, Kept, MappingsMark, POLL_NS, Session};
 use crate::space::held::HELD;
 use crate::store::SwapFile;
-use crate::{credentials, foothold, foreign, lifeline, limits, setup, spans};
+use crate::{credentials, foothold, foreign, leaving, lifeline, limits, setup, spans};
 
 /// Time between two looks at the resident size while memory is managed. A program that fills fresh memory natively (a
 /// mapping that glibc made and that is not known yet) gets at most 2 GiB/s: 4 MiB in this time.
@@ -311,12 +311,13 @@ impl Agent {
     /// Read what the kernel tells. A child's userfaultfd needs a descriptor, beyond what the program may have: its message waits.
     fn read_messages(&mut self, managed: &mut Managed, now: Nanos) {
         let Managed { session, forks, .. } = managed;
-        let mut read = session.read_messages(now, &mut Serving { agent: self, forks });
-        if read == Err(Errno::EMFILE) {
+        let mut read = || leaving::hear(|| session.read_messages(now, &mut Serving { agent: self, forks }));
+        let mut answer = read();
+        if answer == Err(Errno::EMFILE) {
             let _files = limits::for_files();
-            read = session.read_messages(now, &mut Serving { agent: self, forks });
+            answer = read();
         }
-        if let Err(errno) = read {
+        if let Err(errno) = answer {
             die(&self.supervisor, format_args!("the userfaultfd cannot be read: {}", errno.name()));
         }
     }

@@ -28,6 +28,7 @@ use crate::filters;
 use crate::foothold;
 use crate::foreign;
 use crate::fork::{self, guards};
+use crate::leaving;
 use crate::lent;
 use crate::limits;
 use crate::origins;
@@ -308,8 +309,11 @@ pub fn limit_was_set(process: i32, number: usize) {
     }
 }
 
-/// Make a call that may change mappings by `call`, which answers as the kernel does: pages that came from a file are found as natively.
+/// Make a call that may change mappings by `call`, which answers as the kernel does: pages that came from a file are found as natively, and
+/// one that takes memory away begins when the one before it has been told.
 pub fn change(number: u32, arguments: [usize; 6], call: impl FnMut(u32, [usize; 6]) -> isize) -> isize {
+    // In signal mode the call itself is seen.
+    let _alone = (!IS_SIGNAL_MODE.load(Ordering::Relaxed)).then(|| leaving::ByName::begin(number, &arguments));
     origins::around(number, arguments, call)
 }
 
@@ -387,6 +391,7 @@ fn restart(state: u32) {
         HELD.after_fork();
         // SAFETY: this is the copy's first thread.
         unsafe { origins::after_fork() };
+        leaving::after_fork();
         // SAFETY: as above.
         unsafe { foreign::after_fork() };
         limits::after_fork();

@@ -42,6 +42,7 @@ pub mod alloc;
 #[doc(hidden)]
 pub mod elf;
 mod origins;
+mod leaving;
 mod attach;
 mod lent;
 mod own;

@@ -54,7 +54,7 @@ const WRITABLE: usize = 3;
 const ONLY_ANONYMOUS: [usize; 3] = [8, 9, 18];
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers of system calls are small")]
-const fn number(of: libc::c_long) -> u32 {
+pub(crate) const fn number(of: libc::c_long) -> u32 {
     of as u32
 }
 

@@ -22,7 +22,6 @@ mod filtered;
 mod forks;
 mod traced;
 mod inplace;
-mod leaving;
 mod messages;
 mod sites;
 mod pieces;

@@ -283,6 +283,12 @@ impl World {
     pub fn step(&mut self, tid: Tid) -> Progress {
         let thread = self.thread(tid);
         let pid = thread.pid;
+        let is_move = |call: &Call| matches!(call, Call::Remap(..) | Call::RemapKeeping(..) | Call::Grow(..));
+        let moves_next = thread.call.is_none() && thread.next.front().is_some_and(is_move);
+        if moves_next && self.process_mut(pid).monitor.keeps_moves {
+            return Progress::Sleeps;
+        }
+        let thread = self.thread(tid);
         let Some(call) = thread.call.or_else(|| thread.next.pop_front()) else { return Progress::Idle };
         if thread.begun.is_none() {
             (thread.call, thread.begun, thread.answer, thread.at) = (Some(call), Some(call), None, 0);

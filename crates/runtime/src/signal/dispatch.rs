@@ -14,13 +14,12 @@ use pagetide_sys::{Errno, clock, stderr, text, thread};
 use linux::*;
 
 use super::filtered::{self, PRCTL};
-use super::leaving::{self, BRK};
 use super::pieces::{PREADV2, PWRITEV2, make_long};
 use super::threads::Thread;
 use super::traced::{self, PTRACE, TRACE_ME};
 use super::{actions, clones, compat, forks, waiting};
 use crate::space::held::HELD;
-use crate::{advice, attach, foothold, lent, limits, origins, serve};
+use crate::{advice, attach, foothold, leaving, lent, limits, origins, serve};
 
 mod linux {
     //! Calls that are answered here, or changed.
@@ -251,7 +250,9 @@ pub(super) fn make(block: &Thread, number: u32, arguments: [usize; 6]) -> isize 
     let known = Call::find(number);
     let changes = known.is_some_and(|known| known.class == Class::Space);
     let change = changes.then(|| forks::Change::begin(block));
-    let alone = leaving::alone(block, number, &arguments);
+    // Who shares the memory and is no thread may be killed with it, and a filter may not let a thread wait.
+    let goes_beside = block.is_apart() || block.is_filtered();
+    let alone = if goes_beside { None } else { leaving::alone(number, &arguments) };
     match known {
         Some(known) => {
             if !known.is_free() {
@@ -301,7 +302,7 @@ fn fresh_bytes(number: u32, [_, second, third, fourth, ..]: [usize; 6], answer: 
     static BREAK: AtomicUsize = AtomicUsize::new(0);
     match number {
         MMAP if answer > 0 && foothold::is_fresh(third, fourth) => second,
-        BRK => {
+        leaving::BRK => {
             let end = answer.cast_unsigned();
             let before = BREAK.swap(end, Ordering::Relaxed);
             if before == 0 { 0 } else { end.saturating_sub(before) }

@@ -309,7 +309,11 @@ impl Rig {
         let now = self.now();
         let Self { session, forks, said, given_at_fork: given, .. } = self;
         let mut serving = Serving { forks, said, given: *given };
+        // As where the program's calls are seen (`leaving`).
+        let pid = self.ground.pid();
+        self.ground.world().keep_moves(pid, true);
         session.read_messages(now, &mut serving).expect("the model can be read");
+        self.ground.world().keep_moves(pid, false);
         serving.forks.look_at_copy(serving.said, &mut session.pager, now);
         if !serving.forks.is_frozen() {
             session.answer_faults(now, &mut serving);

@@ -95,6 +95,13 @@ impl<T> Mutex<T> {
     }
 }
 
+impl Mutex<()> {
+    /// In a copy of the address space: nobody holds it.
+    pub fn forget(&self) {
+        self.word.store(FREE, Ordering::Relaxed);
+    }
+}
+
 /// The right to the data of a [`Mutex`] until it is dropped.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
