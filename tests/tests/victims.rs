@@ -240,6 +240,21 @@ fn a_family_that_writes_all_at_once_stays_in_a_hard_limit_in_both_modes() {
     Budgeted::new(family).in_both_modes().peak_gap("copies of what is shared since a fork").check(&scratch);
 }
 
+/// The supervisor waited 25 to 45 ms for a lock that all of them wanted, each time that it looked what the process says, and until its threads
+/// had stopped; meanwhile they filled a hundred MiB.
+#[test]
+fn threads_that_map_and_fill_memory_all_at_once_stay_in_a_hard_limit_in_both_modes() {
+    if !need::has(&[Feature::Uffd]) {
+        return;
+    }
+    let _turn = serial::turn();
+    let scratch = Scratch::new();
+    let binary = victim::build(&scratch, "hoard");
+    let hoard = program(&binary, &["48", "200"]).deadline_s(180);
+    let hoard = Budgeted::new(hoard).native_peak_bytes(200 * MIB).divisor(4).in_both_modes();
+    hoard.peak_gap("many threads fill memory natively at once").check(&scratch);
+}
+
 /// What is known of children is a guess: one that was expected to end writes all it has, and its maker does, too.
 #[test]
 fn a_child_that_is_not_brief_stays_in_a_hard_limit_in_both_modes() {

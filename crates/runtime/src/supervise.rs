@@ -138,6 +138,9 @@ struct Supervisor {
     looked: Nanos,
     resting: Resting,
     filled_pages_per_ms: u64,
+    /// See [`Supervisor::measure_filling`], and when that was.
+    filled_soon_pages: u64,
+    sized: Nanos,
     sharing: Sharing,
     /// The least time in which a process exchanges what it keeps, at the last look.
     exchanged_in: Nanos,
@@ -270,6 +273,8 @@ impl Supervisor {
             looked: clock::now(),
             resting: Resting::default(),
             filled_pages_per_ms: 0,
+            filled_soon_pages: 0,
+            sized: clock::now(),
             sharing: Sharing::default(),
             exchanged_in: Nanos::MAX,
             shares: choices.shares,
@@ -469,7 +474,7 @@ impl Supervisor {
         let mut index = 0;
         while index < self.tree.list.len() {
             let process = &mut self.tree.list[index];
-            self.totals.processes += u32::from(process.look(&self.library));
+            process.look_at_size();
             if process.is_gone {
                 self.unlink(index);
                 let gone = self.tree.remove(index);
@@ -477,6 +482,14 @@ impl Supervisor {
             } else {
                 index += 1;
             }
+        }
+        self.measure_filling();
+        if self.is_filled_soon() {
+            self.adopt_if_near();
+        }
+        let are_filling = self.filled_soon_pages > 0;
+        for process in &mut self.tree.list {
+            self.totals.processes += u32::from(process.look_at_words(&self.library, are_filling));
         }
         self.tree.scan_forked();
         self.look_at_shared_memory();

@@ -203,18 +203,21 @@ impl Supervisor {
             let Some(mut starting) = self.tree.list[index].starting.take() else { continue };
             let mode = self.mode();
             let process = &mut self.tree.list[index];
+            if starting.is_leaving() {
+                self.let_go(index, starting);
+                continue;
+            }
             if starting.is_held() {
                 if process.link.is_some() && !process.is_managed() && !starting.is_overdue() {
                     process.starting = Some(starting);
                 } else {
-                    starting.let_go();
+                    self.let_go(index, starting);
                 }
                 continue;
             }
             let Words::At(at) = process.words else {
                 // It became another program meanwhile.
-                process.starting = Some(starting);
-                self.let_go(index);
+                self.let_go(index, starting);
                 continue;
             };
             match starting.is_ready() {
@@ -227,28 +230,28 @@ impl Supervisor {
                         && self.tree.has_memory_alone(pid);
                     let mut meanwhile = || self.note_copies_if_due(clock::now());
                     let started = starting.finish(pid, at, mode, is_copy, takes_written, &mut meanwhile);
-                    let process = &mut self.tree.list[index];
                     if started.is_err() || is_copy {
                         // A forked child waits for its agent by itself.
-                        starting.let_go();
+                        self.let_go(index, starting);
                     } else {
-                        process.starting = Some(starting);
+                        self.tree.list[index].starting = Some(starting);
                     }
                     match started {
                         Ok(socket) => self.link(index, socket),
                         Err(refusal) => self.refuse(index, refusal),
                     }
                 }
-                Err(refusal) => self.refuse(index, refusal),
+                Err(refusal) => {
+                    starting.let_others_go();
+                    self.refuse(index, refusal);
+                }
             }
         }
     }
 
-    fn let_go(&mut self, index: usize) {
-        let Some(mut starting) = self.tree.list[index].starting.take() else { return };
-        match starting.is_stopped() {
-            Ok(true) => starting.let_go(),
-            Ok(false) => self.tree.list[index].starting = Some(starting),
+    fn let_go(&mut self, index: usize, starting: Starting) {
+        match starting.let_go() {
+            Ok(left) => self.tree.list[index].starting = left,
             Err(refusal) => self.refuse(index, refusal),
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use pagetide_core::types::Nanos;
 use pagetide_sys::{clock, proc};
 
-use super::start::{self, Starting};
+use super::start::{self, Starting, written};
 
 /// Who is stopped may be needed by what the agent's start waits for, such as a thread in vfork: it goes on after this long.
 const HELD_MAX: Duration = Duration::from_millis(100);
@@ -28,10 +28,11 @@ const SLEEP_MAX: Duration = Duration::from_millis(50);
 /// Who is to be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whom {
-    /// Threads that run.
-    Running,
-    /// All threads.
-    All,
+    /// Threads that run, or wait for a page or a lock of the address space; then all threads, if written mappings of files are to be taken.
+    Filling {
+        /// Where the words of the process are.
+        words: u64,
+    },
     /// Threads that run the program's code, from one look to the next.
     Storing {
         /// Threads that serve themselves are let alone.
@@ -47,22 +48,22 @@ pub(super) struct Brake {
     /// Tells who is stopped for certain, and again when they are held.
     told: Receiver<Vec<i32>>,
     is_settled: bool,
+    stops_all: bool,
     pulled: Nanos,
 }
 
 impl Brake {
     /// Stop threads of process `pid` beside `first` (0: it leaves nobody out). None: there are none.
     pub(super) fn pull(pid: i32, first: i32, whom: Whom) -> Option<Self> {
-        let is_meant = |tid: &i32| {
-            *tid != first
-                && match whom {
-                    Whom::All => true,
-                    Whom::Running => is_in(*tid, b'R'),
-                    Whom::Storing { .. } => is_in(*tid, b'R') && !is_ours(pid, *tid),
-                }
+        let is_meant = |tid: &i32| match whom {
+            Whom::Filling { .. } => is_in(*tid, b"RD"),
+            Whom::Storing { .. } => is_in(*tid, b"R") && !is_ours(pid, *tid),
         };
-        let meant: Vec<i32> = start::threads(pid).into_iter().filter(is_meant).collect();
-        if meant.is_empty() {
+        let others: Vec<i32> = start::threads(pid).into_iter().filter(|&tid| tid != first).collect();
+        let meant: Vec<i32> = others.iter().copied().filter(is_meant).collect();
+        // Those that sleep are stopped, too, if all are.
+        let is_idle = if matches!(whom, Whom::Filling { .. }) { others.is_empty() } else { meant.is_empty() };
+        if is_idle {
             return None;
         }
         let (hold, asked) = mpsc::channel();
@@ -71,10 +72,17 @@ impl Brake {
             // A thread that cannot be stopped goes on: its memory counts.
             let mut tracees: Vec<Starting> =
                 meant.into_iter().filter_map(|tid| Starting::stop_soon(tid, 0).ok()).collect();
-            let stopped = if whom == Whom::All { stop_all(pid, first, &mut tracees) } else { Vec::new() };
-            if whom == (Whom::Storing { is_signal_mode: true }) {
-                let_servers_go(&mut tracees);
-            }
+            let stopped = match whom {
+                // The list of mappings is read when those are stopped that would change it.
+                Whom::Filling { words } if written::may_be(pid, words) => stop_all(pid, first, &mut tracees),
+                Whom::Filling { .. } => Vec::new(),
+                Whom::Storing { is_signal_mode } => {
+                    if is_signal_mode {
+                        let_servers_go(&mut tracees);
+                    }
+                    Vec::new()
+                }
+            };
             // With the end of this thread the kernel lets them go.
             let held_max = if stopped.is_empty() { HELD_MAX } else { STOP_MAX };
             let is_wanted = tell.send(stopped.clone()).is_ok() && asked.recv_timeout(held_max).is_ok();
@@ -84,7 +92,7 @@ impl Brake {
         };
         // Without it the budget is kept a little later.
         std::thread::Builder::new().name("brake".into()).stack_size(128 << 10).spawn(stop).ok()?;
-        Some(Self { hold, told, is_settled: false, pulled: clock::now() })
+        Some(Self { hold, told, is_settled: false, stops_all: false, pulled: clock::now() })
     }
 
     /// True as long as threads are stopped that nobody has asked to hold.
@@ -94,8 +102,15 @@ impl Brake {
 
     /// True once it is known who is stopped.
     pub(super) fn is_settled(&mut self) -> bool {
-        self.is_settled |= self.told.try_recv() != Err(TryRecvError::Empty);
+        let told = self.told.try_recv();
+        self.is_settled |= told != Err(TryRecvError::Empty);
+        self.stops_all |= told.is_ok_and(|stopped| !stopped.is_empty());
         self.is_settled
+    }
+
+    /// All threads were stopped, for what was written of files. Once it is known.
+    pub(super) const fn stops_all(&self) -> bool {
+        self.stops_all
     }
 
     /// Hold those that are stopped until this is dropped; who they are. Once it is known.
@@ -111,7 +126,7 @@ fn stop_all(pid: i32, first: i32, tracees: &mut Vec<Starting>) -> Vec<i32> {
     let begin = clock::now();
     let is_late = |tid: i32| {
         let waited = Duration::from_nanos(clock::now() - begin);
-        waited >= STOP_MAX || (waited >= SLEEP_MAX && is_in(tid, b'D'))
+        waited >= STOP_MAX || (waited >= SLEEP_MAX && is_in(tid, b"D"))
     };
     let mut stopped = Vec::new();
     while stopped.len() < tracees.len() {
@@ -139,7 +154,7 @@ fn stop_all(pid: i32, first: i32, tracees: &mut Vec<Starting>) -> Vec<i32> {
 fn let_servers_go(tracees: &mut Vec<Starting>) {
     for mut tracee in std::mem::take(tracees) {
         if tracee.is_stopped() == Ok(true) && tracee.is_in_handler() {
-            tracee.let_go();
+            tracees.extend(tracee.let_go().ok().flatten());
         } else {
             tracees.push(tracee);
         }
@@ -151,6 +166,6 @@ fn is_ours(pid: i32, tid: i32) -> bool {
     start::thread_name(pid, tid).starts_with(b"pagetide")
 }
 
-fn is_in(tid: i32, state: u8) -> bool {
-    proc::stat(Some(tid)).is_ok_and(|stat| stat.state == state)
+fn is_in(tid: i32, states: &[u8]) -> bool {
+    proc::stat(Some(tid)).is_ok_and(|stat| states.contains(&stat.state))
 }

@@ -1,5 +1,7 @@
 //! When agents are started, and how often it is looked: before the budget could be full, and no earlier.
 
+use std::os::unix::fs::MetadataExt;
+
 use pagetide_core::types::Nanos;
 use pagetide_sys::clock;
 
@@ -26,6 +28,10 @@ const NATIVE_LOOK_NS: Nanos = 20_000_000;
 const GROWN_PAGES_MIN: u64 = 64;
 /// An agent is started if the budget would be full in this time: until the next look, and until the process has stopped.
 const LEAD_MS: u64 = 4;
+/// Where many threads fill memory, the next look may come as late as the last one did, which waits for a CPU, and for a lock that each of them
+/// holds once before we do.
+const LOCK_NS: Nanos = 500_000;
+const LATE_NS_MAX: Nanos = 50_000_000;
 
 /// In this time so many pages are filled, if they are at all, and seen.
 pub(super) const fn time_to_fill_ns(pages: u64) -> Nanos {
@@ -37,6 +43,11 @@ pub(super) const fn time_to_fill_ns(pages: u64) -> Nanos {
 fn holds_ns(left_pages: u64, is_filled: bool) -> Nanos {
     let (parts, least) = if is_filled { (4, GROWING_LOOK_NS) } else { (2, 1_000_000) };
     (left_pages * PAGE_BYTES / parts * 1_000_000 / FILL_BYTES_PER_MS).clamp(least, NATIVE_LOOK_NS)
+}
+
+/// Threads of a process beside its first, which are the directories in one.
+fn further_threads(pid: i32) -> u64 {
+    std::fs::metadata(format!("/proc/{pid}/task")).map_or(0, |task| task.nlink().saturating_sub(3))
 }
 
 impl Supervisor {
@@ -86,10 +97,34 @@ impl Supervisor {
         (self.native_pages, self.looked) = (natives, now);
     }
 
+    /// As long as no process pages: see how much will be filled until one that is asked at the next look has stopped, as fast as it was last.
+    /// What a process has that was not there at the last look is not new.
+    pub(super) fn measure_filling(&mut self) {
+        let now = clock::now();
+        let passed = (now - std::mem::replace(&mut self.sized, now)).max(1);
+        let (mut grown, mut threads) = (0, 0);
+        for process in &mut self.tree.list {
+            let before = process.sized.replace(process.resident);
+            let by = process.resident.saturating_sub(before.unwrap_or(process.resident));
+            if by >= GROWN_PAGES_MIN && process.may_start() {
+                grown += by;
+                threads += further_threads(process.pid);
+            }
+        }
+        let until_stopped = LEAD_MS * 1_000_000 + (threads * LOCK_NS).min(LATE_NS_MAX) + passed.min(LATE_NS_MAX);
+        let is_native = self.tree.list.iter().all(|process| process.link.is_none());
+        self.filled_soon_pages = if is_native { grown.saturating_mul(until_stopped) / passed } else { 0 };
+    }
+
+    /// They would fill what is left.
+    pub(super) fn is_filled_soon(&self) -> bool {
+        self.filled_soon_pages > self.left_pages()
+    }
+
     /// Start agents in the largest native processes while what is left of the budget could be filled before we look again.
     pub(super) fn adopt_if_near(&mut self) {
         let room = (self.budget_pages / 4).clamp((8 << 20) / PAGE_BYTES, (256 << 20) / PAGE_BYTES);
-        let room = room.max(self.filled_pages_per_ms * LEAD_MS);
+        let room = room.max(self.filled_pages_per_ms * LEAD_MS).max(self.filled_soon_pages);
         if self.left_pages() >= room {
             return;
         }

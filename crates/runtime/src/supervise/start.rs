@@ -10,7 +10,7 @@
 //! is stopped (SIGSTOP) gets its agent without going on.
 
 mod everyone;
-mod written;
+pub(super) mod written;
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -101,6 +101,12 @@ pub(super) struct Starting {
     may_have_written: bool,
     /// Of the process's other threads.
     brake: Option<Brake>,
+    /// For signal mode: the other threads that were asked to stop, held by the same thread.
+    others: Vec<Starting>,
+    asked: Nanos,
+    /// What it is to go on with once it has stopped: it was not in time.
+    unrestored: Option<Box<Saved>>,
+    is_leaving: bool,
 }
 
 impl Starting {
@@ -111,12 +117,14 @@ impl Starting {
         }
         let tid = choose_thread(pid)?;
         let mut starting = Self::stop_soon(tid, trace::END_WITH_TRACER)?;
-        starting.may_have_written = written::may_be(pid, at);
-        // For signal mode all are stopped, by this thread.
-        if mode != FaultMode::Signal {
-            let whom = if starting.may_have_written { Whom::All } else { Whom::Running };
-            starting.brake = Brake::pull(pid, tid, whom);
+        // For signal mode all are stopped, by this thread: at once, for they may fill memory faster than this one comes to a CPU.
+        if mode == FaultMode::Signal {
+            starting.others = everyone::ask(pid, tid);
+        } else {
+            starting.brake = Brake::pull(pid, tid, Whom::Filling { words: at });
         }
+        // Or the brake sees to it.
+        starting.may_have_written = starting.brake.is_none() && written::may_be(pid, at);
         Ok(starting)
     }
 
@@ -126,12 +134,22 @@ impl Starting {
         // Of one that has ended the kernel says the same as of one that another process traces.
         let tracee = seized.map_err(|errno| if has_ended(tid) { Refusal::Ended(None) } else { errno.into() })?;
         tracee.interrupt()?;
-        Ok(Self { tracee, is_stopped: false, held_until: None, may_have_written: false, brake: None })
+        Ok(Self {
+            tracee,
+            is_stopped: false,
+            held_until: None,
+            may_have_written: false,
+            brake: None,
+            others: Vec::new(),
+            asked: clock::now(),
+            unrestored: None,
+            is_leaving: false,
+        })
     }
 
     /// True if its process may have pages that are to be taken before the agent starts.
-    pub(super) const fn may_have_written(&self) -> bool {
-        self.may_have_written
+    pub(super) fn may_have_written(&self) -> bool {
+        self.may_have_written || self.brake.as_ref().is_some_and(Brake::stops_all)
     }
 
     pub(super) const fn tid(&self) -> i32 {
@@ -175,7 +193,12 @@ impl Starting {
 
     /// True once the agent can be started. Waits for a moment at most.
     pub(super) fn is_ready(&mut self) -> Result<bool, Refusal> {
-        Ok(self.is_stopped()? && self.brake.as_mut().is_none_or(Brake::is_settled))
+        let is_stopped = self.is_stopped()?;
+        if !is_stopped && clock::now() > self.asked + HOLD_MAX {
+            // It may wait for one of them.
+            let_stopped_go(&mut self.others);
+        }
+        Ok(is_stopped && self.brake.as_mut().is_none_or(Brake::is_settled))
     }
 
     /// The stopped thread is in a handler of ours, which blocks all signals.
@@ -183,10 +206,35 @@ impl Starting {
         self.tracee.save().is_ok_and(|saved| saved.mask() == SignalSet::ALL)
     }
 
-    /// Let the stopped thread go on as it was.
-    pub(super) fn let_go(self) {
-        // It may have ended meanwhile.
-        let _ = self.tracee.release();
+    /// Let all that are stopped go on as they were. Who is not stopped yet, as where the disk is waited for, is left: it goes on once it is
+    /// (this is called again).
+    pub(super) fn let_go(mut self) -> Result<Option<Self>, Refusal> {
+        (self.is_leaving, self.brake) = (true, None);
+        let_stopped_go(&mut self.others);
+        match self.is_put_back() {
+            Ok(true) if self.others.is_empty() => {
+                // It may have ended meanwhile.
+                let _ = self.tracee.release();
+                Ok(None)
+            }
+            Ok(_) => Ok(Some(self)),
+            Err(refusal) => {
+                self.let_others_go();
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Of a thread that has ended: those of its process that were asked to stop, which they do soon, go on.
+    pub(super) fn let_others_go(&mut self) {
+        while !self.others.is_empty() {
+            let_stopped_go(&mut self.others);
+        }
+    }
+
+    /// It does nothing any more but let go who is not stopped yet.
+    pub(super) const fn is_leaving(&self) -> bool {
+        self.is_leaving
     }
 
     /// Start the agent; the supervisor's end of its socket. Only while the thread is stopped, and it stays so. `is_copy`:
@@ -208,10 +256,24 @@ impl Starting {
             let taken = if takes_written { self.take_written(pid, at, &saved, meanwhile) } else { Ok(()) };
             taken.and_then(|()| self.start(pid, at, &saved, meanwhile))
         };
-        self.stop(meanwhile)?;
+        if let Err(refusal) = self.stop(meanwhile) {
+            self.unrestored = Some(saved);
+            return Err(refusal);
+        }
         self.tracee.restore(&saved)?;
         self.held_until = Some(clock::now() + HOLD_MAX);
         started
+    }
+
+    /// True once it is as it was.
+    fn is_put_back(&mut self) -> Result<bool, Refusal> {
+        if !self.is_stopped()? {
+            return Ok(false);
+        }
+        if let Some(saved) = self.unrestored.take() {
+            self.tracee.restore(&saved)?;
+        }
+        Ok(true)
     }
 
     /// The agent was started, and the thread waits until it manages the memory: what it fills before is beyond the budget.
@@ -324,10 +386,10 @@ impl Starting {
         }
     }
 
-    /// It would have been done by now, if it had a CPU to run on.
+    /// It would have been done by now, if it had a CPU to run on, and what it reads of the disk.
     fn is_late(&self, begun: Nanos) -> bool {
         let waited = clock::now() - begun;
-        let is_running = || proc::stat(Some(self.tracee.tid())).is_ok_and(|stat| stat.state == b'R');
+        let is_running = || proc::stat(Some(self.tracee.tid())).is_ok_and(|stat| matches!(stat.state, b'R' | b'D'));
         waited > CPU_WAIT || (waited > RUN_WAIT && !is_running())
     }
 
@@ -344,6 +406,14 @@ impl Starting {
             meanwhile();
         }
         Ok(())
+    }
+}
+
+/// Those that are stopped go on as they were; the others are left.
+fn let_stopped_go(threads: &mut Vec<Starting>) {
+    for thread in std::mem::take(threads) {
+        // One that has ended is nobody's.
+        threads.extend(thread.let_go().ok().flatten());
     }
 }
 

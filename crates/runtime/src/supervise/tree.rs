@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_core::types::Nanos;
 use pagetide_sys::Errno;
+use pagetide_sys::clock;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::proc::{self, Statm, StatmFile};
 
 use crate::control::{Control, Entry};
-use crate::foothold::View;
+use crate::foothold::{self, View};
 use crate::space::PAGE_SHIFT;
 use crate::supervise::brief::Children;
 use crate::supervise::divide::{Exchange, Growth, Lent};
@@ -57,6 +58,10 @@ pub(super) struct Process {
     statm: Option<StatmFile>,
     pub(super) words: Words,
     pub(super) view: Option<View>,
+    /// When its words were read.
+    words_read: Nanos,
+    /// What it kept at the last look.
+    pub(super) sized: Option<u64>,
     /// Forks that were looked after.
     forks: u64,
     /// A thread of it that has not ended, as far as is known: what the kernel tells of the first one's memory ends with it.
@@ -108,6 +113,9 @@ pub(super) struct Process {
     pub(super) shared: Option<Shared>,
 }
 
+/// So long what a process says may wait while memory is filled.
+const WORDS_NS: Nanos = 20_000_000;
+
 impl Process {
     fn new(pid: i32, parent: i32) -> Self {
         Self {
@@ -116,6 +124,8 @@ impl Process {
             statm: StatmFile::open(pid).ok(),
             words: Words::Sought(0),
             view: None,
+            words_read: 0,
+            sized: None,
             forks: 0,
             thread: pid,
             is_borrower: proc::share_memory(parent, pid).unwrap_or(false),
@@ -183,6 +193,12 @@ impl Process {
 
     /// Look at what it keeps and says, from outside. True if it runs a program that was not seen before.
     pub(super) fn look(&mut self, library: &str) -> bool {
+        self.look_at_size();
+        self.look_at_words(library, false)
+    }
+
+    /// What it keeps.
+    pub(super) fn look_at_size(&mut self) {
         self.resident = 0;
         // Before all else: what it does meanwhile is seen at the next look.
         self.note_cpu_time();
@@ -193,17 +209,27 @@ impl Process {
             Ok(statm) if statm.size_pages > 0 => Some(statm),
             Ok(_) | Err(_) => self.ask_another_thread(),
         };
-        let Some(statm) = statm else {
-            self.is_gone = true;
-            return false;
-        };
-        if self.is_borrower {
+        self.is_gone = statm.is_none();
+        if let Some(statm) = statm.filter(|_| !self.is_borrower) {
+            self.resident = self.told_resident().unwrap_or(statm.anon_pages());
+            self.not_own = statm.shared_pages;
+        }
+    }
+
+    /// What it says. True if it runs a program that was not seen before. Where that `may_wait`, it is not asked again at once: the kernel
+    /// reads its words under a lock for which all wait whose threads fill memory.
+    pub(super) fn look_at_words(&mut self, library: &str, may_wait: bool) -> bool {
+        if self.is_gone || self.is_borrower {
             return false;
         }
-        self.resident = self.told_resident().unwrap_or(statm.anon_pages());
-        self.not_own = statm.shared_pages;
         match self.words {
             Words::At(at) => {
+                let is_native = self.view.is_some_and(|view| view.state == foothold::NATIVE && view.wanted_pages == 0);
+                let now = clock::now();
+                if may_wait && is_native && self.may_start() && now < self.words_read + WORDS_NS {
+                    return false;
+                }
+                self.words_read = now;
                 self.view = start::read(self.thread, at);
                 if self.foreign.is_some_and(|(_, maker)| self.view.is_some_and(|view| view.pid != maker)) {
                     // Another program, at the same address.

@@ -10,7 +10,7 @@ use pagetide_sys::fd::Fd;
 use pagetide_sys::trace::{self, Saved};
 use pagetide_sys::{proc, signal, stderr};
 
-use super::{Meanwhile, Refusal, Starting, threads};
+use super::{Meanwhile, Refusal, Starting, let_stopped_go, threads};
 
 /// A thread is stopped, or armed, within this time; one that waits for a child of `vfork` takes as long as that.
 const STOP_WAIT: Duration = Duration::from_secs(10);
@@ -30,13 +30,12 @@ pub(super) fn start(
         return Err(Refusal::Lasting);
     }
     let watchdog = Watchdog::new(pid);
-    let mut others = Vec::new();
+    let mut others = std::mem::take(&mut first.others);
     let stopped = stop(pid, first.tid(), &mut others, watchdog.as_ref(), meanwhile);
     let take = |()| if takes_written { first.take_written(pid, at, saved, meanwhile) } else { Ok(()) };
     let taken = stopped.and_then(take);
     let started = taken.and_then(|()| first.start(pid, at, saved, meanwhile));
-    first.stop(meanwhile)?;
-    let armed = started.and_then(|socket| {
+    let armed = first.stop(meanwhile).and(started).and_then(|socket| {
         for other in &mut others {
             let mut saved = Box::new(other.tracee.save()?);
             let armed = other.arm(at, &mut saved, meanwhile);
@@ -46,15 +45,31 @@ pub(super) fn start(
         }
         first.arm(at, saved, meanwhile).map(|()| socket)
     });
-    for mut other in others {
-        // Only who is stopped can be let go; the watchdog ends it.
-        while other.is_stopped() == Ok(false) {
+    if armed.is_ok() {
+        // What they fill before the memory is managed is beyond the budget, too.
+        first.others = others;
+    } else {
+        while !others.is_empty() {
+            // Only who is stopped can be let go; the watchdog ends it.
+            let_stopped_go(&mut others);
             meanwhile();
         }
-        other.let_go();
     }
     drop(watchdog);
     armed
+}
+
+/// Ask all threads that there are but `first` to stop. Who cannot be asked is, when the agent is started.
+pub(super) fn ask(pid: i32, first: i32) -> Vec<Starting> {
+    let watchdog = Watchdog::new(pid);
+    let mut others = Vec::new();
+    for tid in threads(pid).into_iter().filter(|&tid| tid != first) {
+        if proc::status(Some(tid)).is_ok_and(|status| status.seccomp == 0) {
+            others.extend(Starting::stop_soon(tid, trace::END_WITH_TRACER).ok());
+        }
+        note_progress(watchdog.as_ref());
+    }
+    others
 }
 
 /// Stop all threads of a process but `first`. None of them makes another one meanwhile, so that in the end all are.
@@ -65,8 +80,8 @@ fn stop(
     watchdog: Option<&Watchdog>,
     meanwhile: Meanwhile<'_>,
 ) -> Result<(), Refusal> {
+    let mut known = 0;
     loop {
-        let known = others.len();
         for tid in threads(pid) {
             if tid == first || others.iter().any(|other| other.tid() == tid) {
                 continue;
@@ -100,6 +115,7 @@ fn stop(
                 }
             }
         }
+        known = others.len();
     }
 }
 

@@ -44,7 +44,7 @@ struct Candidate {
 }
 
 /// True if the process may have such pages. Cheap, and asked of every process.
-pub(super) fn may_be(pid: i32, words: u64) -> bool {
+pub(in crate::supervise) fn may_be(pid: i32, words: u64) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     String::from_utf8_lossy(&maps).lines().filter_map(Candidate::of).any(|mapping| mapping.may_be_taken(words))
 }

@@ -1,0 +1,79 @@
+// hoard: threads that map, fill and unmap blocks of memory all at once, until together they have so much; then each checks what it has.
+//
+//   hoard THREADS MIB
+//
+// Most of them wait for the lock of the address space, and so does whoever looks into it from outside. Prints "hoard: right" (exit status 0), or
+// what is wrong: 1.
+#include "expect.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096, BLOCKS = 4096, BLOCK_PAGES = 512 };
+
+struct block {
+    unsigned char *memory;
+    uint64_t pages, stamp;
+};
+
+static uint64_t share; // pages of each thread
+
+static uint64_t below(uint64_t *random, uint64_t limit) {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    return *random % limit;
+}
+
+static volatile uint64_t *word(struct block *of, uint64_t page) {
+    return (volatile uint64_t *)(of->memory + page * PAGE + page % 64 * 8);
+}
+
+static void check(struct block *of) {
+    for (uint64_t page = 0; page < of->pages; page++)
+        EXPECT(*word(of, page) == of->stamp + page);
+}
+
+static void *hoards(void *number) {
+    uint64_t random = 0x9E3779B97F4A7C15u * (uintptr_t)number, held = 0, count = 0, stamp = 0;
+    struct block *blocks = calloc(BLOCKS, sizeof *blocks);
+    EXPECT(blocks);
+    while (held < share && count < BLOCKS) {
+        struct block *fresh = &blocks[count++];
+        *fresh = (struct block){.pages = 1 + below(&random, BLOCK_PAGES), .stamp = (uintptr_t)number << 48 | ++stamp << 16};
+        fresh->memory = mmap(NULL, fresh->pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        EXPECT(fresh->memory != MAP_FAILED);
+        for (uint64_t page = 0; page < fresh->pages; page++)
+            *word(fresh, page) = fresh->stamp + page;
+        held += fresh->pages;
+        if (below(&random, 3) == 0) {
+            struct block *old = &blocks[below(&random, count)];
+            check(old);
+            EXPECT(munmap(old->memory, old->pages * PAGE) == 0);
+            held -= old->pages;
+            *old = blocks[--count];
+        }
+    }
+    for (uint64_t i = 0; i < count; i++)
+        check(&blocks[i]);
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3) {
+        dprintf(2, "usage: hoard THREADS MIB\n");
+        return 2;
+    }
+    uint64_t threads = strtoull(argv[1], NULL, 10);
+    share = strtoull(argv[2], NULL, 10) * 256 / threads;
+    pthread_t *all = calloc(threads, sizeof *all);
+    EXPECT(all);
+    for (uint64_t i = 0; i < threads; i++)
+        EXPECT(pthread_create(&all[i], NULL, hoards, (void *)(uintptr_t)(i + 1)) == 0);
+    for (uint64_t i = 0; i < threads; i++)
+        EXPECT(pthread_join(all[i], NULL) == 0);
+    dprintf(1, "hoard: right\n");
+    return 0;
+}
