@@ -49,7 +49,7 @@ impl Process {
 
     /// The thread `tid` of it is being stopped to start its agent.
     pub(super) fn is_started_by(&self, tid: i32) -> bool {
-        self.starting.as_ref().is_some_and(|starting| starting.tid() == tid)
+        self.starting.as_ref().is_some_and(|starting| starting.asks(tid))
     }
 
     /// What its agent says it keeps.
@@ -186,10 +186,11 @@ impl Supervisor {
     }
 
     /// A thread that was asked to stop has changed.
-    pub(super) fn note_stop(&mut self, index: usize, status: i32) {
+    pub(super) fn note_stop(&mut self, index: usize, tid: i32, status: i32) {
         let Some(starting) = &mut self.tree.list[index].starting else { return };
-        if let Err(refusal) = starting.note(status) {
-            self.refuse(index, refusal);
+        match starting.note(tid, status) {
+            Ok(()) => self.note_end(tid, status),
+            Err(refusal) => self.refuse(index, refusal),
         }
     }
 

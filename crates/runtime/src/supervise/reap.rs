@@ -39,7 +39,7 @@ impl Supervisor {
                 },
             };
             match self.tree.list.iter().position(|process| process.is_started_by(pid)) {
-                Some(index) => self.note_stop(index, status),
+                Some(index) => self.note_stop(index, pid, status),
                 None => self.note_end(pid, status),
             }
         }

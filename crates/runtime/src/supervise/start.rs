@@ -156,9 +156,19 @@ impl Starting {
         self.tracee.tid()
     }
 
-    /// A status of the thread that another wait has collected.
-    pub(super) fn note(&mut self, status: i32) -> Result<(), Refusal> {
-        self.on_halt(Halt::of(status))
+    /// It has asked this thread to stop.
+    pub(super) fn asks(&self, tid: i32) -> bool {
+        self.tid() == tid || self.others.iter().any(|other| other.tid() == tid)
+    }
+
+    /// A status of such a thread that another wait has collected.
+    pub(super) fn note(&mut self, tid: i32, status: i32) -> Result<(), Refusal> {
+        if tid == self.tid() {
+            return self.on_halt(Halt::of(status));
+        }
+        // One that has ended is nobody's.
+        self.others.retain_mut(|other| other.tid() != tid || other.on_halt(Halt::of(status)).is_ok());
+        Ok(())
     }
 
     fn on_halt(&mut self, halt: Halt) -> Result<(), Refusal> {
