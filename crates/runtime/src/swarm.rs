@@ -29,7 +29,8 @@ use truth::Truth;
 const SEEDS: u64 = 30;
 /// Seeds that find what no scene does: a drain that reads one page again and again, as nothing but that page could make room for it, and one
 /// that reads two pages in turns (places that change); a page filled for the thread that makes pages private, which left before that
-/// thread went on, without end, as nothing else could; and a mapping that grows into a place whose end was read and not acted upon. What else a seed has found is a scene by now, which does not depend on what is drawn.
+/// thread went on, without end, as nothing else could; and a mapping that grows into a place whose end was read and not acted upon. What
+/// else a seed has found is a scene by now, which does not depend on what is drawn.
 const FOUND: [u64; 4] = [2753, 20076, 582, 304];
 /// Turns with the faults of the world on.
 const WILD_TURNS: u32 = 1_500;

@@ -102,18 +102,18 @@ impl Supervisor {
     pub(super) fn measure_filling(&mut self) {
         let now = clock::now();
         let passed = (now - std::mem::replace(&mut self.sized, now)).max(1);
-        let (mut grown, mut threads) = (0, 0);
+        let is_native = self.tree.list.iter().all(|process| process.link.is_none());
+        let (mut grown, mut threads) = (0_u64, 0);
         for process in &mut self.tree.list {
             let before = process.sized.replace(process.resident);
             let by = process.resident.saturating_sub(before.unwrap_or(process.resident));
-            if by >= GROWN_PAGES_MIN && process.may_start() {
+            if is_native && by >= GROWN_PAGES_MIN && process.may_start() {
                 grown += by;
                 threads += further_threads(process.pid);
             }
         }
         let until_stopped = LEAD_MS * 1_000_000 + (threads * LOCK_NS).min(LATE_NS_MAX) + passed.min(LATE_NS_MAX);
-        let is_native = self.tree.list.iter().all(|process| process.link.is_none());
-        self.filled_soon_pages = if is_native { grown.saturating_mul(until_stopped) / passed } else { 0 };
+        self.filled_soon_pages = grown.saturating_mul(until_stopped) / passed;
     }
 
     /// They would fill what is left.

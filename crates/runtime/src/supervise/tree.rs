@@ -8,10 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_core::types::Nanos;
-use pagetide_sys::Errno;
-use pagetide_sys::clock;
 use pagetide_sys::fd::Fd;
 use pagetide_sys::proc::{self, Statm, StatmFile};
+use pagetide_sys::{Errno, clock};
 
 use crate::control::{Control, Entry};
 use crate::foothold::{self, View};

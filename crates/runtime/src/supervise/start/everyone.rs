@@ -59,17 +59,32 @@ pub(super) fn start(
     armed
 }
 
-/// Ask all threads that there are but `first` to stop. Who cannot be asked is, when the agent is started.
+/// Ask all threads that there are but `first` to stop, so that they fill nothing meanwhile. Who cannot be asked is a reason to refuse the
+/// process, which [`start`] finds.
 pub(super) fn ask(pid: i32, first: i32) -> Vec<Starting> {
     let watchdog = Watchdog::new(pid);
     let mut others = Vec::new();
-    for tid in threads(pid).into_iter().filter(|&tid| tid != first) {
-        if proc::status(Some(tid)).is_ok_and(|status| status.seccomp == 0) {
-            others.extend(Starting::stop_soon(tid, trace::END_WITH_TRACER).ok());
-        }
-        note_progress(watchdog.as_ref());
-    }
+    let _ = ask_further(pid, first, &mut others);
+    drop(watchdog);
     others
+}
+
+/// Ask those threads but `first` to stop that were not asked.
+fn ask_further(pid: i32, first: i32, others: &mut Vec<Starting>) -> Result<(), Refusal> {
+    for tid in threads(pid) {
+        if tid == first || others.iter().any(|other| other.tid() == tid) {
+            continue;
+        }
+        if proc::status(Some(tid)).is_ok_and(|status| status.seccomp != 0) {
+            return Err(Refusal::Filter);
+        }
+        match Starting::stop_soon(tid, trace::END_WITH_TRACER) {
+            Ok(other) => others.push(other),
+            Err(Refusal::Ended(_)) => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(())
 }
 
 /// Stop all threads of a process but `first`. None of them makes another one meanwhile, so that in the end all are.
@@ -82,19 +97,7 @@ fn stop(
 ) -> Result<(), Refusal> {
     let mut known = 0;
     loop {
-        for tid in threads(pid) {
-            if tid == first || others.iter().any(|other| other.tid() == tid) {
-                continue;
-            }
-            if proc::status(Some(tid)).is_ok_and(|status| status.seccomp != 0) {
-                return Err(Refusal::Filter);
-            }
-            match Starting::stop_soon(tid, trace::END_WITH_TRACER) {
-                Ok(other) => others.push(other),
-                Err(Refusal::Ended(_)) => {}
-                Err(refusal) => return Err(refusal),
-            }
-        }
+        ask_further(pid, first, others)?;
         if others.len() == known {
             return Ok(());
         }
