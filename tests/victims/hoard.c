@@ -1,6 +1,8 @@
 // hoard: threads that map, fill and unmap blocks of memory all at once, until together they have so much; then each checks what it has.
 //
-//   hoard THREADS MIB
+//   hoard THREADS MIB [malloc]
+//
+// malloc: the blocks are malloc's, of up to 96 KiB, in heaps that it reserves and grows by mprotect.
 //
 // Most of them wait for the lock of the address space, and so does whoever looks into it from outside. Prints "hoard: right" (exit status 0), or
 // what is wrong: 1.
@@ -9,9 +11,10 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, BLOCKS = 4096, BLOCK_PAGES = 512 };
+enum { PAGE = 4096, BLOCKS = 4096, BLOCK_PAGES = 512, HEAP_BLOCK_PAGES = 24 };
 
 struct block {
     unsigned char *memory;
@@ -19,6 +22,21 @@ struct block {
 };
 
 static uint64_t share; // pages of each thread
+static int uses_malloc;
+
+static unsigned char *allocate(uint64_t pages) {
+    if (uses_malloc)
+        return malloc(pages * PAGE);
+    void *fresh = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return fresh == MAP_FAILED ? NULL : fresh;
+}
+
+static void give_back(struct block *of) {
+    if (uses_malloc)
+        free(of->memory);
+    else
+        EXPECT(munmap(of->memory, of->pages * PAGE) == 0);
+}
 
 static uint64_t below(uint64_t *random, uint64_t limit) {
     *random ^= *random << 13;
@@ -42,16 +60,17 @@ static void *hoards(void *number) {
     EXPECT(blocks);
     while (held < share && count < BLOCKS) {
         struct block *fresh = &blocks[count++];
-        *fresh = (struct block){.pages = 1 + below(&random, BLOCK_PAGES), .stamp = (uintptr_t)number << 48 | ++stamp << 16};
-        fresh->memory = mmap(NULL, fresh->pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        EXPECT(fresh->memory != MAP_FAILED);
-        for (uint64_t page = 0; page < fresh->pages; page++)
+        uint64_t pages = 1 + below(&random, uses_malloc ? HEAP_BLOCK_PAGES : BLOCK_PAGES);
+        *fresh = (struct block){.pages = pages, .stamp = (uintptr_t)number << 48 | ++stamp << 16};
+        fresh->memory = allocate(pages);
+        EXPECT(fresh->memory);
+        for (uint64_t page = 0; page < pages; page++)
             *word(fresh, page) = fresh->stamp + page;
-        held += fresh->pages;
+        held += pages;
         if (below(&random, 3) == 0) {
             struct block *old = &blocks[below(&random, count)];
             check(old);
-            EXPECT(munmap(old->memory, old->pages * PAGE) == 0);
+            give_back(old);
             held -= old->pages;
             *old = blocks[--count];
         }
@@ -62,8 +81,9 @@ static void *hoards(void *number) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        dprintf(2, "usage: hoard THREADS MIB\n");
+    uses_malloc = argc == 4 && strcmp(argv[3], "malloc") == 0;
+    if (argc != 3 + uses_malloc) {
+        dprintf(2, "usage: hoard THREADS MIB [malloc]\n");
         return 2;
     }
     uint64_t threads = strtoull(argv[1], NULL, 10);

@@ -7,7 +7,8 @@
 //!    holds written pages of its own, which a userfaultfd cannot manage: they count against the budget).
 //! 2. The first thread's stack, and what cannot be read and written, stay native (the kernel moves pages only between mappings of the same
 //!    rights, and out of none that cannot be written). Memory that is managed
-//!    already stays managed whatever becomes of its protection, its lock or its fork policy.
+//!    already stays managed whatever becomes of its protection, its lock or its fork policy, and what is reserved behind it (no access,
+//!    at most [`RESERVE_PAGES`]) is managed with it: malloc's heaps of threads grow into it by mprotect, which tells nobody.
 //! 3. A piece that was in use before the runtime (`agent_entry.rs` says what of it), or is the runtime's own, is never managed: the
 //!    agent would wait for itself.
 //! 4. A mapping of fewer than [`SMALL_PAGES`] pages is left alone, unless it touches managed memory, is what is left of a
@@ -24,6 +25,8 @@ use super::regions::{PAGE_SHIFT, Regions};
 
 /// A mapping of fewer pages is left alone, unless it touches a managed one.
 const SMALL_PAGES: u64 = 16;
+/// What is reserved behind managed memory has at most so many pages: a heap of malloc's for a thread has no more.
+const RESERVE_PAGES: u64 = (64 << 20) >> PAGE_SHIFT;
 
 /// What fills a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +192,13 @@ impl Listed {
         }
     }
 
+    /// Is it reserved for managed memory to grow into?
+    fn is_reserve(&self, managed: &Regions) -> bool {
+        let is_sized = (SMALL_PAGES..=RESERVE_PAGES).contains(&(self.to - self.from));
+        let is_behind = || self.from.checked_sub(1).is_some_and(|before| managed.find(before).is_some());
+        self.native() == Some(Why::NoAccess) && !self.rights.write && is_sized && is_behind()
+    }
+
     /// What the rules say of the page `vpn`, which lies in the mapping, and up to where they say the same. `before` are the ranges of
     /// rule 3 that existed, in any order; `ours` names the lowest range of our own that overlaps another.
     pub(crate) fn judge(
@@ -203,7 +213,9 @@ impl Listed {
             return (region.end_vpn().min(self.to), Verdict::Managed);
         }
         let (_, to) = managed.gap(vpn, self.to).expect("no region covers the page");
-        if let Some(why) = self.native() {
+        if let Some(why) = self.native()
+            && !self.is_reserve(managed)
+        {
             return (to, Verdict::Native(why));
         }
         let old = before.iter().filter(|&&(start, stop)| start < to && vpn < stop).min().copied();
@@ -306,6 +318,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_reserved_behind_managed_memory_is_wanted_where_it_is_no_guard_and_no_large_reserve() {
+        let mut managed = Regions::new(1 << 20);
+        managed.add(20, 50, 0).expect("the table is empty");
+        let reserved =
+            |from, pages| pieces(may(false, false, false, anon(from, from + pages)), &managed, &[], &[])[0].2;
+        assert_eq!([SMALL_PAGES, RESERVE_PAGES].map(|pages| reserved(70, pages)), [Verdict::Wanted; 2]);
+        let native = Verdict::Native(Why::NoAccess);
+        assert_eq!([SMALL_PAGES - 1, RESERVE_PAGES + 1].map(|pages| reserved(70, pages)), [native; 2]);
+        assert_eq!(reserved(71, RESERVE_PAGES), native, "it is behind nothing that is managed");
+        let read_only = may(true, false, false, anon(70, 100));
+        assert_eq!(pieces(read_only, &managed, &[], &[])[0].2, Verdict::Native(Why::ReadOnly));
+    }
+
+    #[test]
     fn what_is_not_copied_is_not_wiped_either() {
         let told = |flags: Flags| Told::of(flags).fork;
         assert_eq!(told(Flags::WIPE_ON_FORK), ForkPolicy::Wipe);
@@ -343,18 +369,21 @@ mod tests {
                 [Backing::Anon, Backing::Heap, Backing::PrivateFile][usize::try_from(draw(3)).expect("small")];
             let found = pieces(listed, &managed, &before, &ours);
             let is_whole = found.len() == 1;
+            let is_reserved =
+                !listed.rights.read && !listed.rights.write && !listed.rights.exec && to - from >= SMALL_PAGES;
+            let is_reserve = is_reserved && from > 0 && managed.find(from - 1).is_some();
             for (start, stop, verdict) in found {
                 for vpn in start..stop {
                     let is_in = |ranges: &[(u64, u64)]| ranges.iter().any(|&(start, stop)| start <= vpn && vpn < stop);
                     let expected = match listed.native() {
                         _ if managed.find(vpn).is_some() => Verdict::Managed,
-                        Some(why) => Verdict::Native(why),
+                        Some(why) if why != Why::NoAccess || !is_reserve => Verdict::Native(why),
                         // Where both apply, either is a reason.
-                        None if is_in(&before) && verdict == Verdict::Native(Why::Before) => verdict,
-                        None if is_in(&ours) => Verdict::Native(Why::Ours),
-                        None if is_in(&before) => Verdict::Native(Why::Before),
-                        None if is_whole && to - from < SMALL_PAGES => Verdict::Native(Why::Small),
-                        None => Verdict::Wanted,
+                        _ if is_in(&before) && verdict == Verdict::Native(Why::Before) => verdict,
+                        _ if is_in(&ours) => Verdict::Native(Why::Ours),
+                        _ if is_in(&before) => Verdict::Native(Why::Before),
+                        _ if is_whole && to - from < SMALL_PAGES => Verdict::Native(Why::Small),
+                        _ => Verdict::Wanted,
                     };
                     assert_eq!(verdict, expected, "page {vpn} of {listed:?} in {start}..{stop}");
                 }
