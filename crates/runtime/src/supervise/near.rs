@@ -20,6 +20,11 @@ const BIRTH_LOOK_NS: Nanos = 100_000;
 const HELD_LOOK_NS: Nanos = 200_000;
 /// Time between two looks while copies are made of what is shared, and little is left for them.
 pub(super) const COPYING_LOOK_NS: Nanos = 1_000_000;
+/// Time between two looks at a program that has just begun, until its words are known: it has linked by then and made no threads yet. Once these
+/// fill memory, words take tens of ms to be read, under a lock for which all of them wait.
+const EARLY_LOOK_NS: Nanos = 1_500_000;
+/// So many early looks at most: a program that is slow to begin is not looked at all the time.
+const EARLY_LOOKS: u32 = 4;
 /// Least time between two looks while native processes fill memory.
 const GROWING_LOOK_NS: Nanos = 250_000;
 /// Most time between two looks where there are native processes: each look costs some microseconds a process.
@@ -78,7 +83,10 @@ impl Supervisor {
         if !natives {
             return if self.tree.list.len() > 1 { 5_000_000 } else { 20_000_000 };
         }
-        self.holds_ns()
+        match &self.tree.list[..] {
+            [only] if only.is_sought_for_less(EARLY_LOOKS) => EARLY_LOOK_NS.min(self.holds_ns()),
+            _ => self.holds_ns(),
+        }
     }
 
     /// See [`holds_ns`].

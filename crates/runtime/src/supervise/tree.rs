@@ -247,6 +247,11 @@ impl Process {
         false
     }
 
+    /// Its words are not known, after fewer looks than these.
+    pub(super) fn is_sought_for_less(&self, looks: u32) -> bool {
+        matches!(self.words, Words::Sought(made) if made < looks)
+    }
+
     /// Pages of its shared memory, if they may be as many as these. The kernel is asked when they may have grown by a thirty-second: its
     /// answer is long.
     pub(super) fn shared_memory(&mut self, least: u64) -> u64 {
