@@ -77,7 +77,7 @@ unsafe extern "C" fn known(number: c_long, a: usize, b: usize, c: usize, d: usiz
             // SAFETY: as above.
             return returned(unsafe { lent::set_option(int(a), int(b), int(c), pointer(d), len) });
         }
-        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap => {
+        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap | libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
             // SAFETY: as above.
             return returned(unsafe { mapped::change(number, [a, b, c, d, e, f]) });
         }
@@ -158,6 +158,10 @@ unsafe extern "C" fn syscall() {
         "je {known}",
         "cmp rdi, {mremap}",
         "je {known}",
+        "cmp rdi, {mprotect}",
+        "je {known}",
+        "cmp rdi, {pkey_mprotect}",
+        "je {known}",
         "cmp rdi, {shmat}",
         "je {known}",
         "cmp rdi, {mlock}",
@@ -225,6 +229,8 @@ unsafe extern "C" fn syscall() {
         mmap = const libc::SYS_mmap,
         munmap = const libc::SYS_munmap,
         mremap = const libc::SYS_mremap,
+        mprotect = const libc::SYS_mprotect,
+        pkey_mprotect = const libc::SYS_pkey_mprotect,
         shmat = const libc::SYS_shmat,
         mlock = const libc::SYS_mlock,
         sequences = const libc::SYS_rseq,

@@ -430,8 +430,8 @@ extern "C" fn enter(ticket: u64, command: u64, number: u64, first: u64, second: 
         Ok(foothold::ARM) => arm(command >> 32, interrupted.is_any().then_some(interrupted)),
         Ok(foothold::APART) => start_agent(true),
         Ok(foothold::TAKE) => {
-            let (start, bytes) = foothold::range();
-            origins::take(start, bytes).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
+            let (start, bytes, is_sealed) = foothold::range();
+            origins::take(start, bytes, is_sealed).map_or_else(|errno| -i64::from(errno.code()), |()| 0)
         }
         Ok(foothold::CLOSE) => {
             ENDS.iter().for_each(|end| close(end.swap(-1, Ordering::Relaxed)));

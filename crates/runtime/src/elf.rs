@@ -60,6 +60,7 @@ const DT_SONAME: u64 = 14;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
 
 /// A section's entry in the table of sections, and so many are looked at; real programs have about forty.
 const SECTION_BYTES: usize = 64;
@@ -88,6 +89,23 @@ pub(crate) fn sections(file: &File, name: &[u8]) -> io::Result<Vec<Range<u64>>> 
         names.get(from..).and_then(|rest| rest.split(|byte| *byte == 0).next()) == Some(name)
     };
     Ok(sections().filter(is_named).map(place).map(|(at, len)| at..at.saturating_add(len)).collect())
+}
+
+/// Where in `file` what the dynamic linker writes and then makes read-only is, as the program headers of a 64-bit ELF file say. An error of
+/// reading it.
+pub(crate) fn relocated(file: &File) -> io::Result<Option<Range<u64>>> {
+    let head = read_up_to(file, 0, HEADER_BYTES)?;
+    let is_read = head.starts_with(b"\x7fELF\x02\x01") && head.len() == HEADER_BYTES;
+    if !is_read || usize::from(u16_at(&head, 54)) != PROGRAM_HEADER_BYTES {
+        return Ok(None);
+    }
+    let entries = usize::from(u16_at(&head, 56).min(PROGRAM_HEADERS_MAX));
+    let table = read_up_to(file, u64_at(&head, 32), entries * PROGRAM_HEADER_BYTES)?;
+    let found = table.chunks_exact(PROGRAM_HEADER_BYTES).find(|entry| u32_at(entry, 0) == PT_GNU_RELRO);
+    Ok(found.map(|entry| {
+        let (at, len) = (u64_at(entry, 8), u64_at(entry, 40));
+        at..at.saturating_add(len)
+    }))
 }
 
 /// Reads what `file` is. An error of reading it; a damaged file is what its first bytes say, as far as they go.
@@ -332,5 +350,18 @@ mod tests {
         let mut huge_note = elf(2, 62, &[(PT_NOTE, b"\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0")]);
         huge_note.truncate(huge_note.len());
         assert_eq!(kind(&huge_note), Kind::Static { is_library: false, machine: 62, go: false });
+    }
+
+    #[test]
+    fn what_the_dynamic_linker_makes_read_only_is_where_the_program_headers_say() {
+        let mut bytes = elf(2, MACHINE_HERE, &[(PT_INTERP, b"/lib/ld.so\0"), (PT_GNU_RELRO, b"addresses")]);
+        let header = HEADER_BYTES + PROGRAM_HEADER_BYTES;
+        bytes[header + 40..header + 48].copy_from_slice(&5000_u64.to_le_bytes());
+        let at = u64_at(&bytes[header..], 8);
+        assert_eq!(relocated(&file_of(&bytes)).expect("it can be read"), Some(at..at + 5000));
+        let no_elf: [&[u8]; 3] = [b"", b"#!/bin/sh\n", &bytes[..70]];
+        assert!(no_elf.into_iter().all(|bytes| relocated(&file_of(bytes)).expect("it can be read").is_none()));
+        let without = elf(2, MACHINE_HERE, &[(PT_INTERP, b"/lib/ld.so\0")]);
+        assert_eq!(relocated(&file_of(&without)).expect("it can be read"), None);
     }
 }

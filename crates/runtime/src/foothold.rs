@@ -68,6 +68,8 @@ pub(crate) const ARM: u32 = 4;
 
 /// Command to `enter`: make the pages of the range in the words anonymous, as `origins::take` says.
 pub(crate) const TAKE: u32 = 5;
+/// In the bytes of that range, which are whole pages: they may be read only.
+pub(crate) const READ_ONLY: usize = 1;
 
 /// Signals that no armed thread blocks in the kernel: SIGBUS, SIGSEGV, SIGSYS.
 pub(crate) const UNBLOCKED: SignalSet = SignalSet(1 << 6 | 1 << 10 | 1 << 30);
@@ -227,11 +229,12 @@ pub(crate) fn publish(enter: u64, stack: u64, budget_pages: u64) {
     FOOTHOLD.address.store(std::ptr::from_ref(&FOOTHOLD).addr() as u64, Ordering::Release);
 }
 
-/// What the command [`TAKE`] is about, as the supervisor has written it: an address, and bytes.
-pub(crate) fn range() -> (usize, usize) {
+/// What the command [`TAKE`] is about, as the supervisor has written it: an address, bytes, and whether they may be read only.
+pub(crate) fn range() -> (usize, usize, bool) {
     let [start, bytes] = &FOOTHOLD.range;
     let word = |word: &AtomicU64| usize::try_from(word.load(Ordering::Acquire)).expect("addresses are 64 bit");
-    (word(start), word(bytes))
+    let bytes = word(bytes);
+    (word(start), bytes & !READ_ONLY, bytes & READ_ONLY != 0)
 }
 
 /// A command was run.

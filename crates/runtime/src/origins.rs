@@ -16,6 +16,10 @@
 //! program does by its own instructions, too late to bring the file back: discarding or moving such a range then ends the process, in
 //! place of wrong bytes. All of it is inherited by forked children as it is.
 //!
+//! What the dynamic linker has written and then made read-only (RELRO, the tables of addresses that a C++ library has by the MiB) is *sealed*:
+//! the kernel moves no page out of memory that may not be written, so it may be for the moment in which pages are taken out
+//! ([`while_open`]), and no longer once the program gives it other rights. A store that natively is an error is not seen in such a moment.
+//!
 //! Different from native: such a range cannot be moved or resized by mremap(2) (ENOMEM), a file that is cut does not take the pages
 //! away, and /proc/PID/maps shows anonymous memory.
 
@@ -43,12 +47,16 @@ pub(crate) const MMAP: u32 = number(libc::SYS_mmap);
 pub(crate) const MUNMAP: u32 = number(libc::SYS_munmap);
 pub(crate) const MREMAP: u32 = number(libc::SYS_mremap);
 const MPROTECT: u32 = number(libc::SYS_mprotect);
+const PKEY_MPROTECT: u32 = number(libc::SYS_pkey_mprotect);
 pub(crate) const MADVISE: u32 = number(libc::SYS_madvise);
 
 /// `MADV_DONTNEED`, `MADV_DONTNEED_LOCKED`, `MADV_GUARD_INSTALL`: what was written is gone.
 const GIVES_BACK: [usize; 3] = [4, 24, 102];
 /// `PROT_READ | PROT_WRITE`
 const WRITABLE: usize = 3;
+
+/// In the word that says what is aside: the range is sealed.
+const SEALED: usize = 1;
 
 /// `MADV_FREE`, `MADV_REMOVE`, `MADV_WIPEONFORK`: not for private mappings of files.
 const ONLY_ANONYMOUS: [usize; 3] = [8, 9, 18];
@@ -64,13 +72,14 @@ struct Origin {
     start: usize,
     end: usize,
     aside: usize,
+    is_sealed: bool,
 }
 
 impl Origin {
     /// The part of it in `[start, end)`.
     fn part(self, start: usize, end: usize) -> Option<Self> {
         let (from, to) = (self.start.max(start), self.end.min(end));
-        (from < to).then(|| Self { start: from, end: to, aside: self.aside + (from - self.start) })
+        (from < to).then(|| Self { start: from, end: to, aside: self.aside + (from - self.start), ..self })
     }
 
     const fn bytes(self) -> usize {
@@ -98,11 +107,12 @@ static IS_TOLD: AtomicBool = AtomicBool::new(false);
 impl Entry {
     fn get(&self) -> Origin {
         let of = |word: &AtomicUsize| word.load(Ordering::Acquire);
-        Origin { start: of(&self.start), end: of(&self.end), aside: of(&self.aside) }
+        let aside = of(&self.aside);
+        Origin { start: of(&self.start), end: of(&self.end), aside: aside & !SEALED, is_sealed: aside & SEALED != 0 }
     }
 
     fn set(&self, origin: Origin) {
-        self.aside.store(origin.aside, Ordering::Release);
+        self.aside.store(origin.aside | if origin.is_sealed { SEALED } else { 0 }, Ordering::Release);
         self.start.store(origin.start, Ordering::Release);
         self.end.store(origin.end, Ordering::Release);
     }
@@ -132,7 +142,7 @@ fn claim(start: usize, end: usize) -> Result<Option<Origin>, Errno> {
     let Some((entry, part)) = found else { return Ok(None) };
     let whole = entry.get();
     let head = Origin { end: part.start, ..whole };
-    let tail = Origin { start: part.end, end: whole.end, aside: part.aside + part.bytes() };
+    let tail = Origin { start: part.end, aside: part.aside + part.bytes(), ..whole };
     match (head.bytes() > 0, tail.bytes() > 0) {
         (true, true) if !add(tail) => return Err(Errno::ENOMEM),
         (false, true) => entry.set(tail),
@@ -141,9 +151,9 @@ fn claim(start: usize, end: usize) -> Result<Option<Origin>, Errno> {
     Ok(Some(part))
 }
 
-/// Make these pages anonymous: written ones of one private mapping of a file, all of which are in memory. While all other threads of the
-/// process are stopped. An error: as far as it has come, no byte is lost.
-pub(crate) fn take(start: usize, bytes: usize) -> Result<(), Errno> {
+/// Make these pages anonymous: written ones of one private mapping of a file, all of which are in memory, and may be read only if it
+/// `is_sealed`. While all other threads of the process are stopped. An error: as far as it has come, no byte is lost.
+pub(crate) fn take(start: usize, bytes: usize, is_sealed: bool) -> Result<(), Errno> {
     limits::make_room(2 * bytes);
     let fresh = Mapping::plain(bytes, PAGE_BYTES)?;
     // A program may lock whatever it will map.
@@ -154,7 +164,7 @@ pub(crate) fn take(start: usize, bytes: usize) -> Result<(), Errno> {
     let mut taken = Ok(());
     while done < bytes && taken.is_ok() {
         let step = STEP_BYTES.min(bytes - done);
-        taken = take_step(start + done, fresh.part(done, step), aside.part(done, step));
+        taken = take_step(start + done, fresh.part(done, step), aside.part(done, step), is_sealed);
         done += if taken.is_ok() { step } else { 0 };
     }
     if done < bytes {
@@ -165,17 +175,20 @@ pub(crate) fn take(start: usize, bytes: usize) -> Result<(), Errno> {
     }
     if done > 0 {
         let _changes = CHANGES.lock("pages of files are taken");
-        let is_added = add(Origin { start, end: start + done, aside: aside.start() });
+        let is_added = add(Origin { start, end: start + done, aside: aside.start(), is_sealed });
         assert!(is_added, "at most {TAKEN_MAX} ranges are taken");
     }
     taken
 }
 
-fn take_step(start: usize, fresh: ManagedRange, aside: ManagedRange) -> Result<(), Errno> {
+fn take_step(start: usize, fresh: ManagedRange, aside: ManagedRange, is_sealed: bool) -> Result<(), Errno> {
     // SAFETY: `fresh` is memory of our own.
     let bytes = unsafe { std::slice::from_raw_parts_mut(fresh.as_ptr(), fresh.len()) };
     // By the kernel: a page that is lost to a cut file is an error, and no signal.
     proc::read_memory(thread::getpid(), start as u64, bytes)?;
+    if is_sealed {
+        mem::protect(fresh, Protection::Read)?;
+    }
     // SAFETY: memory of the program that is mapped; its threads are stopped.
     let written = unsafe { ManagedRange::new(start, fresh.len()) };
     // SAFETY: nobody runs who would miss it meanwhile; what is replaced is ours.
@@ -196,6 +209,43 @@ fn take_step(start: usize, fresh: ManagedRange, aside: ManagedRange) -> Result<(
 /// True if some of these pages came from a file.
 pub(crate) fn meet(start: usize, end: usize) -> bool {
     entries().iter().any(|entry| entry.get().part(start, end).is_some())
+}
+
+/// True if all of these pages are sealed.
+pub(crate) fn is_sealed(start: usize, end: usize) -> bool {
+    entries().iter().map(Entry::get).any(|origin| origin.is_sealed && origin.start <= start && end <= origin.end)
+}
+
+/// Take pages out of `range` by `take`. Where it is sealed the pages may be written meanwhile; None: they cannot be.
+pub(crate) fn while_open<T>(range: ManagedRange, take: impl FnOnce() -> T) -> Option<T> {
+    let (start, end) = (range.start(), range.start() + range.len());
+    if !is_sealed(start, end) {
+        return Some(take());
+    }
+    let _changes = CHANGES.lock("sealed pages leave");
+    // The program may have opened it since.
+    let is_sealed = is_sealed(start, end);
+    if is_sealed && mem::protect(range, Protection::ReadWrite).is_err() {
+        return None;
+    }
+    let taken = take();
+    if is_sealed {
+        // If that cannot be it stays open: no byte depends on it.
+        let _ = mem::protect(range, Protection::Read);
+    }
+    Some(taken)
+}
+
+/// The program gives these pages other rights: from now on they are what it says.
+fn unseal(start: usize, end: usize) {
+    let meets = |origin: Origin| origin.is_sealed && origin.part(start, end).is_some();
+    if !entries().iter().any(|entry| meets(entry.get())) {
+        return;
+    }
+    let _changes = CHANGES.lock("what is sealed is opened");
+    for entry in entries().iter().filter(|entry| meets(entry.get())) {
+        entry.set(Origin { is_sealed: false, ..entry.get() });
+    }
 }
 
 /// Something else is mapped there by now, or nothing.
@@ -249,6 +299,10 @@ fn around_one(number: u32, arguments: [usize; 6], mut call: impl FnMut(u32, [usi
             Err(answer) => answer,
         },
         MADVISE if ONLY_ANONYMOUS.contains(&third) && meet(first, end) => Errno::EINVAL.negated(),
+        MPROTECT | PKEY_MPROTECT => {
+            unseal(first, end);
+            call(number, arguments)
+        }
         MREMAP if meet(first, end) => {
             if !IS_TOLD.swap(true, Ordering::Relaxed) {
                 let pid = thread::getpid();

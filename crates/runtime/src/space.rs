@@ -33,9 +33,11 @@ mod untold;
 
 use pagetide_core::types::{PageIdx, PageRange};
 
+use mapping::Rights;
 pub(crate) use mapping::{Backing, Census, ForkPolicy, Listed, Mapping, Standing, Verdict, Why};
 pub(crate) use regions::{Change, PAGE_BYTES, PAGE_SHIFT, Region};
 
+use crate::origins;
 use crate::own;
 use regions::Regions;
 pub(crate) use untold::is_aside;
@@ -280,7 +282,11 @@ impl Mappings {
 
     /// What the rules say of the page `vpn` of a mapping, and up to where they say the same.
     pub(crate) fn judge(&self, listed: &Listed, vpn: u64) -> (u64, Verdict) {
-        let (to, verdict) = listed.judge(vpn, &self.regions, &self.before, own_pages);
+        let address = |vpn: u64| usize::try_from(vpn << PAGE_SHIFT).expect("addresses are 64 bit");
+        // What is sealed is opened when its pages leave.
+        let is_sealed = !listed.rights.write && origins::is_sealed(address(listed.from), address(listed.to));
+        let rights = Rights { write: listed.rights.write || is_sealed, ..listed.rights };
+        let (to, verdict) = Listed { rights, ..*listed }.judge(vpn, &self.regions, &self.before, own_pages);
         let is_registered = self.registered.iter().any(|&(from, end)| from < to && vpn < end);
         match verdict {
             Verdict::Native(Why::Small) if is_registered || self.takes_small => (to, Verdict::Wanted),

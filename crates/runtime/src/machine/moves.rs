@@ -15,6 +15,7 @@ use pagetide_sys::uffd::{RangeAnswer, Stop, Wake};
 use super::deferred::with_range;
 use super::{LiveMachine, PAGE, Unsharing, ZEROES_PAGES, managed};
 use crate::frames::{Frame, FrameRun, Kind};
+use crate::origins;
 use crate::space::held::{Held, Leading};
 use crate::space::unshare::WAITING_MAX;
 use crate::space::{PAGE_SHIFT, is_aside};
@@ -161,7 +162,8 @@ impl<K: AddressSpace> LiveMachine<K> {
         let (to, from) = (managed(vpn, len), self.frames_memory(run));
         let is_cheaper = self.move_cost.is_dear() && len <= COPY_PAGES_MAX;
         // What the kernel may refer to goes back as it is, not as a copy.
-        let mut is_copy = (is_cheaper || self.frames.kind(first) != self.kind_at(vpn))
+        let is_sealed = origins::is_sealed(to.start(), to.start() + to.len());
+        let mut is_copy = (is_cheaper || is_sealed || self.frames.kind(first) != self.kind_at(vpn))
             && !self.is_stuck
             && !self.lends()
             && self.unmarked(vpn, piece) == len;
@@ -432,7 +434,8 @@ impl<K: AddressSpace> LiveMachine<K> {
     fn move_out(&mut self, vpn: u64, piece: PageRange, kind: Kind) -> Option<(PageRange, RangeAnswer)> {
         let run = self.frames.take_holes(piece.len, kind)?;
         let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
-        let answer = self.move_timed(to, from, OwnSide::To, Wake::Later);
+        let moved = origins::while_open(from, || self.move_timed(to, from, OwnSide::To, Wake::Later));
+        let answer = moved.unwrap_or(RangeAnswer { done: 0, stop: Some(Stop::Invalid) });
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);
         for (offset, frame) in (0..).zip(run.frames()) {

@@ -9,6 +9,7 @@ use pagetide_sys::pagemap::{Categories, Run};
 
 use super::{Overhead, Pager};
 use crate::machine::managed;
+use crate::origins;
 use crate::own;
 use crate::space::PAGE_SHIFT;
 use crate::space::unpaged::{Unpaged, counts_file_pages};
@@ -114,7 +115,8 @@ impl<K: AddressSpace> Pager<K> {
                 let Ok(Some(vma)) = self.machine_mut().space_mut().mapping_at_or_after(address) else { break };
                 let (start, end) = ((vma.start >> PAGE_SHIFT) as u64, (vma.end >> PAGE_SHIFT) as u64);
                 let (from, to) = (start.clamp(vpn, region.end_vpn()), end.min(region.end_vpn()));
-                if !vma.write && from < to {
+                let is_sealed = origins::is_sealed(vma.start, vma.end);
+                if !vma.write && !is_sealed && from < to {
                     let range = managed(from, u32::try_from(to - from).expect("inside the region"));
                     pages += self.resident_pages(range, &mut runs);
                 }

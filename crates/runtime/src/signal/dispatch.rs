@@ -29,6 +29,7 @@ mod linux {
     pub(super) const SIGPROCMASK: u32 = 14;
     pub(super) const SIGRETURN: u32 = 15;
     pub(super) const MMAP: u32 = 9;
+    pub(super) const MPROTECT: u32 = 10;
     pub(super) const MUNMAP: u32 = 11;
     pub(super) const MREMAP: u32 = 25;
     pub(super) const MADVISE: u32 = 28;
@@ -58,6 +59,7 @@ mod linux {
     pub(super) const SECCOMP: u32 = 317;
     pub(super) const EXECVEAT: u32 = 322;
     pub(super) const MLOCK2: u32 = 325;
+    pub(super) const PKEY_MPROTECT: u32 = 329;
     pub(super) const DUP3: u32 = 292;
     pub(super) const PRLIMIT: u32 = 302;
     pub(super) const STATX: u32 = 332;
@@ -204,7 +206,7 @@ fn answer(block: &'static Thread, context: &mut Context, number: u32, arguments:
         CLOSE_RANGE => close_range(block, arguments),
         SETRLIMIT => set_limit(block, number, arguments, [0, arguments[0], arguments[1]]),
         PRLIMIT => set_limit(block, number, arguments, [arguments[0], arguments[1], arguments[2]]),
-        MMAP | MUNMAP | MREMAP | MADVISE => change(block, number, arguments),
+        MMAP | MUNMAP | MREMAP | MADVISE | MPROTECT | PKEY_MPROTECT => change(block, number, arguments),
         advice::PROCESS_MADVISE => advice::by_process(
             arguments,
             |address| read(address).ok(),

@@ -308,7 +308,8 @@ impl Starting {
         if everyone::uses_memory_lastingly(pid) {
             return Ok(());
         }
-        for written::Range { start, bytes } in written::find(pid, at) {
+        for written::Range { start, bytes, is_read_only } in written::find(pid, at) {
+            let bytes = bytes | if is_read_only { foothold::READ_ONLY as u64 } else { 0 };
             write(pid, at + foothold::RANGE_AT, &[start.to_ne_bytes(), bytes.to_ne_bytes()].concat());
             match self.run(at, saved, u64::from(foothold::TAKE), meanwhile) {
                 Ok(0) => {}

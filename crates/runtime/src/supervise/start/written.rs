@@ -1,7 +1,8 @@
 //! Which pages of private file mappings a process has written, where they are many: they are made anonymous before its agent starts, so that
-//! they can be paged (`origins.rs`). The class archive of a JVM is such memory, Emacs's image, and the static data of large programs.
+//! they can be paged (`origins.rs`). The class archive of a JVM is such memory, Emacs's image, and the static data of large programs. So are
+//! the tables of addresses that the dynamic linker has written and made read-only (RELRO): 11 MB of clang's.
 //!
-//! Left alone: mappings that are not both readable and writable or may be executed, those with advice or a lock that a new mapping would not
+//! Left alone: mappings that are not both readable and writable (but for RELRO, as the file's program headers have it) or may be executed, those with advice or a lock that a new mapping would not
 //! have, devices, the object's own, and what is less than [`RUN_PAGES`] in a row or [`MAPPING_BYTES`] in a mapping: the C library's and the
 //! loader's data is among these, which the runtime needs itself. So are descriptors of restartable sequences: in signal mode the kernel would
 //! not find one that is out, and end the program. They have a section of their own by convention (librseq, tcmalloc).
@@ -31,6 +32,7 @@ const SEQUENCES: &[u8] = b"__rseq_cs";
 pub(super) struct Range {
     pub(super) start: u64,
     pub(super) bytes: u64,
+    pub(super) is_read_only: bool,
 }
 
 /// A mapping as smaps has it, as far as it counts here.
@@ -41,12 +43,24 @@ struct Candidate {
     /// Where its first byte is in the file.
     offset: u64,
     path: String,
+    is_read_only: bool,
 }
 
 /// True if the process may have such pages. Cheap, and asked of every process.
 pub(in crate::supervise) fn may_be(pid: i32, words: u64) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    String::from_utf8_lossy(&maps).lines().filter_map(Candidate::of).any(|mapping| mapping.may_be_taken(words))
+    has_candidate(&String::from_utf8_lossy(&maps), words)
+}
+
+/// The list of mappings names one that may be taken. Which pages of it were written it does not say.
+fn has_candidate(maps: &str, words: u64) -> bool {
+    let mappings: Vec<_> = maps.lines().map(Candidate::of).collect();
+    let is_candidate = |at: usize| {
+        let mapping = mappings[at].as_ref().filter(|mapping| mapping.may_be_taken(words));
+        let next = mappings.get(at + 1).and_then(Option::as_ref);
+        mapping.is_some_and(|mapping| !mapping.is_read_only || next.is_some_and(|next| mapping.is_before_data(next)))
+    };
+    (0..mappings.len()).any(is_candidate)
 }
 
 /// The ranges, the largest first if they are too many. `words`: an address in the object's own data. None where nothing can be seen.
@@ -55,13 +69,17 @@ pub(super) fn find(pid: i32, words: u64) -> Vec<Range> {
     let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return Vec::new() };
     let mut ranges = Vec::new();
     for mapping in candidates(&String::from_utf8_lossy(&smaps), words) {
+        if mapping.is_read_only && !mapping.is_relocated(pid).unwrap_or(false) {
+            continue;
+        }
         // A file that is deleted, or that nobody may read, is taken for one without: hardly a loaded library.
         let descriptors = mapping.descriptors(pid).unwrap_or_default();
         let pages = (mapping.end - mapping.start) >> PAGE_SHIFT;
         let mut entries = vec![0; usize::try_from(pages * 8).expect("addresses are 64 bit")];
         if pagemap.read_exact_at(&mut entries, (mapping.start >> PAGE_SHIFT) * 8).is_ok() {
             let entry = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-            ranges.extend(runs(mapping.start, entries.chunks_exact(8).map(entry), &descriptors));
+            let runs = runs(mapping.start, entries.chunks_exact(8).map(entry), &descriptors);
+            ranges.extend(runs.into_iter().map(|run| Range { is_read_only: mapping.is_read_only, ..run }));
         }
     }
     ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.bytes));
@@ -74,25 +92,46 @@ impl Candidate {
     fn of(line: &str) -> Option<Self> {
         let mut fields = line.splitn(6, ' ');
         let (start, end) = fields.next()?.split_once('-')?;
-        let is_private = fields.next()? == "rw-p";
+        let is_read_only = match fields.next()? {
+            "rw-p" => false,
+            "r--p" => true,
+            _ => return None,
+        };
         let number = |text| u64::from_str_radix(text, 16).ok();
         let (start, end, offset) = (number(start)?, number(end)?, number(fields.next()?)?);
         let inode = fields.nth(1)?;
         let path = fields.next().map_or("", str::trim_start);
         let is_file = inode != "0" && path.starts_with('/') && !path.starts_with("/dev/");
-        (is_private && is_file).then(|| Self { start, end, offset, path: path.to_owned() })
+        is_file.then(|| Self { start, end, offset, path: path.to_owned(), is_read_only })
     }
 
     const fn may_be_taken(&self, words: u64) -> bool {
         self.end - self.start >= MAPPING_BYTES && !(self.start <= words && words < self.end)
     }
 
-    /// The addresses of descriptors of restartable sequences. An error: its file cannot be read.
-    fn descriptors(&self, pid: i32) -> io::Result<Vec<ops::Range<u64>>> {
+    /// What comes behind it is data of the same file, as it does behind RELRO.
+    fn is_before_data(&self, next: &Self) -> bool {
+        let is_behind = next.start == self.end && next.offset == self.offset + (self.end - self.start);
+        is_behind && !next.is_read_only && next.path == self.path
+    }
+
+    /// All of it is RELRO: the dynamic linker has written it, and nobody will. An error: its file cannot be read.
+    fn is_relocated(&self, pid: i32) -> io::Result<bool> {
+        let relocated = elf::relocated(&self.file(pid)?)?;
+        let end = self.offset + (self.end - self.start);
+        let whole = |at: u64| at / PAGE_BYTES * PAGE_BYTES;
+        Ok(relocated.is_some_and(|range| whole(range.start) <= self.offset && end <= whole(range.end)))
+    }
+
+    fn file(&self, pid: i32) -> io::Result<File> {
         // Of this name there may be a pipe by now, whose writer nobody waits for.
         let path = format!("/proc/{pid}/root{}", self.path);
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        let sections = elf::sections(&file, SEQUENCES)?;
+        File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+    }
+
+    /// The addresses of descriptors of restartable sequences. An error: its file cannot be read.
+    fn descriptors(&self, pid: i32) -> io::Result<Vec<ops::Range<u64>>> {
+        let sections = elf::sections(&self.file(pid)?, SEQUENCES)?;
         let address = |at: u64| self.start.saturating_add(at.saturating_sub(self.offset));
         Ok(sections.into_iter().map(|section| address(section.start)..address(section.end)).collect())
     }
@@ -133,7 +172,7 @@ fn runs(start: u64, entries: impl Iterator<Item = u64>, kept: &[ops::Range<u64>]
             Some(last) if last.start + last.bytes == at && last.bytes < RANGE_PAGES * PAGE_BYTES => {
                 last.bytes += PAGE_BYTES
             }
-            _ => ranges.push(Range { start: at, bytes: PAGE_BYTES }),
+            _ => ranges.push(Range { start: at, bytes: PAGE_BYTES, is_read_only: false }),
         }
     }
     ranges.retain(|range| range.bytes >= RUN_PAGES * PAGE_BYTES);
@@ -172,12 +211,33 @@ VmFlags: rd wr mr mw me ac sd
     #[test]
     fn written_mappings_of_files_are_found_and_nothing_else() {
         let words = 0x7f00_0180_1000;
-        let path = "/usr/lib/classes.jsa".to_owned();
-        let archive = Candidate { start: 0x7f00_0000_0000, end: 0x7f00_0040_0000, offset: 0x1000, path };
-        assert_eq!(candidates(SMAPS, words), [archive]);
-        assert_eq!(candidates(SMAPS, 0).len(), 2, "the object's own is one without its words");
+        let found = |words| -> Vec<_> {
+            let found = candidates(SMAPS, words).into_iter();
+            found.map(|found| (found.path, found.offset, found.is_read_only)).collect()
+        };
+        let archive = ("/usr/lib/classes.jsa".to_owned(), 0x1000, false);
+        let constants = ("/usr/lib/read".to_owned(), 0, true);
+        assert_eq!(found(words), [archive, constants]);
+        assert_eq!(found(0).len(), 3, "the object's own is one without its words");
         assert_eq!(candidates("", 0), []);
         assert_eq!(candidates("no\nsmaps\n\nAnonymous: 9999\nVmFlags: rd\n", 0), []);
+    }
+
+    #[test]
+    fn what_the_loader_has_made_read_only_is_told_from_constants_by_what_comes_behind_it() {
+        const MAPS: &str = "\
+7f0000000000-7f0000800000 r--p 00000000 fd:00 77 /usr/lib/libLLVM.so
+7f0000800000-7f0000f00000 r--p 00800000 fd:00 77 /usr/lib/libLLVM.so
+7f0000f00000-7f0000f10000 rw-p 00f00000 fd:00 77 /usr/lib/libLLVM.so
+7f0000f10000-7f0000f20000 rw-p 00000000 00:00 0
+";
+        assert!(has_candidate(MAPS, 0));
+        let without = |line: usize| {
+            let lines = MAPS.lines().enumerate().filter(|&(at, _)| at != line).map(|(_, line)| line);
+            has_candidate(&lines.collect::<Vec<_>>().join("\n"), 0)
+        };
+        assert_eq!([0, 1, 2].map(without), [true, false, false]);
+        assert!(!has_candidate(&MAPS.replace("rw-p 00f00000", "rw-p 00a00000"), 0), "another part of the file");
     }
 
     #[test]
@@ -186,7 +246,8 @@ VmFlags: rd wr mr mw me ac sd
         let made = std::process::Command::new("mkfifo").arg(&path).status().expect("coreutils are there");
         assert!(made.success());
         let (own, name) = (std::process::id().cast_signed(), path.to_string_lossy().into_owned());
-        let found = Candidate { start: 0, end: MAPPING_BYTES, offset: 0, path: name }.descriptors(own);
+        let found =
+            Candidate { start: 0, end: MAPPING_BYTES, offset: 0, path: name, is_read_only: false }.descriptors(own);
         fs::remove_file(&path).expect("just made");
         assert!(found.is_err(), "{found:?}");
     }
@@ -198,11 +259,18 @@ VmFlags: rd wr mr mw me ac sd
         let page = |at: u64| 0x10_0000 + at * PAGE_BYTES;
         let mut entries = vec![WRITTEN; 100];
         (entries[20], entries[21], entries[30], entries[99]) = (READ, 0, 1 << 62, READ);
-        let expected = [(0, 20), (31, 68)].map(|(at, pages)| Range { start: page(at), bytes: pages * PAGE_BYTES });
+        let expected = [(0, 20), (31, 68)].map(|(at, pages)| Range {
+            start: page(at),
+            bytes: pages * PAGE_BYTES,
+            is_read_only: false,
+        });
         assert_eq!(runs(page(0), entries.iter().copied(), &[]), expected);
         let kept = [page(0) + 8..page(1) + 8, page(80)..page(80) + 1, page(98)..page(98)];
-        let expected =
-            [(2, 18), (31, 49), (81, 18)].map(|(at, pages)| Range { start: page(at), bytes: pages * PAGE_BYTES });
+        let expected = [(2, 18), (31, 49), (81, 18)].map(|(at, pages)| Range {
+            start: page(at),
+            bytes: pages * PAGE_BYTES,
+            is_read_only: false,
+        });
         assert_eq!(runs(page(0), entries.into_iter(), &kept), expected);
         let many = runs(0, std::iter::repeat_n(WRITTEN, 40_000), &[]);
         assert_eq!(many.iter().map(|range| range.bytes).sum::<u64>(), 40_000 * PAGE_BYTES);
