@@ -313,6 +313,8 @@ impl Starting {
             write(pid, at + foothold::RANGE_AT, &[start.to_ne_bytes(), bytes.to_ne_bytes()].concat());
             match self.run(at, saved, u64::from(foothold::TAKE), meanwhile) {
                 Ok(0) => {}
+                // Mappings that the dynamic linker has sealed (mseal) cannot be moved.
+                Ok(answer) if answer == -i64::from(libc::EPERM) => {}
                 // No memory or mappings for it: what is left stays native.
                 Ok(_) => break,
                 Err(Refusal::Foreign(what)) => {
