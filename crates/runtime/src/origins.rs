@@ -18,7 +18,8 @@
 //!
 //! What the dynamic linker has written and then made read-only (RELRO, the tables of addresses that a C++ library has by the MiB) is *sealed*:
 //! the kernel moves no page out of memory that may not be written, so it may be for the moment in which pages are taken out
-//! ([`while_open`]), and no longer once the program gives it other rights. A store that natively is an error is not seen in such a moment.
+//! ([`while_open`]), and no longer once the program gives it other rights. A store that natively is an error is not seen in such a moment, and
+//! what takes its place within one (unmapped by one thread, mapped by another) is left read-only.
 //!
 //! Different from native: such a range cannot be moved or resized by mremap(2) (ENOMEM), a file that is cut does not take the pages
 //! away, and /proc/PID/maps shows anonymous memory.

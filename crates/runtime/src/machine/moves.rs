@@ -434,8 +434,14 @@ impl<K: AddressSpace> LiveMachine<K> {
     fn move_out(&mut self, vpn: u64, piece: PageRange, kind: Kind) -> Option<(PageRange, RangeAnswer)> {
         let run = self.frames.take_holes(piece.len, kind)?;
         let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
-        let moved = origins::while_open(from, || self.move_timed(to, from, OwnSide::To, Wake::Later));
-        let answer = moved.unwrap_or(RangeAnswer { done: 0, stop: Some(Stop::Invalid) });
+        let none = |stop| RangeAnswer { done: 0, stop: Some(stop) };
+        // Something else may be there by now, whose rights are not ours to change: a move would be refused for as long.
+        let answer = if origins::is_sealed(from.start(), from.start() + from.len()) && self.is_changing() {
+            none(Stop::Again)
+        } else {
+            let moved = origins::while_open(from, || self.move_timed(to, from, OwnSide::To, Wake::Later));
+            moved.unwrap_or(none(Stop::Invalid))
+        };
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);
         for (offset, frame) in (0..).zip(run.frames()) {
