@@ -24,10 +24,18 @@ unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const iovec, count: size_t, fl
 /// # Safety
 /// As for vmsplice(2), which it answers as.
 pub(crate) unsafe fn lend(fd: c_int, pieces: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
+    const FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     let Ok(count) = c_int::try_from(count) else { return refuse(libc::EINVAL) };
+    if flags & !FLAGS != 0 {
+        return refuse(libc::EINVAL);
+    }
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::RWF_NOWAIT };
     // SAFETY: changes nothing.
     let mode = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    if mode >= 0 && unsafe { libc::fcntl(fd, libc::F_GETPIPE_SZ) } < 0 {
+        return refuse(libc::EBADF);
+    }
     let reads = mode & libc::O_ACCMODE == libc::O_RDONLY;
     let answer = match mode {
         ..0 => return -1,

@@ -73,9 +73,10 @@ static IS_CPU_FREE: AtomicBool = AtomicBool::new(false);
 /// Allocates nothing.
 pub(crate) fn open() -> Result<(), Errno> {
     let before = proc::limit(Resource::Files)?.soft;
-    let raised = limits::for_files();
-    let is_room = raised.is_some() || before > LOWEST + ROOM;
-    let lowest = if is_room { before.min(LOWEST) } else { before.saturating_sub(ROOM) };
+    let _raised = limits::for_files();
+    // A hard limit may leave the program's soft one where it is.
+    let (wanted, end) = (before.min(LOWEST), proc::limit(Resource::Files)?.soft);
+    let lowest = if end > wanted + ROOM { wanted } else { end.saturating_sub(ROOM) };
     let lowest = u32::try_from(lowest).unwrap_or(u32::MAX);
     let (uffd, _door) = Uffd::open(Reach::UserMode, ReadMode::NonBlocking).map_err(|_| Errno::EPERM)?;
     let uffd = Uffd::from_fd(uffd.into_fd().moved_high(lowest));

@@ -455,11 +455,13 @@ impl Supervisor {
         }
     }
 
-    /// Signals that were sent to us go to the program, or to all that it has left. Those that the terminal sends reach it anyway.
+    /// Signals that were sent to us go to the program, or to all that it has left. Those that the terminal sends reach it anyway, and those of
+    /// its own processes were sent to its group (kill(0)), which may be ours as well.
     fn forward(&self, signals: &SignalQueue) {
-        while let Some((signal, from_kernel)) = signals.next() {
+        while let Some((signal, sender)) = signals.next() {
             let number = u32::try_from(signal).expect("signals are positive");
-            if [libc::SIGCHLD.cast_unsigned(), CPU_TIMER].contains(&number) || from_kernel {
+            let is_meant = sender.is_some_and(|sender| self.tree.process(sender).is_none());
+            if [libc::SIGCHLD.cast_unsigned(), CPU_TIMER].contains(&number) || !is_meant {
                 continue;
             }
             let is_meant = |pid: &i32| self.main_status.is_some() || *pid == self.main_pid;

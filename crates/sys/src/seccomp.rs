@@ -6,8 +6,9 @@
 use linux_raw_sys::general as k;
 
 use crate::mem::{KINDS, Memory, Protection};
+use crate::signal::can_read;
 use crate::uffd::{UFFDIO_COPY, UFFDIO_MOVE};
-use crate::word::{low_u32, u64_of};
+use crate::word::{addr_of, low_u32, u64_of};
 
 /// `AUDIT_ARCH_X86_64`
 #[cfg(target_arch = "x86_64")]
@@ -154,13 +155,13 @@ pub struct Denied {
 }
 
 impl Program {
-    /// What the filter at `program` would deny us. Read once; null: nothing.
+    /// What the filter at `program` would deny us. Read once; where the kernel could not read it: nothing.
     ///
     /// # Safety
-    /// A filter that the caller's program hands to the kernel: it is there, and nobody changes it.
+    /// A filter that the caller's program hands to the kernel: if it is there, nobody changes it.
     pub unsafe fn denied(program: *const Self) -> Denied {
         let mut steps = [Step::default(); STEPS_MAX];
-        if program.is_null() {
+        if !can_read(addr_of(program), size_of::<Self>()) {
             return Denied::default();
         }
         // SAFETY: the caller's.
@@ -168,10 +169,10 @@ impl Program {
         let Some(steps) = steps.get_mut(..usize::from(len)) else {
             return Denied { needed: Some(k::__NR_seccomp), confines: true };
         };
-        if from.is_null() {
+        let bytes = size_of_val(steps);
+        if bytes == 0 || !can_read(addr_of(from), bytes) {
             return Denied::default();
         }
-        let bytes = size_of_val(steps);
         // SAFETY: the caller's; as bytes, because it may lie anywhere.
         unsafe { from.cast::<u8>().copy_to_nonoverlapping(steps.as_mut_ptr().cast::<u8>(), bytes) };
         denied(steps)

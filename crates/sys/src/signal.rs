@@ -8,7 +8,7 @@ use linux_raw_sys::general::{
 };
 
 use crate::fd::Fd;
-use crate::mem::ManagedRange;
+use crate::mem::{ManagedRange, PAGE_BYTES};
 use crate::syscall;
 use crate::syscall::Errno;
 use crate::thread;
@@ -107,6 +107,20 @@ impl SignalSet {
     pub fn restore(self) {
         change_mask(k::SIG_SETMASK, self);
     }
+}
+
+/// True if these bytes can be read by the kernel, as a call of the caller's would: what is there at `start`, at its end, and where pages begin.
+pub fn can_read(start: usize, bytes: usize) -> bool {
+    const NO_SUCH_HOW: usize = usize::MAX >> 1;
+    let Some(end) = start.checked_add(bytes) else { return false };
+    let pages = (start / PAGE_BYTES + 1..end.div_ceil(PAGE_BYTES)).map(|page| page * PAGE_BYTES);
+    let last = end.saturating_sub(size_of::<SignalSet>()).max(start);
+    // The set is read first; then nothing is done, as no such change is known.
+    // SAFETY: the kernel reads the set if it can.
+    let is_there = |at: usize| unsafe {
+        syscall!(__NR_rt_sigprocmask, NO_SUCH_HOW, at, 0, size_of::<SignalSet>()) != Err(Errno::EFAULT)
+    };
+    [start, last].into_iter().chain(pages).all(is_there)
 }
 
 fn change_mask(how: u32, set: SignalSet) -> SignalSet {

@@ -508,10 +508,21 @@ impl<M: Memory, E: FnMut(Range)> Teller<'_, M, E> {
     fn ioctl(&mut self, address: usize) {
         const SIOCGIFCONF: usize = 0x8912;
         const FICLONE: usize = 0x4004_9409;
+        const FIEMAP: usize = 0xc020_660b;
+        /// The largest structure about sockets, of a route, has 120.
+        const SOCKET_BYTES: usize = 128;
         let command = self.argument(1) & 0xffff_ffff;
         let size = (command >> 16) & 0x3fff;
         match command {
             FICLONE => {}
+            FIEMAP => {
+                let extents = self.half(address.saturating_add(24)).unwrap_or(0);
+                self.tell(
+                    address,
+                    extents.saturating_mul(56).saturating_add(32).clamp(IOCTL_BYTES, 1 << 26),
+                    Direction::Both,
+                );
+            }
             // Some structures are followed by a list.
             _ if size > 0 => self.tell(address, size.max(IOCTL_BYTES), Direction::Both),
             // Terminals and descriptors: some of them take a number.
@@ -522,7 +533,7 @@ impl<M: Memory, E: FnMut(Range)> Teller<'_, M, E> {
                     self.tell(list, len, Direction::Out);
                 }
             }
-            0x8900..=0x89ff => self.tell(address, 64, Direction::Both),
+            0x8900..=0x89ff => self.tell(address, SOCKET_BYTES, Direction::Both),
             _ => self.tell(address, IOCTL_BYTES, Direction::Both),
         }
     }

@@ -429,9 +429,19 @@ pub(super) fn hold_control_block() {
 /// As vmsplice(2): the kernel would refer to the pages without holding them, so it copies.
 fn by_copy(block: &Thread, [fd, pieces, count, flags, ..]: [usize; 6]) -> isize {
     const GET_FLAGS: usize = 3;
+    const GET_PIPE_SIZE: usize = 1032;
     const NO_WAIT: usize = 8;
+    /// `SPLICE_F_MOVE`, `SPLICE_F_NONBLOCK`, `SPLICE_F_MORE`, `SPLICE_F_GIFT`
+    const FLAGS: usize = 15;
+    if flags & 0xffff_ffff & !FLAGS != 0 {
+        return Errno::EINVAL.negated();
+    }
     // SAFETY: changes nothing.
     let mode = unsafe { call(block.switch(), FCNTL, &[fd, GET_FLAGS, 0, 0, 0, 0]) };
+    // SAFETY: as above. Of what is no pipe it has none.
+    if mode >= 0 && unsafe { call(block.switch(), FCNTL, &[fd, GET_PIPE_SIZE, 0, 0, 0, 0]) } < 0 {
+        return Errno::EBADF.negated();
+    }
     let wait = if flags & 2 == 0 { 0 } else { NO_WAIT };
     let reads = mode & 3 == 0;
     let number = if reads { PREADV2 } else { PWRITEV2 };

@@ -268,6 +268,7 @@ impl Supervisor {
         let again = self.tree.list[index].shared_pages();
         let share = shares::first(self.countable_pages() + again, own, self.counted_pages() + again, others);
         let birth = self.births.iter_mut().find(|birth| birth.child == Some(pid) && !birth.is_answered);
+        let is_born = birth.is_some();
         let call = birth.and_then(|birth| {
             let (ours, theirs) = socket::pair().ok()?;
             let parent = self.tree.process(birth.parent)?.link.as_ref()?;
@@ -276,6 +277,10 @@ impl Supervisor {
             Some(theirs)
         });
         let is_forked = call.is_some();
+        if is_born && !is_forked {
+            // As a fresh process's its agent would serve zeroes until the end of its parent is heard of.
+            return self.end_unserved(index, "its parent ended before its memory was handed over");
+        }
         let linked = control.and_then(|(control, page)| {
             let relaxed = Ordering::Relaxed;
             control.entry().budget_pages.store(self.budget_pages, relaxed);

@@ -14,7 +14,8 @@ pub(super) struct SignalQueue {
     pub(super) outer: SignalSet,
 }
 
-const FORWARDED: [i32; 8] = [
+/// And those for real time: who is in the program's process group gets what is sent to the group, and by default it would end us.
+const FORWARDED: [i32; 14] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -23,7 +24,15 @@ const FORWARDED: [i32; 8] = [
     libc::SIGUSR2,
     libc::SIGALRM,
     libc::SIGCHLD,
+    libc::SIGIO,
+    libc::SIGPROF,
+    libc::SIGPWR,
+    libc::SIGSTKFLT,
+    libc::SIGURG,
+    libc::SIGVTALRM,
 ];
+/// The first two of the kernel's are the C library's own.
+const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
 /// From the timers on the processes' CPU time (`rest`). No other use of it is known.
 pub(super) const CPU_TIMER: u32 = 50;
@@ -32,7 +41,9 @@ impl SignalQueue {
     pub(super) fn new() -> Result<Self, Error> {
         let number = |signal: i32| u32::try_from(signal).expect("signals are positive");
         let timer = SignalSet::one(CPU_TIMER).0;
-        let set = SignalSet(FORWARDED.into_iter().fold(timer, |set, signal| set | SignalSet::one(number(signal)).0));
+        let set = SignalSet(
+            FORWARDED.into_iter().chain(REAL_TIME).fold(timer, |set, signal| set | SignalSet::one(number(signal)).0),
+        );
         let outer = set.block();
         match set.descriptor() {
             Ok(fd) => Ok(Self { fd, outer }),
@@ -40,15 +51,15 @@ impl SignalQueue {
         }
     }
 
-    /// The next signal, and whether the kernel (the terminal) sent it.
-    pub(super) fn next(&self) -> Option<(i32, bool)> {
+    /// The next signal, and the process that sent it; None: the kernel (the terminal).
+    pub(super) fn next(&self) -> Option<(i32, Option<i32>)> {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         let read = file::read(&self.fd, &mut record).ok()?;
         if read < record.len() {
             return None;
         }
         let word = |at: usize| i32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
-        // signalfd_siginfo: signal at 0, errno at 4, code at 8. SI_KERNEL is 0x80.
-        Some((word(0), word(8) == 0x80))
+        // signalfd_siginfo: signal at 0, errno at 4, code at 8, the sender at 12. SI_KERNEL is 0x80.
+        Some((word(0), (word(8) != 0x80).then(|| word(12))))
     }
 }

@@ -281,7 +281,7 @@ pub(super) const TABLE: &[Call] = calls! {
     __NR_vserver: Gone [];
     __NR_mbind: Space [V, V, V, In(Bits(4))];
     __NR_set_mempolicy: Plain [V, In(Bits(2))];
-    __NR_get_mempolicy: Plain [Out(WORD), Out(Bits(2))];
+    __NR_get_mempolicy: Plain [Out(WORD), Out(Bits(2)), V, In(Bytes(1))];
     __NR_mq_open: Plain [Text, V, V, In(Bytes(64))];
     __NR_mq_unlink: Plain [Text];
     __NR_mq_timedsend: Waiting [V, In(Arg(2)), V, V, In(TIME)];
