@@ -147,3 +147,28 @@ print(*(ctypes.CDLL(here + '/' + name).both() for name in ['plugin.so', 'whole.s
         assert_eq!(ended.stdout(), answer, "{}", ended.report());
     }
 }
+
+/// vmsplice wrote into a file, a filter's address where nothing is ended the program, and longer structures than were known of were EFAULT.
+#[test]
+fn what_names_nothing_is_an_error_and_long_structures_are_found_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("errors", mode);
+        expect_right("structures", mode);
+    }
+}
+
+/// Ours sat at 3 to 9 where the hard limit was 1024: a shell's `exec 3>file` failed.
+#[test]
+fn a_program_with_few_descriptors_has_the_low_ones_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("descriptors", mode);
+    }
+}
+
+/// The supervisor is in the group: it passed on what had come already, and ended at what it did not know.
+#[test]
+fn a_signal_to_the_process_group_comes_once_and_ends_nothing_in_both_modes() {
+    for mode in [FaultMode::Thread, FaultMode::Signal] {
+        expect_right("group", mode);
+    }
+}

@@ -7,6 +7,12 @@
 #include "expect.h"
 
 #include <inttypes.h>
+#include <linux/fiemap.h>
+#include <linux/filter.h>
+#include <linux/fs.h>
+#include <linux/mempolicy.h>
+#include <linux/seccomp.h>
+#include <net/if_arp.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -14,15 +20,19 @@
 #include <spawn.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/shm.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 
 enum { PAGE = 4096, WORDS = 512 };
 
@@ -237,6 +247,80 @@ static void lent(void) {
     EXPECT(vmsplice(ends[1], &all, 1, SPLICE_F_NONBLOCK) == -1 && errno == EAGAIN);
 }
 
+// What names nothing, or no pipe, is an error, and changes nothing.
+static void errors(void) {
+    char name[] = "/var/tmp/pagetide-rare-XXXXXX", byte = 'x';
+    int file = mkstemp(name);
+    EXPECT(file >= 0 && unlink(name) == 0);
+    int ends[2];
+    EXPECT(pipe(ends) == 0);
+    struct iovec piece = {&byte, 1};
+    EXPECT(vmsplice(file, &piece, 1, 0) == -1 && errno == EBADF && lseek(file, 0, SEEK_END) == 0);
+    EXPECT(vmsplice(ends[1], &piece, 1, 1u << 31) == -1 && errno == EINVAL);
+    EXPECT(vmsplice(-1, &piece, 1, 0) == -1 && errno == EBADF);
+    struct sock_fprog filter = {1, (struct sock_filter *)8};
+    EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    EXPECT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, 8L) == -1 && errno == EFAULT);
+    EXPECT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) == -1 && errno == EFAULT);
+    EXPECT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == -1 && errno == EFAULT);
+}
+
+// Calls whose structures go on where their numbers do not say.
+static void structures(void) {
+    enum { EXTENTS = 200, PAGES = 4 };
+    char name[] = "/var/tmp/pagetide-rare-XXXXXX";
+    int file = mkstemp(name);
+    EXPECT(file >= 0 && unlink(name) == 0);
+    for (unsigned i = 0; i < EXTENTS; i++)
+        EXPECT(pwrite(file, name, sizeof name, i * 2l * PAGE) == sizeof name && (i % 20 || fsync(file) == 0));
+    struct fiemap *map = map_with(PAGES, 0);
+    unsigned char *memory = map_with(2, 0);
+    struct arpreq *request = (void *)(memory + PAGE - 66);
+    memset(memory, 1, 2 * PAGE);
+    *map = (struct fiemap){.fm_length = ~0ul, .fm_flags = FIEMAP_FLAG_SYNC, .fm_extent_count = EXTENTS};
+    memset(map->fm_extents, 1, EXTENTS * sizeof *map->fm_extents);
+    push_out();
+    // Not every file system can tell.
+    EXPECT((ioctl(file, FS_IOC_FIEMAP, map) == 0 && map->fm_mapped_extents > 0) || errno == EOPNOTSUPP);
+    push_out();
+    int node = -1;
+    EXPECT(syscall(SYS_get_mempolicy, &node, NULL, 0, memory, MPOL_F_NODE | MPOL_F_ADDR) == 0 || errno == ENOSYS);
+    EXPECT(memory[0] == 1);
+    memset(request, 0, sizeof *request);
+    request->arp_pa.sa_family = AF_INET;
+    strcpy(request->arp_dev, "lo");
+    push_out();
+    int talk = socket(AF_INET, SOCK_DGRAM, 0);
+    EXPECT(ioctl(talk, SIOCGARP, request) == -1 && (errno == ENXIO || errno == ENODEV));
+}
+
+// The first number that is free is the program's, whatever the limit.
+static void descriptors(void) {
+    push_out();
+    for (int number = 3; number < 100; number++)
+        EXPECT(dup2(1, number) == number);
+}
+
+static volatile sig_atomic_t received;
+
+static void on_signal(int number) {
+    (void)number;
+    received++;
+}
+
+// What is sent to the process group comes once.
+static void group(void) {
+    int numbers[] = {SIGUSR1, SIGTERM, SIGHUP, SIGIO, SIGPROF, SIGVTALRM, SIGRTMIN + 2, SIGRTMAX};
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        received = 0;
+        EXPECT(sigaction(numbers[i], &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART}, NULL) == 0);
+        EXPECT(kill(0, numbers[i]) == 0);
+        for (struct timespec left = {0, 200000000}; nanosleep(&left, &left) == -1;)
+            EXPECT(errno == EINTR);
+        EXPECT(received == 1);
+    }
+}
+
 #ifdef __x86_64__
 // The thread is told of accesses that are not aligned, while it misses pages and makes calls.
 static void alignment(void) {
@@ -317,6 +401,10 @@ static const struct {
     {"children", children},
     {"arguments", arguments},
     {"lent", lent},
+    {"errors", errors},
+    {"structures", structures},
+    {"descriptors", descriptors},
+    {"group", group},
 #ifdef __x86_64__
     {"alignment", alignment},
     {"interrupt", interrupt},
@@ -325,6 +413,8 @@ static const struct {
 
 int main(int argc, char **argv) {
     EXPECT(argc == 3);
+    // Before anything is paged.
+    EXPECT(strcmp(argv[1], "descriptors") != 0 || setrlimit(RLIMIT_NOFILE, &(struct rlimit){1024, 1024}) == 0);
     ballast_pages = strtoull(argv[2], NULL, 10) * 256;
     ballast = map_with(ballast_pages, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -31,9 +31,9 @@ pub(crate) unsafe fn lend(fd: c_int, pieces: *const iovec, count: size_t, flags:
     }
     let wait = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::RWF_NOWAIT };
     // SAFETY: changes nothing.
-    let mode = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    // SAFETY: as above.
-    if mode >= 0 && unsafe { libc::fcntl(fd, libc::F_GETPIPE_SZ) } < 0 {
+    let ask = |what| unsafe { libc::fcntl(fd, what) };
+    let mode = ask(libc::F_GETFL);
+    if mode >= 0 && ask(libc::F_GETPIPE_SZ) < 0 {
         return refuse(libc::EBADF);
     }
     let reads = mode & libc::O_ACCMODE == libc::O_RDONLY;

@@ -103,16 +103,6 @@ unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, protection: 
     answered(unsafe { change(libc::SYS_mprotect, [address.addr(), length, protection, 0, 0, 0]) })
 }
 
-/// As pkey_mprotect(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pkey_mprotect(address: *mut c_void, length: size_t, protection: c_int, key: c_int) -> c_int {
-    // Without a key it is mprotect(2), which every kernel has.
-    let number = if key == -1 { libc::SYS_mprotect } else { libc::SYS_pkey_mprotect };
-    let [protection, key] = [protection, key].map(|argument| argument.cast_unsigned() as usize);
-    // SAFETY: passed on as it came.
-    answered(unsafe { change(number, [address.addr(), length, protection, key, 0, 0]) })
-}
-
 /// As mremap(2), whose last argument counts with MREMAP_FIXED only: it is passed where a fifth argument is.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mremap(

@@ -116,20 +116,22 @@ pub fn can_read(start: usize, bytes: usize) -> bool {
     let pages = (start / PAGE_BYTES + 1..end.div_ceil(PAGE_BYTES)).map(|page| page * PAGE_BYTES);
     let last = end.saturating_sub(size_of::<SignalSet>()).max(start);
     // The set is read first; then nothing is done, as no such change is known.
-    // SAFETY: the kernel reads the set if it can.
-    let is_there = |at: usize| unsafe {
-        syscall!(__NR_rt_sigprocmask, NO_SUCH_HOW, at, 0, size_of::<SignalSet>()) != Err(Errno::EFAULT)
-    };
+    let is_there = |at: usize| ask_for_mask(NO_SUCH_HOW, at, 0) != Err(Errno::EFAULT);
     [start, last].into_iter().chain(pages).all(is_there)
 }
 
 fn change_mask(how: u32, set: SignalSet) -> SignalSet {
     let mut old = SignalSet::NONE;
     let (new_addr, old_addr) = (addr_of(&raw const set), addr_of(&raw mut old));
-    // SAFETY: the kernel reads `set` and writes `old`; the mask is the calling thread's own.
-    let answer = unsafe { syscall!(__NR_rt_sigprocmask, how as usize, new_addr, old_addr, size_of::<SignalSet>()) };
+    let answer = ask_for_mask(how as usize, new_addr, old_addr);
     assert!(answer.is_ok(), "a mask change fails only on bad arguments");
     old
+}
+
+/// Of the calling thread. `old` is 0, or the address of a set of the caller's.
+fn ask_for_mask(how: usize, new: usize, old: usize) -> Result<usize, Errno> {
+    // SAFETY: the kernel reads `new` if it can, and writes `old`; the mask is the calling thread's own.
+    unsafe { syscall!(__NR_rt_sigprocmask, how, new, old, size_of::<SignalSet>()) }
 }
 
 /// What happens on a signal: the kernel's `struct sigaction`.

@@ -437,9 +437,10 @@ fn by_copy(block: &Thread, [fd, pieces, count, flags, ..]: [usize; 6]) -> isize 
         return Errno::EINVAL.negated();
     }
     // SAFETY: changes nothing.
-    let mode = unsafe { call(block.switch(), FCNTL, &[fd, GET_FLAGS, 0, 0, 0, 0]) };
-    // SAFETY: as above. Of what is no pipe it has none.
-    if mode >= 0 && unsafe { call(block.switch(), FCNTL, &[fd, GET_PIPE_SIZE, 0, 0, 0, 0]) } < 0 {
+    let ask = |what| unsafe { call(block.switch(), FCNTL, &[fd, what, 0, 0, 0, 0]) };
+    let mode = ask(GET_FLAGS);
+    // Of what is no pipe it has none.
+    if mode >= 0 && ask(GET_PIPE_SIZE) < 0 {
         return Errno::EBADF.negated();
     }
     let wait = if flags & 2 == 0 { 0 } else { NO_WAIT };
