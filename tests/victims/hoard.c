@@ -2,7 +2,8 @@
 //
 //   hoard THREADS MIB [malloc]
 //
-// malloc: the blocks are malloc's, of up to 96 KiB, in heaps that it reserves and grows by mprotect.
+// malloc: the blocks are malloc's, of up to 96 KiB, in heaps that it reserves and grows by mprotect. They are there, and small, before MIB MiB
+// are mapped, filled and unmapped; then they grow.
 //
 // Most of them wait for the lock of the address space, and so does whoever looks into it from outside. Prints "hoard: right" (exit status 0), or
 // what is wrong: 1.
@@ -23,6 +24,7 @@ struct block {
 
 static uint64_t share; // pages of each thread
 static int uses_malloc;
+static pthread_barrier_t ready, begun;
 
 static unsigned char *allocate(uint64_t pages) {
     if (uses_malloc)
@@ -58,6 +60,11 @@ static void *hoards(void *number) {
     uint64_t random = 0x9E3779B97F4A7C15u * (uintptr_t)number, held = 0, count = 0, stamp = 0;
     struct block *blocks = calloc(BLOCKS, sizeof *blocks);
     EXPECT(blocks);
+    if (uses_malloc) {
+        *(volatile unsigned char *)allocate(1) = 1;
+        pthread_barrier_wait(&ready);
+        pthread_barrier_wait(&begun);
+    }
     while (held < share && count < BLOCKS) {
         struct block *fresh = &blocks[count++];
         uint64_t pages = 1 + below(&random, uses_malloc ? HEAP_BLOCK_PAGES : BLOCK_PAGES);
@@ -88,10 +95,22 @@ int main(int argc, char **argv) {
     }
     uint64_t threads = strtoull(argv[1], NULL, 10);
     share = strtoull(argv[2], NULL, 10) * 256 / threads;
+    EXPECT(pthread_barrier_init(&ready, NULL, threads + 1) == 0 && pthread_barrier_init(&begun, NULL, threads + 1) == 0);
     pthread_t *all = calloc(threads, sizeof *all);
     EXPECT(all);
     for (uint64_t i = 0; i < threads; i++)
         EXPECT(pthread_create(&all[i], NULL, hoards, (void *)(uintptr_t)(i + 1)) == 0);
+    if (uses_malloc) {
+        pthread_barrier_wait(&ready);
+        struct block first = {.pages = share * threads, .stamp = 1};
+        first.memory = mmap(NULL, first.pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        EXPECT(first.memory != MAP_FAILED);
+        for (uint64_t page = 0; page < first.pages; page++)
+            *word(&first, page) = first.stamp + page;
+        check(&first);
+        EXPECT(munmap(first.memory, first.pages * PAGE) == 0);
+        pthread_barrier_wait(&begun);
+    }
     for (uint64_t i = 0; i < threads; i++)
         EXPECT(pthread_join(all[i], NULL) == 0);
     dprintf(1, "hoard: right\n");
