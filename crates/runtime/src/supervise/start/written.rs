@@ -109,10 +109,9 @@ impl Candidate {
         self.end - self.start >= MAPPING_BYTES && !(self.start <= words && words < self.end)
     }
 
-    /// What comes behind it is data of the same file, as it does behind RELRO.
+    /// What comes behind it is data of the same file, as it does behind RELRO. (Where in the file: lld has both share a page of it.)
     fn is_before_data(&self, next: &Self) -> bool {
-        let is_behind = next.start == self.end && next.offset == self.offset + (self.end - self.start);
-        is_behind && !next.is_read_only && next.path == self.path
+        next.start == self.end && !next.is_read_only && next.path == self.path
     }
 
     /// All of it is RELRO: the dynamic linker has written it, and nobody will. An error: its file cannot be read.
@@ -237,7 +236,8 @@ VmFlags: rd wr mr mw me ac sd
             has_candidate(&lines.collect::<Vec<_>>().join("\n"), 0)
         };
         assert_eq!([0, 1, 2].map(without), [true, false, false]);
-        assert!(!has_candidate(&MAPS.replace("rw-p 00f00000", "rw-p 00a00000"), 0), "another part of the file");
+        assert!(has_candidate(&MAPS.replace("rw-p 00f00000", "rw-p 00eff000"), 0), "as lld lays it out");
+        assert!(!has_candidate(&MAPS.replace("7f0000f00000-7f0000f10000", "7f0000f01000-7f0000f10000"), 0), "a gap");
     }
 
     #[test]
