@@ -51,6 +51,11 @@ static volatile uint64_t *word(struct block *of, uint64_t page) {
     return (volatile uint64_t *)(of->memory + page * PAGE + page % 64 * 8);
 }
 
+static void fill(struct block *of) {
+    for (uint64_t page = 0; page < of->pages; page++)
+        *word(of, page) = of->stamp + page;
+}
+
 static void check(struct block *of) {
     for (uint64_t page = 0; page < of->pages; page++)
         EXPECT(*word(of, page) == of->stamp + page);
@@ -71,8 +76,7 @@ static void *hoards(void *number) {
         *fresh = (struct block){.pages = pages, .stamp = (uintptr_t)number << 48 | ++stamp << 16};
         fresh->memory = allocate(pages);
         EXPECT(fresh->memory);
-        for (uint64_t page = 0; page < pages; page++)
-            *word(fresh, page) = fresh->stamp + page;
+        fill(fresh);
         held += pages;
         if (below(&random, 3) == 0) {
             struct block *old = &blocks[below(&random, count)];
@@ -105,8 +109,7 @@ int main(int argc, char **argv) {
         struct block first = {.pages = share * threads, .stamp = 1};
         first.memory = mmap(NULL, first.pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         EXPECT(first.memory != MAP_FAILED);
-        for (uint64_t page = 0; page < first.pages; page++)
-            *word(&first, page) = first.stamp + page;
+        fill(&first);
         check(&first);
         EXPECT(munmap(first.memory, first.pages * PAGE) == 0);
         pthread_barrier_wait(&begun);

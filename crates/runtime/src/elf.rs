@@ -95,17 +95,24 @@ pub(crate) fn sections(file: &File, name: &[u8]) -> io::Result<Vec<Range<u64>>> 
 /// reading it.
 pub(crate) fn relocated(file: &File) -> io::Result<Option<Range<u64>>> {
     let head = read_up_to(file, 0, HEADER_BYTES)?;
-    let is_read = head.starts_with(b"\x7fELF\x02\x01") && head.len() == HEADER_BYTES;
-    if !is_read || usize::from(u16_at(&head, 54)) != PROGRAM_HEADER_BYTES {
+    if !head.starts_with(b"\x7fELF\x02\x01") || head.len() < HEADER_BYTES {
         return Ok(None);
     }
-    let entries = usize::from(u16_at(&head, 56).min(PROGRAM_HEADERS_MAX));
-    let table = read_up_to(file, u64_at(&head, 32), entries * PROGRAM_HEADER_BYTES)?;
+    let Some(table) = program_headers(file, &head)? else { return Ok(None) };
     let found = table.chunks_exact(PROGRAM_HEADER_BYTES).find(|entry| u32_at(entry, 0) == PT_GNU_RELRO);
     Ok(found.map(|entry| {
         let (at, len) = (u64_at(entry, 8), u64_at(entry, 40));
         at..at.saturating_add(len)
     }))
+}
+
+/// The program headers of an ELF file for 64 bits that begins with `head`. None: they are no such headers.
+fn program_headers(file: &File, head: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let entries = usize::from(u16_at(head, 56).min(PROGRAM_HEADERS_MAX));
+    if entries > 0 && usize::from(u16_at(head, 54)) != PROGRAM_HEADER_BYTES {
+        return Ok(None);
+    }
+    read_up_to(file, u64_at(head, 32), entries * PROGRAM_HEADER_BYTES).map(Some)
 }
 
 /// Reads what `file` is. An error of reading it; a damaged file is what its first bytes say, as far as they go.
@@ -124,12 +131,8 @@ pub fn kind_of(file: &File) -> io::Result<Kind> {
     }
     let machine = u16_at(&head, 18);
     let (mut loader, mut go, mut is_library) = (None, false, false);
-    let table_offset = u64_at(&head, 32);
-    let entries = usize::from(u16_at(&head, 56).min(PROGRAM_HEADERS_MAX));
-    if entries > 0 && usize::from(u16_at(&head, 54)) != PROGRAM_HEADER_BYTES {
-        return Ok(Kind::Other);
-    }
-    for entry in read_up_to(file, table_offset, entries * PROGRAM_HEADER_BYTES)?.chunks_exact(PROGRAM_HEADER_BYTES) {
+    let Some(table) = program_headers(file, &head)? else { return Ok(Kind::Other) };
+    for entry in table.chunks_exact(PROGRAM_HEADER_BYTES) {
         let (kind, at) = (u32_at(entry, 0), u64_at(entry, 8));
         let len = usize::try_from(u64_at(entry, 32)).unwrap_or(usize::MAX);
         match kind {

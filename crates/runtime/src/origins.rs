@@ -217,16 +217,12 @@ pub(crate) fn is_sealed(start: usize, end: usize) -> bool {
     entries().iter().map(Entry::get).any(|origin| origin.is_sealed && origin.start <= start && end <= origin.end)
 }
 
-/// Take pages out of `range` by `take`. Where it is sealed the pages may be written meanwhile; None: they cannot be now. It waits for nobody: who
-/// changes entries may be a thread whose signal handler waits for the caller.
+/// Take pages out of `range`, which is sealed, by `take`: they may be written meanwhile. None: they cannot be now. It waits for nobody: who changes
+/// entries may be a thread whose signal handler waits for the caller.
 pub(crate) fn while_open<T>(range: ManagedRange, take: impl FnOnce() -> T) -> Option<T> {
-    let (start, end) = (range.start(), range.start() + range.len());
-    if !is_sealed(start, end) {
-        return Some(take());
-    }
     let _changes = CHANGES.try_lock()?;
     // The program may have opened it since.
-    let is_sealed = is_sealed(start, end);
+    let is_sealed = is_sealed(range.start(), range.start() + range.len());
     if is_sealed && mem::protect(range, Protection::ReadWrite).is_err() {
         return None;
     }

@@ -460,8 +460,8 @@ impl Supervisor {
     fn forward(&self, signals: &SignalQueue) {
         while let Some((signal, sender)) = signals.next() {
             let number = u32::try_from(signal).expect("signals are positive");
-            let is_meant = sender.is_some_and(|sender| self.tree.process(sender).is_none());
-            if [libc::SIGCHLD.cast_unsigned(), CPU_TIMER].contains(&number) || !is_meant {
+            let is_from_outside = sender.is_some_and(|sender| self.tree.process(sender).is_none());
+            if [libc::SIGCHLD.cast_unsigned(), CPU_TIMER].contains(&number) || !is_from_outside {
                 continue;
             }
             let is_meant = |pid: &i32| self.main_status.is_some() || *pid == self.main_pid;

@@ -429,18 +429,26 @@ impl<K: AddressSpace> LiveMachine<K> {
         done + 1
     }
 
+    /// Move pages out that may be read only.
+    fn move_sealed(&mut self, to: ManagedRange, from: ManagedRange) -> RangeAnswer {
+        let none = |stop| RangeAnswer { done: 0, stop: Some(stop) };
+        // Something else may be there by now, whose rights are not ours to change: a move would be refused for as long.
+        if self.is_changing() {
+            return none(Stop::Again);
+        }
+        let moved = origins::while_open(from, || self.move_timed(to, from, OwnSide::To, Wake::Later));
+        moved.unwrap_or(none(Stop::Invalid))
+    }
+
     /// Move pages into frames of a kind, as many as there are in a row: how many that was asked for, and what came of it. None: there are
     /// no such frames.
     fn move_out(&mut self, vpn: u64, piece: PageRange, kind: Kind) -> Option<(PageRange, RangeAnswer)> {
         let run = self.frames.take_holes(piece.len, kind)?;
         let (to, from) = (self.frames_memory(run), managed(vpn, run.len));
-        let none = |stop| RangeAnswer { done: 0, stop: Some(stop) };
-        // Something else may be there by now, whose rights are not ours to change: a move would be refused for as long.
-        let answer = if origins::is_sealed(from.start(), from.start() + from.len()) && self.is_changing() {
-            none(Stop::Again)
+        let answer = if origins::is_sealed(from.start(), from.start() + from.len()) {
+            self.move_sealed(to, from)
         } else {
-            let moved = origins::while_open(from, || self.move_timed(to, from, OwnSide::To, Wake::Later));
-            moved.unwrap_or(none(Stop::Invalid))
+            self.move_timed(to, from, OwnSide::To, Wake::Later)
         };
         let done = pages_of(answer.done);
         self.stats.moved_out_pages += u64::from(done);

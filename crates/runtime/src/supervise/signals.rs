@@ -34,15 +34,14 @@ const FORWARDED: [i32; 14] = [
 /// The first two of the kernel's are the C library's own.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
-/// From the timers on the processes' CPU time (`rest`). No other use of it is known.
+/// One of these, from the timers on the processes' CPU time (`rest`). No other use of it is known.
 pub(super) const CPU_TIMER: u32 = 50;
 
 impl SignalQueue {
     pub(super) fn new() -> Result<Self, Error> {
         let number = |signal: i32| u32::try_from(signal).expect("signals are positive");
-        let timer = SignalSet::one(CPU_TIMER).0;
         let set = SignalSet(
-            FORWARDED.into_iter().chain(REAL_TIME).fold(timer, |set, signal| set | SignalSet::one(number(signal)).0),
+            FORWARDED.into_iter().chain(REAL_TIME).fold(0, |set, signal| set | SignalSet::one(number(signal)).0),
         );
         let outer = set.block();
         match set.descriptor() {
